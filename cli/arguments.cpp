@@ -1,0 +1,125 @@
+#include "cli/arguments.h"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "trireme/core/error.h"
+
+namespace trireme::cli {
+
+namespace {
+
+/// CLI11's help with a usage line of our own, and less noise beside the options.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string shape = "[OPTIONS]";
+  std::string make_usage(const CLI::App*, std::string name) const override {
+    return fmt::format("\nUsage: {} {}\n", name, shape);
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_items_expected_max() == 0) return "";
+    return option->get_type_name() == "INT" ? " N" : " VALUE";
+  }
+};
+
+}  // namespace
+
+struct Arguments::Parser {
+  CLI::App app;
+  std::string command;
+  std::shared_ptr<HelpFormatter> formatter = std::make_shared<HelpFormatter>();
+
+  /// "--nproc_per_node=4" with dashes; the value is left alone.
+  static std::string with_dashes(std::string option) {
+    if (!option.starts_with("--")) return option;
+    std::replace(option.begin(), std::find(option.begin(), option.end(), '='), '_', '-');
+    return option;
+  }
+
+  /// Whether the word after this option is its value.
+  bool takes_next(const std::string& option) const {
+    if (option.find('=') != option.npos) return false;
+    if (!option.starts_with("--") && option.size() > 2) return false;  // -n4
+    const CLI::Option* known = app.get_option_no_throw(option);
+    return known != nullptr && known->get_items_expected_max() > 0;
+  }
+
+  CLI::Option* finish(CLI::Option* option, const std::string& section,
+                      const std::string& variable) {
+    option->group(section);
+    if (!variable.empty()) option->envname(variable);
+    return option;
+  }
+};
+
+Arguments::Arguments(const std::string& command, const std::string& purpose)
+    : parser_(std::make_unique<Parser>()) {
+  parser_->command = command;
+  parser_->app.name(command);
+  parser_->app.description(purpose);
+  parser_->app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  parser_->formatter->column_width(36);
+  parser_->app.formatter(parser_->formatter);
+  parser_->app.set_help_flag("-h,--help", "show this and exit");
+}
+
+Arguments::~Arguments() = default;
+
+void Arguments::usage(const std::string& shape) {
+  parser_->formatter->shape = shape;
+}
+
+void Arguments::footer(const std::string& text) {
+  parser_->app.footer(text);
+}
+
+void Arguments::value(const std::string& names, std::string& target, const std::string& help,
+                      const std::string& variable) {
+  parser_->finish(parser_->app.add_option(names, target, help), section_, variable);
+}
+
+void Arguments::value(const std::string& names, int& target, const std::string& help,
+                      const std::string& variable) {
+  parser_->finish(parser_->app.add_option(names, target, help), section_, variable);
+}
+
+void Arguments::flag(const std::string& names, bool& target, const std::string& help,
+                     const std::string& variable) {
+  parser_->finish(parser_->app.add_flag(names, target, help), section_, variable);
+}
+
+std::vector<std::string> Arguments::parse_until_program(const std::vector<std::string>& args) {
+  std::vector<std::string> options;
+  size_t next = 0;
+  while (next < args.size()) {
+    const std::string& word = args[next];
+    if (word == "--" && ++next > 0) break;
+    if (word.size() < 2 || word[0] != '-') break;
+    options.push_back(Parser::with_dashes(word));
+    ++next;
+    if (parser_->takes_next(options.back()) && next < args.size()) options.push_back(args[next++]);
+  }
+  try {
+    std::ranges::reverse(options);  // as CLI11 takes them
+    parser_->app.parse(options);
+  } catch (const CLI::CallForHelp&) {
+    throw HelpWanted{parser_->app.help()};
+  } catch (const CLI::ParseError& error) {
+    std::string what = error.what();
+    if (const auto* extras = dynamic_cast<const CLI::ExtrasError*>(&error); extras != nullptr)
+      what = "unknown option " + what.substr(what.rfind(' ') + 1);
+    throw ConfigError(fmt::format("{} ('{} --help' lists the options)", what, parser_->command));
+  }
+  return {args.begin() + static_cast<std::ptrdiff_t>(next), args.end()};
+}
+
+void Arguments::parse(const std::vector<std::string>& args) {
+  const auto rest = parse_until_program(args);
+  if (!rest.empty())
+    throw ConfigError(
+        fmt::format("'{}' was not expected ('{} --help' says what is)", rest[0], parser_->command));
+}
+
+}  // namespace trireme::cli

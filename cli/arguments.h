@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace trireme::cli {
+
+/// --help was asked for; not an error.
+struct HelpWanted {
+  std::string text;
+};
+
+/// The options of one command. Only arguments.cpp includes the parser's large header.
+///
+///     Arguments arguments("trireme run", "Starts N ranks of a program.");
+///     arguments.value("-n,--nproc-per-node", ranks, "how many ranks", "PET_NPROC_PER_NODE");
+///     const auto program = arguments.parse_until_program(args);
+///
+/// An option may be written with underscores for dashes, as torchrun's are. Parsing throws
+/// HelpWanted, or ConfigError with one sentence.
+class Arguments {
+ public:
+  Arguments(const std::string& command, const std::string& purpose);
+  ~Arguments();
+  Arguments(const Arguments&) = delete;
+  Arguments& operator=(const Arguments&) = delete;
+
+  /// The shape of the line, e.g. "[OPTIONS] [--] PROGRAM [ARG]...", and what stands below --help.
+  void usage(const std::string& shape);
+  void footer(const std::string& text);
+  /// A heading for the options that follow; kHidden: --help does not list them.
+  static constexpr const char* kHidden = "";
+  void section(const std::string& name) { section_ = name; }
+
+  /// An option with a value; `variable` is the environment variable that is its default.
+  void value(const std::string& names, std::string& target, const std::string& help,
+             const std::string& variable = "");
+  void value(const std::string& names, int& target, const std::string& help,
+             const std::string& variable = "");
+  void flag(const std::string& names, bool& target, const std::string& help,
+            const std::string& variable = "");
+
+  /// Reads options up to the first word that is none, or "--"; returns what follows.
+  std::vector<std::string> parse_until_program(const std::vector<std::string>& args);
+  /// Reads options; there may be nothing else.
+  void parse(const std::vector<std::string>& args);
+
+ private:
+  struct Parser;
+
+  std::unique_ptr<Parser> parser_;
+  std::string section_ = "Options";
+};
+
+}  // namespace trireme::cli

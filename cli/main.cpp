@@ -1,0 +1,78 @@
+// The program `trireme`. It links no torch and starts in a few milliseconds; what needs torch is
+// trireme-rank, which lies beside it.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <map>
+
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "trireme/core/error.h"
+
+namespace {
+
+constexpr const char* kHelp = R"(Trireme trains neural networks on many processes, from C++.
+
+Usage: trireme COMMAND [OPTIONS]
+
+  run      start N ranks of any program and watch them:  trireme run -n 4 ./my_program
+  bench    measure, one JSON object per line:            trireme bench comm --ranks 2
+  doctor   say what this machine has, and try it:        trireme doctor
+
+  trireme COMMAND --help   the options of a command
+  trireme --version
+
+Exit codes: 0 done, 1 failed, 2 usage, 128+n killed by signal n; 'run' passes on the code of the
+first rank that failed.
+)";
+
+using Command = int (*)(const std::vector<std::string>&);
+
+const std::map<std::string, Command> kCommands = {
+    {"run", trireme::cli::run_command},
+    {"bench", trireme::cli::bench_command},
+    {"doctor", trireme::cli::doctor_command},
+};
+
+int usage_error(const std::string& speaker, const std::string& sentence) {
+  fmt::print(stderr, "{}: {}\n", speaker, sentence);
+  return 2;
+}
+
+int run_named(const std::string& name, const std::vector<std::string>& args) {
+  const auto command = kCommands.find(name);
+  if (command == kCommands.end())
+    return usage_error("trireme", fmt::format("unknown {} '{}' ('trireme --help' lists them)",
+                                              name[0] == '-' ? "option" : "command", name));
+  try {
+    return command->second(args);
+  } catch (const trireme::cli::HelpWanted& help) {
+    fmt::print("{}", help.text);
+    return 0;
+  } catch (const trireme::ConfigError& error) {
+    return usage_error("trireme " + name, error.what());
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "trireme {}: {}\n", name, error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  if (args.empty()) {
+    fmt::print(stderr, "{}", kHelp);
+    return 2;
+  }
+  if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+    fmt::print("{}", kHelp);
+    return 0;
+  }
+  if (args[0] == "--version" || args[0] == "version") {
+    fmt::print("trireme {}\n", TRIREME_VERSION);
+    return 0;
+  }
+  return run_named(args[0], {args.begin() + 1, args.end()});
+}

@@ -1,0 +1,42 @@
+// `trireme-rank`: what needs torch. Started by `trireme`, or exec'ed under another launcher.
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cli/arguments.h"
+#include "cli/rank_commands.h"
+#include "trireme/core/error.h"
+
+namespace {
+
+using Commands = std::map<std::string, std::function<int(const std::vector<std::string>&)>>;
+
+int run(const std::vector<std::string>& args) {
+  const Commands commands = {{"bench-comm", trireme::cli::bench_comm},
+                             {"doctor", trireme::cli::doctor},
+                             {"doctor-ranks", trireme::cli::doctor_ranks}};
+  const auto command = args.empty() ? commands.end() : commands.find(args.front());
+  if (command == commands.end())
+    throw trireme::ConfigError("trireme-rank is started by `trireme`; see `trireme --help`");
+  return command->second({args.begin() + 1, args.end()});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const trireme::cli::HelpWanted& help) {
+    std::fputs(help.text.c_str(), stdout);
+    return 0;
+  } catch (const trireme::ConfigError& error) {
+    std::fprintf(stderr, "trireme-rank: %s\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "trireme-rank: %s\n", error.what());
+    return 1;
+  }
+}

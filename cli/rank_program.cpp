@@ -1,0 +1,33 @@
+#include "cli/rank_program.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "trireme/core/error.h"
+
+namespace trireme::cli {
+
+std::string rank_program() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string file = self.parent_path() / "trireme-rank";
+  if (access(file.c_str(), X_OK) != 0)
+    throw Error(
+        fmt::format("this needs '{}', which is not there; 'make build' makes it, and "
+                    "'cmake --install build' puts both programs into one folder",
+                    file));
+  return file;
+}
+
+void become_rank(const std::vector<std::string>& args) {
+  const std::string file = rank_program();
+  std::vector<char*> argv{const_cast<char*>(file.c_str())};
+  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
+  argv.push_back(nullptr);
+  execv(file.c_str(), argv.data());
+  throw Error(fmt::format("cannot start '{}': {}", file, core::errno_text(errno)));
+}
+
+}  // namespace trireme::cli

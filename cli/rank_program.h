@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace trireme::cli {
+
+/// The program trireme-rank, which lies beside this one. Throws Error that says how to get it.
+std::string rank_program();
+
+/// Becomes trireme-rank with these arguments, under a launcher that has set RANK already. Returns
+/// only by throwing Error.
+[[noreturn]] void become_rank(const std::vector<std::string>& args);
+
+}  // namespace trireme::cli

@@ -1,0 +1,39 @@
+# What the build needs from outside. Headers that could not be installed may lie in .deps
+# (scripts/setup unpacks Debian packages there when it is not root).
+list(PREPEND CMAKE_PREFIX_PATH ${PROJECT_SOURCE_DIR}/.deps/usr)
+if(IS_DIRECTORY ${PROJECT_SOURCE_DIR}/.deps/usr/include)
+  include_directories(SYSTEM ${PROJECT_SOURCE_DIR}/.deps/usr/include)
+  include_directories(SYSTEM ${PROJECT_SOURCE_DIR}/.deps/usr/include/x86_64-linux-gnu)
+endif()
+
+# libtorch: CMAKE_PREFIX_PATH, then TORCH_DIR, then the torch of python3, then the venv that
+# scripts/setup makes inside the checkout.
+if(DEFINED ENV{TORCH_DIR} AND NOT TORCH_DIR)
+  set(TORCH_DIR $ENV{TORCH_DIR})
+endif()
+if(TORCH_DIR)
+  list(APPEND CMAKE_PREFIX_PATH ${TORCH_DIR})
+endif()
+find_package(Torch QUIET CONFIG)
+if(NOT Torch_FOUND)
+  foreach(python python3 ${PROJECT_SOURCE_DIR}/.venv/bin/python3)
+    execute_process(COMMAND ${python} -c "import torch; print(torch.utils.cmake_prefix_path)"
+                    OUTPUT_VARIABLE torch_prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    if(torch_prefix)
+      list(APPEND CMAKE_PREFIX_PATH ${torch_prefix})
+      break()
+    endif()
+  endforeach()
+  find_package(Torch REQUIRED CONFIG)
+endif()
+# Torch's flags only say which C++ ABI it was built with; its targets carry the rest.
+add_compile_options(${TORCH_CXX_FLAGS})
+message(STATUS "Trireme: libtorch ${Torch_VERSION} in ${TORCH_INSTALL_PREFIX}")
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
+find_package(MPI QUIET COMPONENTS C)  # only for the benchmark that times Open MPI beside us

@@ -1,0 +1,64 @@
+# trireme_layer(NAME USES other... [TORCH] [LINKS target...])
+#
+# One folder of trireme/ is one layer is one static library. USES names the layers that it may
+# include; tests/unit/architecture_test.cpp reads these calls and the #include lines and fails on
+# any other. A layer without TORCH sees no torch header and links no torch library.
+set_property(GLOBAL PROPERTY TRIREME_LAYERS "")
+
+function(trireme_layer name)
+  cmake_parse_arguments(ARG "TORCH" "" "USES;LINKS" ${ARGN})
+  set(target trireme_${name})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
+  add_library(${target} STATIC ${sources})
+  add_library(Trireme::${name} ALIAS ${target})
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  foreach(layer ${ARG_USES})
+    target_link_libraries(${target} PUBLIC trireme_${layer})
+  endforeach()
+  target_link_libraries(${target} PUBLIC ${ARG_LINKS})
+  if(ARG_TORCH)
+    target_link_libraries(${target} PUBLIC torch)
+  endif()
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  set_property(GLOBAL APPEND PROPERTY TRIREME_LAYERS ${name})
+endfunction()
+
+# trireme_program(NAME SOURCES file... USES layer... [LINKS target...] [PCH])
+function(trireme_program name)
+  cmake_parse_arguments(ARG "PCH" "" "SOURCES;USES;LINKS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  foreach(layer ${ARG_USES})
+    target_link_libraries(${name} PRIVATE trireme_${layer})
+  endforeach()
+  target_link_libraries(${name} PRIVATE ${ARG_LINKS})
+  if(ARG_PCH)
+    target_precompile_headers(${name} REUSE_FROM trireme_pch)
+  endif()
+endfunction()
+
+# trireme_test(NAME USES layer... SOURCES file... [LINKS target...] [PCH] [LABELS label...]
+#              [TIMEOUT seconds] [ENVIRONMENT VAR=value...] [NEEDS program...])
+#
+# Few executables: loading libtorch costs more than running most tests. Each is one ctest entry.
+function(trireme_test name)
+  cmake_parse_arguments(ARG "PCH" "TIMEOUT" "SOURCES;USES;LINKS;LABELS;ENVIRONMENT;NEEDS" ${ARGN})
+  set(pch "")
+  if(ARG_PCH)
+    set(pch PCH)
+  endif()
+  trireme_program(${name} SOURCES ${ARG_SOURCES} USES ${ARG_USES}
+                  LINKS ${ARG_LINKS} GTest::gmock GTest::gtest ${pch})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(${name} PRIVATE TRIREME_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                             TRIREME_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 600)
+  endif()
+  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+                       ENVIRONMENT "${ARG_ENVIRONMENT}")
+  if(ARG_NEEDS)
+    add_dependencies(${name} ${ARG_NEEDS})
+  endif()
+endfunction()

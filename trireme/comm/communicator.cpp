@@ -1,0 +1,160 @@
+#include "trireme/comm/communicator.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include "trireme/core/env.h"
+#include "trireme/core/error.h"
+#include "trireme/core/units.h"
+
+namespace trireme::comm {
+
+struct Communicator::Group {
+  std::string name;
+  std::shared_ptr<Backend> backend;
+  std::chrono::nanoseconds timeout;
+  uint64_t collectives = 0;  ///< started so far
+  uint64_t transfers = 0;    ///< sends and receives
+};
+
+namespace {
+
+constexpr double kTimeoutSeconds = 300;
+
+bool is_transfer(core::OpKind kind) { return kind == core::OpKind::Send || kind == core::OpKind::Recv; }
+
+/// Replaces GPU tensors by pinned host copies; remembers what to copy back.
+void stage_through_host(Op& op, Work::State& state) {
+  for (at::Tensor* input : inputs(op)) {
+    if (!input->defined() || input->is_cpu()) continue;
+    const at::Tensor host = at::empty(input->sizes(), input->options().device(at::kCPU).pinned_memory(true));
+    host.copy_(*input);
+    // Most work in place: the same tensor is then the output too.
+    for (at::Tensor* output : outputs(op)) {
+      if (output == input) state.copy_back.emplace_back(*input, host);
+    }
+    *input = host;
+  }
+  for (at::Tensor* output : outputs(op)) {
+    if (!output->defined() || output->is_cpu()) continue;
+    const at::Tensor host = at::empty(output->sizes(), output->options().device(at::kCPU).pinned_memory(true));
+    state.copy_back.emplace_back(*output, host);
+    *output = host;
+  }
+}
+
+}  // namespace
+
+Communicator::Communicator(std::string name, std::shared_ptr<Backend> backend)
+    : group_(std::make_shared<Group>()) {
+  group_->name = std::move(name);
+  group_->backend = std::move(backend);
+  group_->timeout = core::from_seconds(core::env_double("TRIREME_TIMEOUT_S").value_or(kTimeoutSeconds));
+}
+
+int Communicator::rank() const { return group_->backend->rank(); }
+int Communicator::size() const { return group_->backend->size(); }
+const std::string& Communicator::name() const { return group_->name; }
+void Communicator::set_timeout(std::chrono::nanoseconds timeout) const { group_->timeout = timeout; }
+void Communicator::abort(const std::string& why) const { group_->backend->abort(why); }
+Traffic Communicator::traffic() const { return group_->backend->traffic(); }
+
+Work Communicator::start(Op op) const {
+  std::vector<Op> ops;
+  ops.push_back(std::move(op));
+  return start_all(std::move(ops));
+}
+
+Work Communicator::start_all(std::vector<Op> ops) const {
+  auto state = std::make_unique<Work::State>();
+  state->timeout = group_->timeout;
+  state->group = group_;
+  state->ops = std::move(ops);
+  for (Op& op : state->ops) {
+    const core::OpInfo info = describe(op, rank(), size());
+    stage_through_host(op, *state);
+    const uint64_t number = is_transfer(info.kind) ? ++group_->transfers : ++group_->collectives;
+    group_->backend->check(info, number);
+    if (auto pending = group_->backend->start(op, info, number)) state->pending.push_back(std::move(pending));
+  }
+  return Work(std::move(state));
+}
+
+Work Communicator::all_reduce(at::Tensor data, ReduceOp op, Algorithm algorithm) const {
+  return start(AllReduce{std::move(data), op, algorithm});
+}
+
+Work Communicator::broadcast(at::Tensor data, int root, Algorithm algorithm) const {
+  return start(Broadcast{std::move(data), root, algorithm});
+}
+
+Work Communicator::reduce(at::Tensor data, int root, ReduceOp op, Algorithm algorithm) const {
+  return start(Reduce{std::move(data), root, op, algorithm});
+}
+
+Work Communicator::all_gather(at::Tensor out, at::Tensor in, Rows rows, Algorithm algorithm) const {
+  return start(AllGather{std::move(out), std::move(in), std::move(rows), algorithm});
+}
+
+Work Communicator::reduce_scatter(at::Tensor out, at::Tensor in, ReduceOp op, Rows rows, Algorithm algorithm) const {
+  return start(ReduceScatter{std::move(out), std::move(in), op, std::move(rows), algorithm});
+}
+
+Work Communicator::all_gather(std::vector<at::Tensor> out, std::vector<at::Tensor> in, std::vector<Rows> rows) const {
+  TORCH_CHECK(out.size() == in.size(), "all_gather: ", out.size(), " outputs but ", in.size(), " inputs");
+  TORCH_CHECK(rows.empty() || rows.size() == in.size(), "all_gather: ", rows.size(), " lists of rows for ", in.size(), " tensors");
+  std::vector<Op> ops;
+  for (std::size_t i = 0; i < in.size(); ++i)
+    ops.push_back(AllGather{out[i], in[i], rows.empty() ? Rows{} : rows[i]});
+  return start_all(std::move(ops));
+}
+
+Work Communicator::reduce_scatter(std::vector<at::Tensor> out, std::vector<at::Tensor> in, ReduceOp op,
+                                  std::vector<Rows> rows) const {
+  TORCH_CHECK(out.size() == in.size(), "reduce_scatter: ", out.size(), " outputs but ", in.size(), " inputs");
+  TORCH_CHECK(rows.empty() || rows.size() == in.size(), "reduce_scatter: ", rows.size(), " lists of rows for ", in.size(), " tensors");
+  std::vector<Op> ops;
+  for (std::size_t i = 0; i < in.size(); ++i)
+    ops.push_back(ReduceScatter{out[i], in[i], op, rows.empty() ? Rows{} : rows[i]});
+  return start_all(std::move(ops));
+}
+
+Work Communicator::all_to_all(at::Tensor out, at::Tensor in, Rows out_rows, Rows in_rows) const {
+  return start(AllToAll{std::move(out), std::move(in), std::move(out_rows), std::move(in_rows)});
+}
+
+Work Communicator::gather(at::Tensor out, at::Tensor in, int root, Rows rows) const {
+  return start(Gather{std::move(out), std::move(in), root, std::move(rows)});
+}
+
+Work Communicator::scatter(at::Tensor out, at::Tensor in, int root, Rows rows) const {
+  return start(Scatter{std::move(out), std::move(in), root, std::move(rows)});
+}
+
+Work Communicator::send(at::Tensor data, int to, int tag) const { return start(Send{std::move(data), to, tag}); }
+Work Communicator::recv(at::Tensor data, int from, int tag) const { return start(Recv{std::move(data), from, tag}); }
+void Communicator::barrier() const { start(Barrier{}).wait(); }
+
+Communicator Communicator::split(std::string name, int color, int key) const {
+  TORCH_CHECK(color >= 0, "split '", name, "' of '", group_->name, "', rank ", rank(), ": color ", color, " is negative");
+  auto backend = group_->backend->split(name, color, key, group_->collectives);
+  Communicator part(std::move(name), std::move(backend));
+  part.set_timeout(group_->timeout);
+  return part;
+}
+
+at::Tensor Communicator::allocate(at::IntArrayRef shape, at::TensorOptions options) const {
+  const auto dtype = c10::typeMetaToScalarType(options.dtype());
+  int64_t bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  for (int64_t dim : shape) {
+    TORCH_CHECK(dim >= 0, "allocate: shape ", shape, " has a negative dim");
+    bytes *= dim;
+  }
+  if (!options.device().is_cpu()) return at::zeros(shape, options);
+  auto memory = group_->backend->allocate(bytes, group_->collectives);
+  if (!memory) return at::zeros(shape, options);
+  return at::from_blob(memory.get(), shape, [memory](void*) {}, options.device(at::kCPU));
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/backend.h"
+#include "trireme/comm/op.h"
+#include "trireme/comm/work.h"
+
+namespace trireme::comm {
+
+/// A group of ranks that can talk. A cheap handle: copies share the group.
+///
+/// Collectives run in the order in which they are started, and every rank of the group must start
+/// the same ones. Sends and receives match in order per (peer, direction, tag) and wait for nothing
+/// else. Tensors must be contiguous; those on a GPU travel through pinned host memory. Not
+/// thread-safe: give each thread a `split`.
+class Communicator {
+ public:
+  Communicator(std::string name, std::shared_ptr<Backend> backend);
+
+  int rank() const;
+  int size() const;
+  const std::string& name() const;
+
+  Work all_reduce(at::Tensor data, ReduceOp op = ReduceOp::Sum, Algorithm algorithm = Algorithm::Auto) const;
+  Work broadcast(at::Tensor data, int root, Algorithm algorithm = Algorithm::Auto) const;
+  /// The result is at the root; the others' data stays as it was.
+  Work reduce(at::Tensor data, int root, ReduceOp op = ReduceOp::Sum, Algorithm algorithm = Algorithm::Auto) const;
+
+  /// The larger tensor is cut along dim 0, part r for rank r: evenly, or as `rows` says.
+  Work all_gather(at::Tensor out, at::Tensor in, Rows rows = {}, Algorithm algorithm = Algorithm::Auto) const;
+  Work reduce_scatter(at::Tensor out, at::Tensor in, ReduceOp op = ReduceOp::Sum, Rows rows = {},
+                      Algorithm algorithm = Algorithm::Auto) const;
+
+  /// Several at once: out[i] and in[i] belong together, cut as rows[i] says (or all evenly).
+  Work all_gather(std::vector<at::Tensor> out, std::vector<at::Tensor> in, std::vector<Rows> rows = {}) const;
+  Work reduce_scatter(std::vector<at::Tensor> out, std::vector<at::Tensor> in, ReduceOp op = ReduceOp::Sum,
+                      std::vector<Rows> rows = {}) const;
+
+  /// Sends `in_rows[r]` rows to rank r and takes `out_rows[r]` from it; any may be 0.
+  Work all_to_all(at::Tensor out, at::Tensor in, Rows out_rows = {}, Rows in_rows = {}) const;
+
+  /// `out` is looked at only on the root, for scatter `in`; elsewhere they may be undefined.
+  Work gather(at::Tensor out, at::Tensor in, int root, Rows rows = {}) const;
+  Work scatter(at::Tensor out, at::Tensor in, int root, Rows rows = {}) const;
+
+  Work send(at::Tensor data, int to, int tag = 0) const;
+  Work recv(at::Tensor data, int from, int tag = 0) const;
+  void barrier() const;
+
+  /// Any of the above as a value.
+  Work start(Op op) const;
+
+  /// Ranks with the same color form a group, ordered by key, then by rank. Collective.
+  Communicator split(std::string name, int color, int key) const;
+
+  /// Zeroed memory that the other ranks of this host have mapped, so that reductions work in place
+  /// on it. Every rank may ask for another shape. Where there is no such memory (tcp, CUDA) it is a
+  /// plain tensor. Collective.
+  at::Tensor allocate(at::IntArrayRef shape, at::TensorOptions options = {}) const;
+
+  /// From now on, an operation of this group that waits longer throws TimeoutError.
+  void set_timeout(std::chrono::nanoseconds timeout) const;
+
+  /// Ends the world: all its ranks get an error that carries `why`.
+  void abort(const std::string& why) const;
+
+  /// What this rank has moved so far, in all groups of its world.
+  Traffic traffic() const;
+
+ private:
+  struct Group;
+  Work start_all(std::vector<Op> ops) const;
+  std::shared_ptr<Group> group_;
+};
+
+}  // namespace trireme::comm

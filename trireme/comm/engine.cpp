@@ -1,0 +1,301 @@
+#include "trireme/comm/engine.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "trireme/core/error.h"
+
+namespace trireme::comm {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::nanoseconds;
+
+// A futex sleep costs 40 to 50 us to come back from, a yield well under 1 us: many yields first.
+constexpr int kSpins = 60;
+constexpr int kYields = 120;
+// Also how soon a failure on another host is seen by a rank that sleeps.
+constexpr auto kNap = std::chrono::milliseconds(20);
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+Engine::Turn::Turn(Engine& e) : engine(e) {
+  if (engine.turn_.try_lock()) return;
+  engine.wanting_.fetch_add(1, std::memory_order_relaxed);
+  engine.turn_.lock();
+  engine.wanting_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+Engine::Turn::~Turn() {
+  engine.turn_.unlock();
+}
+
+Engine::Engine(Messenger& messenger, Sleeper& sleeper, Watch& watch)
+    : messenger_(messenger), sleeper_(sleeper), watch_(watch) {}
+
+Engine::~Engine() {
+  if (!helper_.joinable()) return;
+  helper_.request_stop();
+  sleeper_.wake();
+  helper_wakes_.notify_all();
+}
+
+void Engine::start(std::shared_ptr<Task> task, Helper helper) {
+  bool unfinished = false;
+  {
+    const Turn turn(*this);
+    Task& started = *task;
+    if (started.ordered) {
+      Lane& lane = *started.lane;
+      if (lane.waiting.empty()) busy_.push_back(&lane);
+      lane.waiting.push_back(std::move(task));
+      if (lane.waiting.size() == 1) {
+        step_lane(lane);
+      } else {
+        helper = Helper::Wake;  // it must begin when the one before it ends, whoever looks then
+      }
+    } else {
+      loose_.push_back(std::move(task));
+      step_all();
+    }
+    if (messenger_.mismatch()) look_at_failures();
+    unfinished = !started.done();
+  }
+  if (unfinished && helper == Helper::Wake) call_helper();
+}
+
+void Engine::call_helper() {
+  {
+    const std::lock_guard lock(helper_mutex_);
+    if (!helper_.joinable()) helper_ = std::jthread([this](std::stop_token stop) { help(stop); });
+    helper_wanted_ = true;
+  }
+  helper_wakes_.notify_one();
+  if (helper_runs_.load()) sleeper_.wake();
+}
+
+void Task::wait(nanoseconds timeout) {
+  engine->wait(*this, timeout);
+}
+
+// Holds the turn while it spins; gives it up to yield or sleep.
+void Engine::wait(Task& task, nanoseconds timeout) {
+  if (!task.done()) {
+    waiters_.fetch_add(1, std::memory_order_relaxed);
+    nanoseconds waited{0};
+    auto last = Clock::time_point{};
+    int round = 0;
+    bool others = false;
+    while (!task.done()) {
+      {
+        const Turn turn(*this);
+        int spins = 0;
+        while (!task.done() && spins < kSpins) {
+          if (step_all()) {
+            spins = 0;
+            round = 0;
+            if (wanting_.load(std::memory_order_relaxed) > 0) break;
+          } else {
+            ++spins;
+            pause();
+          }
+        }
+        others = !busy_.empty() || !loose_.empty();
+        if (task.done() || look_at_failures()) break;
+      }
+      // Only time in which this thread itself ran counts: a nap that took long was a stopped
+      // process or a suspended laptop.
+      const auto now = Clock::now();
+      if (last != Clock::time_point{})
+        waited += std::min<nanoseconds>(now - last, 4 * kNap);
+      last = now;
+      if (waited > timeout) {
+        const Turn turn(*this);
+        if (!task.done() && !watch_.failed()) watch_.report_timeout(task, task.missing(), timeout);
+        look_at_failures();
+        break;
+      }
+      idle(++round);
+    }
+    waiters_.fetch_sub(1, std::memory_order_relaxed);
+    if (others) call_helper();  // what else was started goes on without this thread
+  }
+  if (task.failed_) watch_.raise(task);
+}
+
+/// Steps everything once. The turn is held.
+bool Engine::step_all() {
+  bool moved = false;
+  if (!messenger_.idle()) {
+    try {
+      moved = messenger_.step();
+    } catch (const StreamClosed& closed) {
+      watch_.report_closed(closed.rank);
+    }
+  }
+  for (std::size_t i = 0; i < busy_.size();) {
+    Lane& lane = *busy_[i];
+    moved |= step_lane(lane);
+    if (i < busy_.size() && busy_[i] == &lane) ++i;
+  }
+  for (std::size_t i = 0; i < loose_.size();) {
+    const auto task = loose_[i];
+    if (task->step() == Task::Step::Done) {
+      finish(*task);
+      loose_.erase(loose_.begin() + static_cast<std::ptrdiff_t>(i));
+      moved = true;
+    } else {
+      ++i;
+    }
+  }
+  return moved;
+}
+
+/// Runs the first task of the lane as far as it goes now, and those behind it.
+bool Engine::step_lane(Lane& lane) {
+  bool moved = false;
+  while (!lane.waiting.empty()) {
+    Task& task = *lane.waiting.front();
+    const Task::Step step = task.step();
+    if (step == Task::Step::Moved) return true;
+    if (step == Task::Step::Stuck) return moved;
+    moved = true;
+    lane.last_finished = task.number;
+    const auto keep = std::move(lane.waiting.front());
+    lane.waiting.pop_front();
+    if (lane.waiting.empty()) std::erase(busy_, &lane);
+    finish(*keep);
+  }
+  return moved;
+}
+
+void Engine::finish(Task& task) {
+  watch_.finished(task);
+  task.done_.store(true, std::memory_order_release);
+}
+
+/// The world has failed: so has everything that was started in it. The turn is held.
+void Engine::fail_all() {
+  const auto fail = [](Task& task) {
+    task.failed_ = true;
+    task.done_.store(true, std::memory_order_release);
+  };
+  for (Lane* lane : busy_) {
+    for (const auto& task : lane->waiting) fail(*task);
+    lane->waiting.clear();
+  }
+  busy_.clear();
+  for (const auto& task : loose_) fail(*task);
+  loose_.clear();
+}
+
+/// Returns true if there is a failure, after everything started has been told. The turn is held.
+bool Engine::look_at_failures() {
+  if (messenger_.mismatch() && !watch_.failed()) watch_.report_mismatch(*messenger_.mismatch());
+  if (!watch_.failed()) {
+    // A rank that left can no longer do what is still missing of it. Look at the task again after
+    // seeing that it left: it may have done its part just before.
+    for (Lane* lane : busy_) {
+      Task& task = *lane->waiting.front();
+      const auto gone = watch_.left(task.missing());
+      if (gone.empty()) continue;
+      while (step_all()) {}
+      if (busy_.empty() || std::find(busy_.begin(), busy_.end(), lane) == busy_.end()) return false;
+      if (lane->waiting.front().get() != &task) return false;
+      const auto still = watch_.left(task.missing());
+      if (still.empty()) continue;
+      watch_.report_left(task, still.front());
+      break;
+    }
+    for (const auto& task : loose_) {
+      if (watch_.failed()) break;
+      const auto gone = watch_.left(task->missing());
+      if (gone.empty()) continue;
+      const auto keep = task;
+      while (step_all()) {}
+      if (keep->done()) return false;
+      watch_.report_left(*keep, gone.front());
+      break;
+    }
+  }
+  if (!watch_.failed()) return false;
+  fail_all();
+  return true;
+}
+
+/// If exactly one thing is pending, what it waits for. The turn is held.
+Hint Engine::hint() const {
+  if (!loose_.empty() || busy_.size() != 1 || !messenger_.idle() || waiters_.load() > 1) return {};
+  return busy_.front()->waiting.front()->hint();
+}
+
+void Engine::idle(int round) {
+  if (round <= kYields) {
+    ::sched_yield();
+    return;
+  }
+  {
+    const Turn turn(*this);
+    sleeper_.prepare(hint());
+    if (step_all() || look_at_failures() || (busy_.empty() && loose_.empty())) {
+      sleeper_.cancel();
+      return;
+    }
+  }
+  sleeper_.sleep(kNap);
+}
+
+/// The engine's own thread: steps while something is started and nobody waits.
+void Engine::help(std::stop_token stop) {
+  while (!stop.stop_requested()) {
+    {
+      std::unique_lock lock(helper_mutex_);
+      helper_wakes_.wait(lock, stop, [&] { return helper_wanted_; });
+      helper_wanted_ = false;
+      helper_runs_ = true;
+    }
+    int round = 0;
+    // A waiting thread steps everything, and calls again when it leaves something undone: two would
+    // only fight for the turn.
+    while (!stop.stop_requested() && waiters_.load(std::memory_order_relaxed) == 0) {
+      bool moved = false;
+      {
+        const Turn turn(*this);
+        moved = step_all();
+        if (!moved) look_at_failures();
+        if (busy_.empty() && loose_.empty()) break;
+      }
+      if (!moved)
+        idle(++round);
+      else if (wanting_.load(std::memory_order_relaxed) > 0)
+        ::sched_yield();
+      if (moved) round = 0;
+    }
+    helper_runs_ = false;
+  }
+}
+
+void Engine::poke() {
+  const Turn turn(*this);
+  step_all();
+}
+
+void Engine::drop(Lane& lane) {
+  const Turn turn(*this);
+  for (const auto& task : lane.waiting) {
+    task->failed_ = true;
+    task->done_.store(true, std::memory_order_release);
+  }
+  lane.waiting.clear();
+  std::erase(busy_, &lane);
+}
+
+}  // namespace trireme::comm

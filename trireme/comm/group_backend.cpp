@@ -1,0 +1,299 @@
+#include "trireme/comm/group_backend.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "trireme/comm/program_run.h"
+#include "trireme/comm/shared/collective.h"
+#include "trireme/core/error.h"
+#include "trireme/core/units.h"
+
+namespace trireme::comm {
+
+namespace {
+
+using core::OpKind;
+
+/// From here on a started operation is worth waking the engine's thread for.
+constexpr int64_t kHelperBytes = 256 << 10;
+constexpr auto kInternalTimeout = std::chrono::seconds(300);
+constexpr int64_t kHugePage = 2 << 20;
+
+/// A collective over streams.
+class ProgramTask final : public Task {
+ public:
+  ProgramTask(Job job, uint64_t op_number, uint64_t fingerprint, World& world, const Lane& group)
+      : job_(std::move(job)), fingerprint_(fingerprint), world_(world), lane_(group) {
+    info = job_.info;
+    number = op_number;
+  }
+  ~ProgramTask() override {
+    if (run_) world_.engine().locked([&] { run_.reset(); });
+  }
+  Step step() override {
+    if (!run_)
+      run_ = std::make_unique<ProgramRun>(job_, make_program(job_, pick(job_, lane_.size()), lane_.rank, lane_.size()),
+                                          world_.messenger(), lane_, number, fingerprint_);
+    return run_->step();
+  }
+  std::vector<int> missing() const override { return run_ ? run_->missing() : std::vector<int>{}; }
+
+ private:
+  Job job_;
+  uint64_t fingerprint_;
+  World& world_;
+  const Lane& lane_;
+  std::unique_ptr<ProgramRun> run_;
+};
+
+/// A send or a receive.
+class TransferTask final : public Task {
+ public:
+  TransferTask(const Job& job, uint64_t op_number, World& world, const Lane& group) : world_(world) {
+    info = job.info;
+    number = op_number;
+    ordered = false;
+    transfer_.peer = group.members[static_cast<std::size_t>(job.info.root)];
+    transfer_.data = job.in;
+    transfer_.header.group = group.id;
+    transfer_.header.key = static_cast<uint32_t>(job.info.tag);
+    transfer_.header.bytes = static_cast<uint64_t>(job.bytes);
+    transfer_.header.info = job.info;
+  }
+  ~TransferTask() override {
+    if (posted_ && !transfer_.done) world_.engine().locked([&] { world_.messenger().cancel(transfer_); });
+  }
+  Step step() override {
+    if (!posted_) {
+      posted_ = true;
+      if (info.kind == OpKind::Send)
+        world_.messenger().send(transfer_);
+      else
+        world_.messenger().receive(transfer_);
+    }
+    return transfer_.done ? Step::Done : Step::Stuck;
+  }
+  std::vector<int> missing() const override { return {transfer_.peer}; }
+
+ private:
+  World& world_;
+  Transfer transfer_;
+  bool posted_ = false;
+};
+
+/// On a group of one there is nobody to talk to: what was asked is a copy, or nothing.
+void run_alone(const Job& job) {
+  const OpKind kind = job.info.kind;
+  const int64_t bytes = kind == OpKind::AllToAll || kind == OpKind::Scatter || kind == OpKind::ReduceScatter
+                            ? job.in_begin.back()
+                            : (job.out_begin.empty() ? 0 : job.out_begin.back());
+  if (bytes > 0 && job.in != job.out) std::memmove(job.out, job.in, static_cast<std::size_t>(bytes));
+}
+
+uint64_t mix(uint64_t a, uint64_t b) {
+  core::OpInfo none;
+  return core::fingerprint(a, b, none) | 2;  // 0 and 1 mean something else
+}
+
+int64_t round_up(int64_t bytes) {
+  const int64_t to = bytes >= kHugePage ? kHugePage : 4096;
+  return (bytes + to - 1) / to * to;
+}
+
+}  // namespace
+
+GroupBackend::GroupBackend(std::shared_ptr<World> world, std::unique_ptr<Lane> lane, Mapping memory)
+    : world_(std::move(world)), lane_(std::move(lane)) {
+  if (memory.base != nullptr) shared_ = std::make_unique<SharedGroup>(*world_, *lane_, std::move(memory));
+  world_->add(*lane_);
+}
+
+GroupBackend::~GroupBackend() {
+  world_->remove(*lane_);
+}
+
+std::shared_ptr<Task> GroupBackend::make_task(Job job, uint64_t number) {
+  const uint64_t fingerprint = core::fingerprint(lane_->id, number, job.info);
+  std::shared_ptr<Task> task;
+  if (job.info.kind == OpKind::Send || job.info.kind == OpKind::Recv) {
+    task = std::make_shared<TransferTask>(job, number, *world_, *lane_);
+  } else if (shared_) {
+    task = make_shared_collective(*shared_, std::move(job), number, fingerprint);
+  } else {
+    world_->engine().locked([&] { lane_->remember(number, fingerprint, job.info); });
+    task = std::make_shared<ProgramTask>(std::move(job), number, fingerprint, *world_, *lane_);
+  }
+  task->engine = &world_->engine();
+  task->lane = lane_.get();
+  task->started = std::chrono::steady_clock::now();
+  task->record = world_->recorder().started(lane_->name, number, task->info, task->started);
+  return task;
+}
+
+std::shared_ptr<Pending> GroupBackend::start(const Op& op, const core::OpInfo& info, uint64_t number) {
+  Job job = lower(op, info, rank(), size());
+  if (!has_algorithm(info.kind, info.algorithm))
+    throw MisuseError(fmt::format("{} has no algorithm '{}'", to_string(info.kind), to_string(info.algorithm)));
+  if (size() == 1) {
+    run_alone(job);
+    return nullptr;
+  }
+  const auto helper = job.bytes >= kHelperBytes || info.kind == OpKind::Send || info.kind == OpKind::Recv || !shared_
+                          ? Engine::Helper::Wake
+                          : Engine::Helper::Rest;
+  auto task = make_task(std::move(job), number);
+  world_->engine().start(task, helper);
+  return task;
+}
+
+template <class T>
+std::vector<T> GroupBackend::exchange(const T& mine, uint64_t& number) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<T> all(static_cast<std::size_t>(size()));
+  Job job;
+  job.info.kind = OpKind::AllGather;
+  job.info.dtype = core::DType::UInt8;
+  job.info.item_bytes = 1;
+  const int64_t total = static_cast<int64_t>(sizeof(T)) * size();
+  job.info.set_shape(std::array{total});
+  job.info.set_name("internal");
+  job.in = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(&mine));
+  job.out = reinterpret_cast<std::byte*>(all.data());
+  for (int rank = 0; rank <= size(); ++rank) job.out_begin.push_back(static_cast<int64_t>(sizeof(T)) * rank);
+  job.bytes = total;
+  if (size() == 1) {
+    all.front() = mine;
+    return all;
+  }
+  ++number;
+  world_->check(*lane_, number, job.info);
+  const auto task = make_task(std::move(job), number);
+  world_->engine().start(task, Engine::Helper::Rest);
+  world_->engine().wait(*task, kInternalTimeout);
+  return all;
+}
+
+void GroupBackend::agree(const std::string& problem, const std::string& what, uint64_t& number) {
+  std::array<char, 240> mine{};
+  std::copy_n(problem.begin(), std::min(problem.size(), mine.size() - 1), mine.begin());
+  const auto all = exchange(mine, number);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank][0] != '\0')
+      throw CommError(fmt::format("{} on '{}', rank {}: {} could not: {}", what, lane_->name, lane_->rank,
+                                  world_->describe(lane_->members[rank]), all[rank].data()));
+  }
+}
+
+std::shared_ptr<Backend> GroupBackend::split(const std::string& name, int color, int key, uint64_t& number) {
+  const uint64_t place = number;
+  const auto all = exchange(std::array{color, key}, number);
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (all[static_cast<std::size_t>(rank)][0] == color) ranks.push_back(rank);
+  }
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return all[static_cast<std::size_t>(a)][1] < all[static_cast<std::size_t>(b)][1];
+  });
+  std::vector<int> members;
+  for (int rank : ranks) members.push_back(lane_->members[static_cast<std::size_t>(rank)]);
+  const int mine = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+  auto lane = std::make_unique<Lane>(mix(mix(lane_->id, place), static_cast<uint64_t>(color)), name, members, mine);
+  Mapping memory;
+  std::string problem;
+  if (shared_ && members.size() > 1) {
+    try {
+      memory = world_->segments()->make(lane->id, SharedGroup::bytes(lane->size()), members);
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+  }
+  agree(problem, fmt::format("split into '{}'", name), number);
+  return std::make_shared<GroupBackend>(world_, std::move(lane), std::move(memory));
+}
+
+uint64_t GroupBackend::free_here() const {
+  uint64_t mask = 0;
+  for (std::size_t i = 0; i < std::min<std::size_t>(allocations_.size(), 64); ++i)
+    mask |= static_cast<uint64_t>(allocations_[i].user.expired()) << i;
+  return mask;
+}
+
+/// The smallest of those that every rank has let go of, and that fits.
+GroupBackend::Allocation* GroupBackend::reuse(const std::vector<int64_t>& wanted, uint64_t free_everywhere) {
+  Allocation* best = nullptr;
+  for (std::size_t i = 0; i < std::min<std::size_t>(allocations_.size(), 64); ++i) {
+    Allocation& old = allocations_[i];
+    bool fits = (free_everywhere >> i & 1) != 0;
+    for (std::size_t rank = 0; fits && rank < wanted.size(); ++rank) fits = old.begin[rank + 1] - old.begin[rank] >= wanted[rank];
+    if (fits && (best == nullptr || old.begin.back() < best->begin.back())) best = &old;
+  }
+  // Not for a crumb of something huge: that memory would never come back for what it was made for.
+  int64_t total = 0;
+  for (int64_t bytes : wanted) total += bytes;
+  return best != nullptr && best->begin.back() <= 4 * total + (1 << 20) ? best : nullptr;
+}
+
+std::shared_ptr<std::byte> GroupBackend::allocate(int64_t bytes, uint64_t& number) {
+  if (!shared_) return nullptr;
+  struct Ask {
+    int64_t bytes;
+    uint64_t free;
+  };
+  const uint64_t id = mix(mix(lane_->id, number), 0xA110C);
+  const auto asks = exchange(Ask{round_up(std::max<int64_t>(bytes, 1)), free_here()}, number);
+  std::vector<int64_t> wanted;
+  uint64_t free_everywhere = ~uint64_t{0};
+  for (const Ask& ask : asks) {
+    wanted.push_back(ask.bytes);
+    free_everywhere &= ask.free;
+  }
+  Allocation* allocation = reuse(wanted, free_everywhere);
+  if (allocation == nullptr) {
+    Allocation fresh;
+    fresh.begin.push_back(0);
+    for (int64_t part : wanted) fresh.begin.push_back(fresh.begin.back() + part);
+    std::string problem;
+    try {
+      fresh.mapping = world_->segments()->make(id, static_cast<std::size_t>(fresh.begin.back()), lane_->members);
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+    agree(problem, fmt::format("allocate {}", core::format_bytes(bytes)), number);
+    world_->engine().locked([&] { world_->segments()->add(id, fresh.mapping, lane_->members); });
+    allocation = &allocations_.emplace_back(std::move(fresh));
+  }
+  std::byte* mine = allocation->mapping.base + allocation->begin[static_cast<std::size_t>(rank())];
+  // First touch by its owner, now rather than in the first step; then as large pages, if we may.
+  std::memset(mine, 0, static_cast<std::size_t>(wanted[static_cast<std::size_t>(rank())]));
+#ifdef MADV_COLLAPSE
+  if (bytes >= kHugePage) ::madvise(mine, static_cast<std::size_t>(bytes), MADV_COLLAPSE);
+#endif
+  // Each use has an owner of its own, so that its end can be seen.
+  std::shared_ptr<std::byte> user(mine, [keep = allocation->mapping.keep](std::byte*) {});
+  allocation->user = user;
+  return user;
+}
+
+void GroupBackend::step() {
+  world_->engine().poke();
+}
+
+void GroupBackend::abort(const std::string& why) noexcept {
+  try {
+    world_->abort(why);
+  } catch (...) {
+  }
+}
+
+void GroupBackend::check(const core::OpInfo& info, uint64_t number) {
+  world_->check(*lane_, number, info);
+}
+
+Traffic GroupBackend::traffic() const {
+  return world_->engine().locked([&] { return world_->messenger().traffic; });
+}
+
+}  // namespace trireme::comm

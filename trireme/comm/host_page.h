@@ -1,0 +1,65 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace trireme::comm {
+
+/// Why a world ended. The first one that a rank writes down is the one that all ranks report.
+enum class CauseKind : uint32_t { None, Died, Hung, Left, Timeout, Mismatch, Aborted };
+
+struct Cause {
+  CauseKind kind = CauseKind::None;
+  int rank = -1;  ///< the rank it is about, in the world; -1: no single one
+  std::string text;
+};
+
+enum class SeatState : uint32_t { Empty, Present, Left };
+
+/// What one rank shows the others of its host. One writer per line, so nothing is torn.
+struct alignas(128) Seat {
+  // The bell: a rank that is about to sleep sets it to 1, says what it waits for, looks once more,
+  // and sleeps on it; whoever makes that come true sets it to 0 and wakes it.
+  std::atomic<uint32_t> bell{0};
+  std::atomic<uint32_t> wants_channel{0};
+  std::atomic<uint64_t> wants_group{0};  ///< 0: anything
+  std::atomic<uint64_t> wants_value{0};
+  alignas(128) std::atomic<uint32_t> state{0};  ///< SeatState
+  std::atomic<uint64_t> heartbeat{0};
+  std::atomic<int64_t> pid{0};
+  std::atomic<uint64_t> born{0};  ///< start time of the process, so that a reused pid shows
+};
+
+/// The control page of the ranks of one host: who is there, who sleeps, and the first cause of
+/// failure. Lives in memory that all of them have mapped (or in the heap, for ranks that are
+/// threads), which the kernel zeroes: zero must be a valid start.
+struct HostPage {
+  static constexpr int kTextBytes = 1000;
+
+  std::atomic<uint32_t> cause_state{0};  ///< 0: none, 1: being written, 2: there
+  std::atomic<uint32_t> cause_kind{0};
+  std::atomic<int32_t> cause_rank{0};
+  char cause_text[kTextBytes];
+  alignas(128) Seat seats[1];  ///< really one per rank of the world; those of other hosts show only `state`
+
+  static std::size_t bytes(int ranks) { return sizeof(HostPage) + sizeof(Seat) * static_cast<std::size_t>(ranks); }
+
+  /// Writes the cause down if nobody has. Returns true if this call was the first.
+  bool claim(const Cause& cause);
+
+  /// The agreed cause; kind None while there is none. Waits out a writer that is in the middle.
+  Cause cause() const;
+
+  bool failed() const { return cause_state.load(std::memory_order_acquire) != 0; }
+};
+
+/// Sleeps while `word` is `expected`, at most `most`. Works between processes and threads.
+void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds most);
+void futex_wake_all(std::atomic<uint32_t>& word);
+
+/// Wakes the owner of the seat if it sleeps, whatever it waits for.
+void ring(Seat& seat);
+
+}  // namespace trireme::comm

@@ -1,0 +1,364 @@
+// The reduction kernels, written once and compiled for three kinds of CPU. Each of
+// kernels_base.cpp, kernels_avx2.cpp and kernels_avx512.cpp says kVectorBytes, includes this, and
+// then defines what is only declared here: half_to_float, float_to_half and stream.
+//
+// These files are compiled for CPUs that this one may not be. An inline function or a template of
+// std:: that they emitted could be the copy that the linker keeps for the whole program, so
+// everything here has internal linkage and nothing of std:: is called.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "trireme/comm/kernels.h"
+
+namespace trireme::comm {
+namespace {
+
+using core::DType;
+using core::ReduceOp;
+
+template <class T, int N>
+struct VecOf {
+  typedef T type __attribute__((vector_size(N * sizeof(T))));
+};
+template <class T>
+struct VecOf<T, 1> {
+  using type = T;
+};
+
+/// N numbers in a register; one is a plain T, so that the code for vectors serves the tail too.
+template <class T, int N>
+using Vec = typename VecOf<T, N>::type;
+using Register = Vec<char, kVectorBytes>;
+
+/// A V at any address, over memory of any type. (memcpy would say the same, but gcc 12 sends 16
+/// bytes of it through two integer registers.)
+template <class V>
+struct Anywhere {
+  typedef V type __attribute__((aligned(1), may_alias));
+};
+
+template <class V>
+inline V load(const char* from) {
+  return *reinterpret_cast<const typename Anywhere<V>::type*>(from);
+}
+
+template <class V>
+inline void store(char* to, V v) {
+  *reinterpret_cast<typename Anywhere<V>::type*>(to) = v;
+}
+
+template <class To, class From>
+inline To bits_as(From from) {
+  return __builtin_bit_cast(To, from);
+}
+
+template <class To, class From, int N>
+inline Vec<To, N> convert(Vec<From, N> v) {
+  if constexpr (N == 1)
+    return static_cast<To>(v);
+  else
+    return __builtin_convertvector(v, Vec<To, N>);
+}
+
+/// N halves as floats, exactly; a NaN becomes quiet and keeps its sign and payload.
+template <int N>
+Vec<float, N> half_to_float(Vec<uint16_t, N> v);
+
+/// N floats as halves, to nearest even; too large is infinite, a NaN as above.
+template <int N>
+Vec<uint16_t, N> float_to_half(Vec<float, N> v);
+
+/// A non-temporal store; `to` is aligned to a register.
+void stream(char* to, Register value);
+
+// How an element is stored (Item) and what it is computed in (Number).
+template <class T>
+struct Same {
+  using Item = T;
+  using Number = T;
+  template <int N>
+  static Vec<T, N> widen(Vec<T, N> v) {
+    return v;
+  }
+  template <int N>
+  static Vec<T, N> narrow(Vec<T, N> v) {
+    return v;
+  }
+};
+
+/// Integers whose sum may not fit: the mean of 200 and 100 as uint8 is 150.
+template <class T>
+struct Wide {
+  using Item = T;
+  using Number = int64_t;
+  template <int N>
+  static Vec<int64_t, N> widen(Vec<T, N> v) {
+    return convert<int64_t, T, N>(v);
+  }
+  template <int N>
+  static Vec<T, N> narrow(Vec<int64_t, N> v) {
+    return convert<T, int64_t, N>(v);
+  }
+};
+
+struct Half {
+  using Item = uint16_t;
+  using Number = float;
+  template <int N>
+  static Vec<float, N> widen(Vec<uint16_t, N> v) {
+    return half_to_float<N>(v);
+  }
+  template <int N>
+  static Vec<uint16_t, N> narrow(Vec<float, N> v) {
+    return float_to_half<N>(v);
+  }
+};
+
+/// bfloat16 is the upper half of a float. Adding just under half of the last place that is kept,
+/// and one more where that place is odd, rounds to nearest even; a NaN is made quiet instead.
+struct BFloat {
+  using Item = uint16_t;
+  using Number = float;
+  template <int N>
+  static Vec<float, N> widen(Vec<uint16_t, N> v) {
+    return bits_as<Vec<float, N>>(convert<uint32_t, uint16_t, N>(v) << 16);
+  }
+  template <int N>
+  static Vec<uint16_t, N> narrow(Vec<float, N> v) {
+    const auto bits = bits_as<Vec<uint32_t, N>>(v);
+    const Vec<uint32_t, N> rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+    const Vec<uint32_t, N> quiet = (bits >> 16) | 0x40;
+    return convert<uint16_t, uint32_t, N>(v != v ? quiet : rounded);
+  }
+};
+
+struct Sum {
+  template <class V>
+  static V combine(V a, V b) {
+    return a + b;
+  }
+  template <class V, class Number>
+  static V finish(V sum, Number) {
+    return sum;
+  }
+};
+
+struct Mean : Sum {
+  template <class V, class Number>
+  static V finish(V sum, Number divisor) {
+    return sum / divisor;
+  }
+};
+
+/// The mean of int64, which has nothing wider: adds as unsigned (it may wrap), divides as signed.
+struct WrappingMean : Mean {
+  template <class V>
+  static V combine(V a, V b) {
+    using Unsigned = Vec<uint64_t, sizeof(V) / sizeof(uint64_t)>;
+    return bits_as<V>(bits_as<Unsigned>(a) + bits_as<Unsigned>(b));
+  }
+};
+
+struct Product : Sum {
+  template <class V>
+  static V combine(V a, V b) {
+    return a * b;
+  }
+};
+
+// A comparison with NaN is false, so `b` wins where it is one; a != a keeps `a` where it is.
+struct Max : Sum {
+  template <class V>
+  static V combine(V a, V b) {
+    return (a > b) | (a != a) ? a : b;
+  }
+};
+
+struct Min : Sum {
+  template <class V>
+  static V combine(V a, V b) {
+    return (a < b) | (a != a) ? a : b;
+  }
+};
+
+/// One reduction: where from, where to, over how many elements.
+struct Job {
+  void* const* out;
+  int num_out;
+  const void* const* in;
+  int num_in;
+  int64_t count;
+  int64_t divisor;  ///< of a mean
+};
+
+/// Reduces kVectors vectors of N elements at element `i`. kIn and kOut are the numbers of sources
+/// and results where they are known (the pointers then stay in registers), else 0.
+template <class D, class Op, int kIn, int kOut, int N, int kVectors>
+inline __attribute__((always_inline)) void step(char* const* out, int num_out,
+                                                const char* const* in, int num_in, int64_t i,
+                                                typename D::Number divisor) {
+  using Items = Vec<typename D::Item, N>;
+  using Numbers = Vec<typename D::Number, N>;
+  const int64_t at = i * static_cast<int64_t>(sizeof(typename D::Item));
+  constexpr int64_t kStride = sizeof(Items);
+  const int sources = kIn ? kIn : num_in;
+  const int results = kOut ? kOut : num_out;
+
+  Numbers acc[kVectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v)
+    acc[v] = D::template widen<N>(load<Items>(in[0] + at + v * kStride));
+  for (int s = 1; s < sources; ++s) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+      acc[v] = Op::combine(acc[v], D::template widen<N>(load<Items>(in[s] + at + v * kStride)));
+  }
+  Items result[kVectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) result[v] = D::template narrow<N>(Op::finish(acc[v], divisor));
+  for (int k = 0; k < results; ++k) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) store(out[k] + at + v * kStride, result[v]);
+  }
+}
+
+/// Four vectors at a time, then one, then single elements.
+template <class D, class Op, int kIn, int kOut>
+__attribute__((noinline)) void reduce_all(const Job& job) {
+  constexpr int N = kVectorBytes / sizeof(typename D::Number);
+  constexpr int kVectors = 4;
+  const auto divisor = static_cast<typename D::Number>(job.divisor);
+  const char* known_in[kIn ? kIn : 1];
+  char* known_out[kOut ? kOut : 1];
+  for (int s = 0; s < kIn; ++s) known_in[s] = static_cast<const char*>(job.in[s]);
+  for (int k = 0; k < kOut; ++k) known_out[k] = static_cast<char*>(job.out[k]);
+  const char* const* in = kIn ? known_in : reinterpret_cast<const char* const*>(job.in);
+  char* const* out = kOut ? known_out : reinterpret_cast<char* const*>(job.out);
+  const int num_in = job.num_in, num_out = job.num_out;
+  const int64_t count = job.count;
+
+  int64_t i = 0;
+  for (; i + kVectors * N <= count; i += kVectors * N)
+    step<D, Op, kIn, kOut, N, kVectors>(out, num_out, in, num_in, i, divisor);
+  for (; i + N <= count; i += N) step<D, Op, kIn, kOut, N, 1>(out, num_out, in, num_in, i, divisor);
+  for (; i < count; ++i) step<D, Op, kIn, kOut, 1, 1>(out, num_out, in, num_in, i, divisor);
+}
+
+/// The shapes that all-reduce of a few ranks (n to n) and reduce-scatter (n to 1) take all day.
+template <class D, class Op>
+void reduce_shapes(const Job& job) {
+  const int in = job.num_in, out = job.num_out;
+  if (in == 2 && out == 2) return reduce_all<D, Op, 2, 2>(job);
+  if (in == 2 && out == 1) return reduce_all<D, Op, 2, 1>(job);
+  if (in == 3 && out == 3) return reduce_all<D, Op, 3, 3>(job);
+  if (in == 4 && out == 4) return reduce_all<D, Op, 4, 4>(job);
+  if (in == 3 && out == 1) return reduce_all<D, Op, 3, 1>(job);
+  if (in == 4 && out == 1) return reduce_all<D, Op, 4, 1>(job);
+  if (in == 3 && out == 2) return reduce_all<D, Op, 3, 2>(job);
+  if (in == 4 && out == 2) return reduce_all<D, Op, 4, 2>(job);
+  if (out == 1) return reduce_all<D, Op, 0, 1>(job);
+  if (out == 2) return reduce_all<D, Op, 0, 2>(job);
+  reduce_all<D, Op, 0, 0>(job);
+}
+
+template <class D, class Op>
+void reduce_few(const Job& job) {
+  if (job.num_in == 2 && job.num_out == 1) return reduce_all<D, Op, 2, 1>(job);
+  reduce_all<D, Op, 0, 0>(job);
+}
+
+/// Floats: one way of computing serves every operation.
+template <class D>
+void reduce_float(ReduceOp op, const Job& job) {
+  switch (op) {
+    case ReduceOp::Sum: return reduce_few<D, Sum>(job);
+    case ReduceOp::Mean: return reduce_few<D, Mean>(job);
+    case ReduceOp::Max: return reduce_few<D, Max>(job);
+    case ReduceOp::Min: return reduce_few<D, Min>(job);
+    case ReduceOp::Product: return reduce_few<D, Product>(job);
+  }
+}
+
+/// Integers: sums and products as Unsigned (they wrap), comparisons as Signed, means in MeanIn.
+template <class Signed, class Unsigned, class MeanIn, class MeanOp>
+void reduce_integer(ReduceOp op, const Job& job) {
+  switch (op) {
+    case ReduceOp::Sum: return reduce_few<Same<Unsigned>, Sum>(job);
+    case ReduceOp::Mean: return reduce_few<MeanIn, MeanOp>(job);
+    case ReduceOp::Max: return reduce_few<Same<Signed>, Max>(job);
+    case ReduceOp::Min: return reduce_few<Same<Signed>, Min>(job);
+    case ReduceOp::Product: return reduce_few<Same<Unsigned>, Product>(job);
+  }
+}
+
+void reduce_job(DType dtype, ReduceOp op, const Job& job) {
+  if (dtype == DType::Float32 && op == ReduceOp::Sum) return reduce_shapes<Same<float>, Sum>(job);
+  switch (dtype) {
+    case DType::Float32: return reduce_float<Same<float>>(op, job);
+    case DType::Float64: return reduce_float<Same<double>>(op, job);
+    case DType::Float16: return reduce_float<Half>(op, job);
+    case DType::BFloat16: return reduce_float<BFloat>(op, job);
+    case DType::Int32: return reduce_integer<int32_t, uint32_t, Wide<int32_t>, Mean>(op, job);
+    case DType::Int64:
+      return reduce_integer<int64_t, uint64_t, Same<int64_t>, WrappingMean>(op, job);
+    case DType::UInt8: return reduce_integer<uint8_t, uint8_t, Wide<uint8_t>, Mean>(op, job);
+    case DType::Other: __builtin_trap();
+  }
+}
+
+void reduce(DType dtype, ReduceOp op, void* const* out, int num_out, const void* const* in,
+            int num_in, int64_t count) {
+  reduce_job(dtype, op, {out, num_out, in, num_in, count, num_in});
+}
+
+void fold(DType dtype, ReduceOp op, void* acc, const void* in, int64_t count) {
+  const void* sources[] = {acc, in};
+  reduce_job(dtype, op == ReduceOp::Mean ? ReduceOp::Sum : op, {&acc, 1, sources, 2, count, 1});
+}
+
+void divide(DType dtype, void* x, int64_t divisor, int64_t count) {
+  const void* source = x;
+  reduce_job(dtype, ReduceOp::Mean, {&x, 1, &source, 1, count, divisor});
+}
+
+/// Copies the middle by `put(to, register)` at aligned addresses, the two ends with memcpy.
+template <class Put>
+inline __attribute__((always_inline)) void copy_by(char* to, const char* from, int64_t bytes,
+                                                   Put put) {
+  constexpr int64_t kBytes = kVectorBytes;
+  if (bytes < 4 * kBytes) {
+    __builtin_memcpy(to, from, static_cast<std::size_t>(bytes));
+    return;
+  }
+  const int64_t head = -reinterpret_cast<intptr_t>(to) & (kBytes - 1);
+  __builtin_memcpy(to, from, static_cast<std::size_t>(head));
+  int64_t at = head;
+  for (; at + 4 * kBytes <= bytes; at += 4 * kBytes) {
+    const auto a = load<Register>(from + at), b = load<Register>(from + at + kBytes);
+    const auto c = load<Register>(from + at + 2 * kBytes);
+    const auto d = load<Register>(from + at + 3 * kBytes);
+    put(to + at, a);
+    put(to + at + kBytes, b);
+    put(to + at + 2 * kBytes, c);
+    put(to + at + 3 * kBytes, d);
+  }
+  __builtin_memcpy(to + at, from + at, static_cast<std::size_t>(bytes - at));
+}
+
+void copy(void* to, const void* from, int64_t bytes) {
+  copy_by(static_cast<char*>(to), static_cast<const char*>(from), bytes,
+          [](char* place, Register value) { store(place, value); });
+}
+
+void copy_streaming(void* to, const void* from, int64_t bytes) {
+  copy_by(static_cast<char*>(to), static_cast<const char*>(from), bytes,
+          [](char* place, Register value) { stream(place, value); });
+  _mm_sfence();
+}
+
+}  // namespace
+}  // namespace trireme::comm

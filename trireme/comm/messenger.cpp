@@ -1,0 +1,194 @@
+#include "trireme/comm/messenger.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "trireme/core/error.h"
+
+namespace trireme::comm {
+
+namespace {
+
+constexpr int64_t kHeaderBytes = sizeof(MessageHeader);
+constexpr int64_t kMostPerStep = 1 << 20;  // then others get their turn
+constexpr uint64_t kMostBytes = uint64_t{1} << 46;
+
+bool matches(const MessageHeader& a, const MessageHeader& b) {
+  return a.group == b.group && a.key == b.key;
+}
+
+}  // namespace
+
+Messenger::Messenger(Streams& streams, int rank, int size, Lookup lookup)
+    : streams_(streams), rank_(rank), peers_(static_cast<std::size_t>(size)), lookup_(std::move(lookup)) {}
+
+void Messenger::send(Transfer& transfer) {
+  peers_[static_cast<std::size_t>(transfer.peer)].sends.push_back(&transfer);
+  ++active_;
+}
+
+void Messenger::receive(Transfer& transfer) {
+  Peer& peer = peers_[static_cast<std::size_t>(transfer.peer)];
+  ++active_;
+  if (transfer.ready && take_early(peer, transfer)) return;
+  peer.receives.push_back(&transfer);
+}
+
+void Messenger::make_ready(Transfer& transfer) {
+  Peer& peer = peers_[static_cast<std::size_t>(transfer.peer)];
+  transfer.ready = true;
+  if (take_early(peer, transfer)) std::erase(peer.receives, &transfer);
+}
+
+/// Takes the message if it came before the receive was posted.
+bool Messenger::take_early(Peer& peer, Transfer& transfer) {
+  const auto early = std::find_if(peer.early.begin(), peer.early.end(), [&](const Early& e) {
+    return matches(e.header, transfer.header);
+  });
+  if (early == peer.early.end() || !agree(transfer.peer, transfer, early->header)) return false;
+  if (!early->payload.empty())
+    std::memcpy(transfer.data, early->payload.data(), early->payload.size());
+  finish(transfer, early->header);
+  peer.early.erase(early);
+  return true;
+}
+
+void Messenger::cancel(Transfer& transfer) noexcept {
+  Peer& peer = peers_[static_cast<std::size_t>(transfer.peer)];
+  if (!transfer.done) --active_;
+  std::erase(peer.sends, &transfer);
+  std::erase(peer.receives, &transfer);
+  if (peer.target == &transfer) peer.target = nullptr;
+}
+
+bool Messenger::step() {
+  bool moved = false;
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+    Peer& peer = peers_[rank];
+    if (!peer.sends.empty()) moved |= step_sends(static_cast<int>(rank), peer);
+    if (static_cast<int>(rank) != rank_ && streams_.readable(static_cast<int>(rank)))
+      moved |= step_receives(static_cast<int>(rank), peer);
+  }
+  return moved;
+}
+
+bool Messenger::step_sends(int rank, Peer& peer) {
+  int64_t moved = 0;
+  while (!peer.sends.empty() && moved < kMostPerStep) {
+    Transfer& transfer = *peer.sends.front();
+    const int64_t total = kHeaderBytes + static_cast<int64_t>(transfer.header.bytes);
+    iovec parts[2];
+    int num_parts = 0;
+    if (transfer.moved < kHeaderBytes)
+      parts[num_parts++] = {reinterpret_cast<char*>(&transfer.header) + transfer.moved,
+                            static_cast<std::size_t>(kHeaderBytes - transfer.moved)};
+    const int64_t from = std::max<int64_t>(0, transfer.moved - kHeaderBytes);
+    if (transfer.header.bytes > 0)
+      parts[num_parts++] = {transfer.data + from, static_cast<std::size_t>(transfer.header.bytes) -
+                                                      static_cast<std::size_t>(from)};
+    const int64_t wrote = streams_.write_some(rank, parts, num_parts);
+    if (wrote == 0) break;
+    moved += wrote;
+    transfer.moved += wrote;
+    if (transfer.moved < total) continue;
+    traffic.sent_bytes += static_cast<int64_t>(transfer.header.bytes);
+    ++traffic.messages;
+    if (is_collective(transfer.header.key)) traffic.saw_step(static_cast<int>(transfer.header.step));
+    transfer.done = true;
+    --active_;
+    peer.sends.pop_front();
+  }
+  return moved > 0;
+}
+
+bool Messenger::step_receives(int rank, Peer& peer) {
+  int64_t moved = 0;
+  while (moved < kMostPerStep && !mismatch_) {
+    if (peer.header_bytes < kHeaderBytes) {
+      const int64_t got =
+          streams_.read_some(rank, reinterpret_cast<char*>(&peer.header) + peer.header_bytes,
+                             kHeaderBytes - peer.header_bytes);
+      if (got == 0) break;
+      moved += got;
+      peer.header_bytes += got;
+      if (peer.header_bytes < kHeaderBytes) continue;
+      if (peer.header.magic != MessageHeader::kMagic || peer.header.bytes > kMostBytes)
+        throw StreamClosed{rank};  // not a message: the stream is of no use
+      peer.payload_bytes = 0;
+    }
+    if (peer.target == nullptr && !peer.kept && !begin_payload(rank, peer)) break;
+    if (mismatch_) break;
+    const int64_t total = static_cast<int64_t>(peer.header.bytes);
+    if (peer.payload_bytes < total) {
+      std::byte* data = peer.target != nullptr ? peer.target->data : peer.kept->payload.data();
+      const int64_t got =
+          streams_.read_some(rank, data + peer.payload_bytes, total - peer.payload_bytes);
+      if (got == 0) break;
+      moved += got;
+      peer.payload_bytes += got;
+      if (peer.payload_bytes < total) continue;
+    }
+    traffic.received_bytes += total;
+    if (is_collective(peer.header.key)) traffic.saw_step(static_cast<int>(peer.header.step));
+    if (peer.target != nullptr) {
+      std::erase(peer.receives, peer.target);
+      finish(*peer.target, peer.header);
+      peer.target = nullptr;
+    } else {
+      peer.early.push_back(std::move(*peer.kept));
+      peer.kept.reset();
+    }
+    peer.header_bytes = 0;
+  }
+  return moved > 0;
+}
+
+/// Finds where the message goes. False: its memory is not free yet; leave it in the stream.
+bool Messenger::begin_payload(int rank, Peer& peer) {
+  const auto posted = std::find_if(peer.receives.begin(), peer.receives.end(),
+                                   [&](const Transfer* t) { return matches(t->header, peer.header); });
+  if (posted != peer.receives.end()) {
+    if (!agree(rank, **posted, peer.header)) return true;
+    if (!(*posted)->ready) return false;
+    peer.target = *posted;
+    return true;
+  }
+  if (is_collective(peer.header.key)) {
+    const auto mine = lookup_(peer.header.group, number_of(peer.header.key));
+    if (mine && mine->first != peer.header.fingerprint) {
+      mismatch_ = Mismatch{rank, mine->second, peer.header.info};
+      return true;
+    }
+  }
+  peer.kept.emplace(Early{peer.header, std::vector<std::byte>(peer.header.bytes)});
+  return true;
+}
+
+bool Messenger::agree(int rank, const Transfer& transfer, const MessageHeader& header) {
+  const core::OpInfo &mine = transfer.header.info, &theirs = header.info;
+  const bool same = is_collective(header.key)
+                        ? transfer.header.fingerprint == header.fingerprint
+                        : mine.dtype == theirs.dtype && mine.ndim == theirs.ndim && mine.dims == theirs.dims;
+  if (same && transfer.header.bytes == header.bytes) return true;
+  mismatch_ = Mismatch{rank, mine, theirs};
+  return false;
+}
+
+void Messenger::finish(Transfer& transfer, const MessageHeader& header) {
+  transfer.step = header.step;
+  transfer.done = true;
+  --active_;
+}
+
+void Messenger::check_early(uint64_t group, uint64_t number, uint64_t fingerprint,
+                            const core::OpInfo& info) {
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+    for (const Early& early : peers_[rank].early) {
+      if (early.header.group == group && is_collective(early.header.key) &&
+          number_of(early.header.key) == number && early.header.fingerprint != fingerprint)
+        mismatch_ = Mismatch{static_cast<int>(rank), info, early.header.info};
+    }
+  }
+}
+
+}  // namespace trireme::comm

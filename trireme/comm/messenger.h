@@ -1,0 +1,116 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/streams.h"
+#include "trireme/comm/traffic.h"
+#include "trireme/core/op_info.h"
+
+namespace trireme::comm {
+
+/// What precedes every message in a stream.
+///
+///   | magic step | group | key | fingerprint | bytes | OpInfo | payload ...
+struct MessageHeader {
+  static constexpr uint32_t kMagic = 0x33525254;
+  uint32_t magic = kMagic;
+  uint32_t step = 1;  ///< how many transfers had to happen before this one, and itself
+  uint64_t group = 0;
+  uint64_t key = 0;
+  uint64_t fingerprint = 0;
+  uint64_t bytes = 0;
+  core::OpInfo info;
+};
+
+/// The key of a transfer inside collective `number`; the label tells its transfers apart. The key
+/// of a send or receive is its tag.
+constexpr uint64_t collective_key(uint64_t number, int label) {
+  return uint64_t{1} << 63 | number << 24 | static_cast<uint64_t>(label);
+}
+constexpr bool is_collective(uint64_t key) { return key >> 63 != 0; }
+constexpr uint64_t number_of(uint64_t key) { return (key & ~(uint64_t{1} << 63)) >> 24; }
+
+/// A transfer that somebody waits for. Owned by the task that posts it; its address is its name.
+struct Transfer {
+  int peer = 0;  ///< in the world
+  MessageHeader header;
+  std::byte* data = nullptr;
+  bool ready = true;  ///< a receive may be posted before its memory is free to be written
+  bool done = false;
+  uint32_t step = 0;  ///< of the message that came
+  int64_t moved = 0;  ///< bytes of header and payload, of a send
+};
+
+/// Two ranks that do not mean the same operation.
+struct Mismatch {
+  int peer = 0;
+  core::OpInfo mine, theirs;
+};
+
+/// Messages over streams: they match in order per (peer, group, key), and one that comes before
+/// its receive is posted is kept aside, so that it holds nobody up.
+class Messenger {
+ public:
+  /// Asked when a collective's message comes that nobody waits for: what this rank called at that
+  /// number of that group, if it got there.
+  using Lookup = std::function<std::optional<std::pair<uint64_t, core::OpInfo>>(uint64_t group,
+                                                                                uint64_t number)>;
+  Messenger(Streams& streams, int rank, int size, Lookup lookup);
+
+  void send(Transfer& transfer);
+  void receive(Transfer& transfer);
+  void cancel(Transfer& transfer) noexcept;
+
+  /// The memory of a receive that was posted as not ready may be written from now on.
+  void make_ready(Transfer& transfer);
+
+  /// Moves what can be moved now. Returns whether anything was.
+  bool step();
+
+  bool idle() const { return active_ == 0; }
+
+  /// The first two calls found to differ; nothing while all is well.
+  const std::optional<Mismatch>& mismatch() const { return mismatch_; }
+
+  /// Messages that came early for this collective and mean another one.
+  void check_early(uint64_t group, uint64_t number, uint64_t fingerprint, const core::OpInfo& info);
+
+  Traffic traffic;
+
+ private:
+  struct Early {
+    MessageHeader header;
+    std::vector<std::byte> payload;
+  };
+  struct Peer {
+    std::deque<Transfer*> sends;
+    std::vector<Transfer*> receives;
+    std::deque<Early> early;
+    // The message that is coming in now.
+    MessageHeader header;
+    int64_t header_bytes = 0, payload_bytes = 0;
+    Transfer* target = nullptr;  ///< where it goes; or into `kept`
+    std::optional<Early> kept;
+  };
+
+  bool step_sends(int rank, Peer& peer);
+  bool step_receives(int rank, Peer& peer);
+  bool begin_payload(int rank, Peer& peer);
+  bool take_early(Peer& peer, Transfer& transfer);
+  void finish(Transfer& transfer, const MessageHeader& header);
+  bool agree(int rank, const Transfer& transfer, const MessageHeader& header);
+
+  Streams& streams_;
+  int rank_;
+  std::vector<Peer> peers_;
+  Lookup lookup_;
+  int active_ = 0;  ///< posted and not finished
+  std::optional<Mismatch> mismatch_;
+};
+
+}  // namespace trireme::comm

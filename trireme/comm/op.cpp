@@ -1,0 +1,310 @@
+#include "trireme/comm/op.h"
+
+#include <numeric>
+#include <sstream>
+
+namespace trireme::comm {
+
+namespace {
+
+using core::DType;
+using core::OpInfo;
+using core::OpKind;
+
+template <class... Fs>
+struct Overloaded : Fs... {
+  using Fs::operator()...;
+};
+
+DType dtype_of(const at::Tensor& t) {
+  switch (t.scalar_type()) {
+    case at::kFloat: return DType::Float32;
+    case at::kDouble: return DType::Float64;
+    case at::kHalf: return DType::Float16;
+    case at::kBFloat16: return DType::BFloat16;
+    case at::kInt: return DType::Int32;
+    case at::kLong: return DType::Int64;
+    case at::kByte: return DType::UInt8;
+    default: return DType::Other;
+  }
+}
+
+/// The words that every refusal begins with: "all_reduce, rank 1 of 4: ".
+struct Who {
+  OpKind kind;
+  int rank, size;
+  friend std::ostream& operator<<(std::ostream& out, const Who& who) {
+    return out << core::to_string(who.kind) << ", rank " << who.rank << " of " << who.size << ": ";
+  }
+};
+
+void check_tensor(const Who& who, const at::Tensor& t, const char* name) {
+  TORCH_CHECK(t.defined(), who, name, " is an undefined tensor");
+  TORCH_CHECK(t.layout() == at::kStrided, who, name, " is not a dense tensor; use .to_dense()");
+  TORCH_CHECK(t.is_contiguous(), who, name, " of shape ", t.sizes(), " and strides ", t.strides(),
+              " is not contiguous; pass .contiguous() and copy the result back");
+}
+
+void check_reduces(const Who& who, const at::Tensor& t) {
+  TORCH_CHECK(dtype_of(t) != DType::Other, who, "cannot reduce ", t.scalar_type(),
+              "; it must be float32, float64, float16, bfloat16, int32, int64 or uint8");
+}
+
+void check_rank(const Who& who, int rank, const char* name) {
+  TORCH_CHECK(rank >= 0 && rank < who.size, who, name, " ", rank, " is not a rank of this group of ", who.size);
+}
+
+/// Rows of a part must add up to those of the whole; where none are given they must divide.
+Rows full_rows(const Who& who, const Rows& rows, const at::Tensor& whole, const char* name) {
+  TORCH_CHECK(whole.dim() > 0, who, name, " has no dim 0 to be cut along; pass .unsqueeze(0)");
+  const int64_t total = whole.size(0);
+  if (rows.empty()) {
+    TORCH_CHECK(total % who.size == 0, who, name, " has ", total, " rows, which ", who.size,
+                " ranks cannot share evenly; say how many each has with `rows`");
+    return Rows(static_cast<std::size_t>(who.size), total / who.size);
+  }
+  TORCH_CHECK(static_cast<int>(rows.size()) == who.size, who, "rows has ", rows.size(), " entries for ",
+              who.size, " ranks");
+  for (int64_t count : rows) TORCH_CHECK(count >= 0, who, "a rank cannot have ", count, " rows");
+  const int64_t sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  TORCH_CHECK(sum == total, who, "rows add up to ", sum, ", but ", name, " has ", total);
+  return rows;
+}
+
+/// `part` must be `rows` rows of `whole`'s shape and dtype.
+void check_part(const Who& who, const at::Tensor& part, const char* part_name, const at::Tensor& whole,
+                const char* whole_name, int64_t rows) {
+  TORCH_CHECK(part.scalar_type() == whole.scalar_type(), who, part_name, " is ", part.scalar_type(),
+              " but ", whole_name, " is ", whole.scalar_type());
+  TORCH_CHECK(part.device() == whole.device(), who, part_name, " is on ", part.device(), " but ", whole_name,
+              " is on ", whole.device());
+  const int64_t per_row = whole.size(0) > 0 ? whole.numel() / whole.size(0) : (part.dim() > 0 && part.size(0) > 0 ? 0 : 0);
+  TORCH_CHECK(whole.size(0) == 0 ? part.numel() == 0 : part.numel() == rows * per_row, who, part_name, " of shape ",
+              part.sizes(), " is not this rank's ", rows, " rows of ", whole_name, ", which is ", whole.sizes());
+}
+
+OpInfo make_info(OpKind kind, const at::Tensor& shape_of) {
+  OpInfo info;
+  info.kind = kind;
+  info.dtype = dtype_of(shape_of);
+  info.item_bytes = static_cast<uint8_t>(shape_of.element_size());
+  info.set_shape({shape_of.sizes().data(), shape_of.sizes().size()});
+  return info;
+}
+
+/// A part's shape without its rows, for operations whose ranks hold different numbers of them.
+void forget_rows(OpInfo& info) {
+  if (info.ndim > 0) info.dims[0] = -1;
+}
+
+OpInfo with_root(OpInfo info, int root, ReduceOp reduce = ReduceOp::Sum, Algorithm algorithm = Algorithm::Auto) {
+  info.root = static_cast<int16_t>(root);
+  info.reduce = reduce;
+  info.algorithm = algorithm;
+  return info;
+}
+
+/// Describes a scatter or gather: the root's whole decides, the others know only their part.
+template <class T>
+OpInfo describe_rooted(const Who& who, const T& op, const at::Tensor& part, const char* part_name,
+                       const at::Tensor& whole, const char* whole_name) {
+  check_rank(who, op.root, "root");
+  check_tensor(who, part, part_name);
+  TORCH_CHECK(part.dim() > 0, who, part_name, " has no dim 0; pass .unsqueeze(0)");
+  OpInfo info = with_root(make_info(who.kind, part), op.root);
+  if (!op.rows.empty()) {
+    TORCH_CHECK(static_cast<int>(op.rows.size()) == who.size, who, "rows has ", op.rows.size(), " entries for ", who.size, " ranks");
+    TORCH_CHECK(op.rows[static_cast<std::size_t>(who.rank)] == part.size(0), who, part_name, " has ", part.size(0),
+                " rows, but `rows` says ", op.rows[static_cast<std::size_t>(who.rank)]);
+    forget_rows(info);
+  }
+  if (who.rank == op.root) {
+    check_tensor(who, whole, whole_name);
+    const Rows rows = full_rows(who, op.rows, whole, whole_name);
+    check_part(who, part, part_name, whole, whole_name, rows[static_cast<std::size_t>(who.rank)]);
+  }
+  return info;
+}
+
+std::vector<int64_t> begins(const Rows& rows, int64_t row_bytes) {
+  std::vector<int64_t> at{0};
+  for (int64_t count : rows) at.push_back(at.back() + count * row_bytes);
+  return at;
+}
+
+Rows even_rows(const Rows& rows, int64_t total, int size) {
+  return rows.empty() ? Rows(static_cast<std::size_t>(size), total / size) : rows;
+}
+
+int64_t row_bytes(const at::Tensor& t) {
+  int64_t bytes = t.element_size();
+  for (int64_t dim = 1; dim < t.dim(); ++dim) bytes *= t.size(dim);
+  return bytes;
+}
+
+std::byte* data(const at::Tensor& t) {
+  return t.defined() ? static_cast<std::byte*>(t.data_ptr()) : nullptr;
+}
+
+}  // namespace
+
+core::OpInfo describe(const Op& op, int rank, int size) {
+  const auto who = [&](OpKind kind) { return Who{kind, rank, size}; };
+  return std::visit(
+      Overloaded{
+          [&](const AllReduce& o) {
+            const Who me = who(OpKind::AllReduce);
+            check_tensor(me, o.data, "data");
+            check_reduces(me, o.data);
+            return with_root(make_info(me.kind, o.data), -1, o.op, o.algorithm);
+          },
+          [&](const Broadcast& o) {
+            const Who me = who(OpKind::Broadcast);
+            check_tensor(me, o.data, "data");
+            check_rank(me, o.root, "root");
+            return with_root(make_info(me.kind, o.data), o.root, ReduceOp::Sum, o.algorithm);
+          },
+          [&](const Reduce& o) {
+            const Who me = who(OpKind::Reduce);
+            check_tensor(me, o.data, "data");
+            check_reduces(me, o.data);
+            check_rank(me, o.root, "root");
+            return with_root(make_info(me.kind, o.data), o.root, o.op, o.algorithm);
+          },
+          [&](const AllGather& o) {
+            const Who me = who(OpKind::AllGather);
+            check_tensor(me, o.out, "out");
+            check_tensor(me, o.in, "in");
+            const Rows rows = full_rows(me, o.rows, o.out, "out");
+            check_part(me, o.in, "in", o.out, "out", rows[static_cast<std::size_t>(rank)]);
+            return with_root(make_info(me.kind, o.out), -1, ReduceOp::Sum, o.algorithm);
+          },
+          [&](const ReduceScatter& o) {
+            const Who me = who(OpKind::ReduceScatter);
+            check_tensor(me, o.out, "out");
+            check_tensor(me, o.in, "in");
+            check_reduces(me, o.in);
+            const Rows rows = full_rows(me, o.rows, o.in, "in");
+            check_part(me, o.out, "out", o.in, "in", rows[static_cast<std::size_t>(rank)]);
+            return with_root(make_info(me.kind, o.in), -1, o.op, o.algorithm);
+          },
+          [&](const AllToAll& o) {
+            const Who me = who(OpKind::AllToAll);
+            check_tensor(me, o.out, "out");
+            check_tensor(me, o.in, "in");
+            full_rows(me, o.out_rows, o.out, "out");
+            full_rows(me, o.in_rows, o.in, "in");
+            TORCH_CHECK(o.out.scalar_type() == o.in.scalar_type(), me, "out is ", o.out.scalar_type(), " but in is ", o.in.scalar_type());
+            TORCH_CHECK(row_bytes(o.out) == row_bytes(o.in), me, "a row of out, ", o.out.sizes(), ", is not a row of in, ", o.in.sizes());
+            OpInfo info = make_info(me.kind, o.in);
+            forget_rows(info);
+            return info;
+          },
+          [&](const Gather& o) { return describe_rooted(who(OpKind::Gather), o, o.in, "in", o.out, "out"); },
+          [&](const Scatter& o) { return describe_rooted(who(OpKind::Scatter), o, o.out, "out", o.in, "in"); },
+          [&](const Send& o) {
+            const Who me = who(OpKind::Send);
+            check_tensor(me, o.data, "data");
+            check_rank(me, o.to, "to");
+            TORCH_CHECK(o.to != rank, me, "a rank cannot send to itself");
+            OpInfo info = with_root(make_info(me.kind, o.data), o.to);
+            info.tag = o.tag;
+            return info;
+          },
+          [&](const Recv& o) {
+            const Who me = who(OpKind::Recv);
+            check_tensor(me, o.data, "data");
+            check_rank(me, o.from, "from");
+            TORCH_CHECK(o.from != rank, me, "a rank cannot receive from itself");
+            OpInfo info = with_root(make_info(me.kind, o.data), o.from);
+            info.tag = o.tag;
+            return info;
+          },
+          [&](const Barrier&) {
+            OpInfo info;
+            info.kind = OpKind::Barrier;
+            info.item_bytes = 1;
+            return info;
+          },
+      },
+      op);
+}
+
+Job lower(const Op& op, const core::OpInfo& info, int rank, int size) {
+  Job job{.info = info};
+  const auto whole = [&](const at::Tensor& t) {
+    job.in = job.out = data(t);
+    job.bytes = static_cast<int64_t>(t.nbytes());
+  };
+  const auto cut = [&](const at::Tensor& out, const at::Tensor& in) {
+    job.out = data(out);
+    job.in = data(in);
+  };
+  std::visit(Overloaded{
+                 [&](const AllReduce& o) { whole(o.data); },
+                 [&](const Broadcast& o) { whole(o.data); },
+                 [&](const Reduce& o) { whole(o.data); },
+                 [&](const Send& o) { whole(o.data); },
+                 [&](const Recv& o) { whole(o.data); },
+                 [&](const AllGather& o) {
+                   cut(o.out, o.in);
+                   job.out_begin = begins(even_rows(o.rows, o.out.size(0), size), row_bytes(o.out));
+                   job.bytes = job.out_begin.back();
+                 },
+                 [&](const ReduceScatter& o) {
+                   cut(o.out, o.in);
+                   job.in_begin = begins(even_rows(o.rows, o.in.size(0), size), row_bytes(o.in));
+                   job.bytes = job.in_begin.back();
+                 },
+                 [&](const AllToAll& o) {
+                   cut(o.out, o.in);
+                   job.in_begin = begins(even_rows(o.in_rows, o.in.size(0), size), row_bytes(o.in));
+                   job.out_begin = begins(even_rows(o.out_rows, o.out.size(0), size), row_bytes(o.out));
+                   job.bytes = job.in_begin.back();
+                 },
+                 [&](const Gather& o) {
+                   cut(o.out, o.in);
+                   job.out_begin = begins(even_rows(o.rows, o.in.size(0) * size, size), row_bytes(o.in));
+                   job.bytes = job.out_begin.back();
+                 },
+                 [&](const Scatter& o) {
+                   cut(o.out, o.in);
+                   job.in_begin = begins(even_rows(o.rows, o.out.size(0) * size, size), row_bytes(o.out));
+                   job.bytes = job.in_begin.back();
+                 },
+                 [](const Barrier&) {},
+             },
+             op);
+  (void)rank;
+  return job;
+}
+
+std::vector<at::Tensor*> inputs(Op& op) {
+  return std::visit(Overloaded{
+                        [](AllGather& o) { return std::vector{&o.in}; },
+                        [](ReduceScatter& o) { return std::vector{&o.in}; },
+                        [](AllToAll& o) { return std::vector{&o.in}; },
+                        [](Gather& o) { return std::vector{&o.in}; },
+                        [](Scatter& o) { return std::vector{&o.in}; },
+                        [](Barrier&) { return std::vector<at::Tensor*>{}; },
+                        [](Recv&) { return std::vector<at::Tensor*>{}; },
+                        [](auto& o) { return std::vector{&o.data}; },
+                    },
+                    op);
+}
+
+std::vector<at::Tensor*> outputs(Op& op) {
+  return std::visit(Overloaded{
+                        [](AllGather& o) { return std::vector{&o.out}; },
+                        [](ReduceScatter& o) { return std::vector{&o.out}; },
+                        [](AllToAll& o) { return std::vector{&o.out}; },
+                        [](Gather& o) { return std::vector{&o.out}; },
+                        [](Scatter& o) { return std::vector{&o.out}; },
+                        [](Barrier&) { return std::vector<at::Tensor*>{}; },
+                        [](Send&) { return std::vector<at::Tensor*>{}; },
+                        [](auto& o) { return std::vector{&o.data}; },
+                    },
+                    op);
+}
+
+}  // namespace trireme::comm

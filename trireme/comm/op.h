@@ -1,0 +1,51 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "trireme/comm/job.h"
+#include "trireme/core/op_info.h"
+
+namespace trireme::comm {
+
+using core::Algorithm;
+using core::ReduceOp;
+
+/// Rows (of dim 0) of each rank's part; empty: all alike.
+using Rows = std::vector<int64_t>;
+
+// Every operation is a plain struct, and `Op` is the closed set of them: running, recording, tracing
+// and pricing are interpreters of the same value.
+// clang-format off
+struct AllReduce     { at::Tensor data; ReduceOp op = ReduceOp::Sum; Algorithm algorithm = Algorithm::Auto; };
+struct Broadcast     { at::Tensor data; int root = 0; Algorithm algorithm = Algorithm::Auto; };
+struct Reduce        { at::Tensor data; int root = 0; ReduceOp op = ReduceOp::Sum; Algorithm algorithm = Algorithm::Auto; };
+struct AllGather     { at::Tensor out, in; Rows rows = {}; Algorithm algorithm = Algorithm::Auto; };
+struct ReduceScatter { at::Tensor out, in; ReduceOp op = ReduceOp::Sum; Rows rows = {}; Algorithm algorithm = Algorithm::Auto; };
+struct AllToAll      { at::Tensor out, in; Rows out_rows = {}, in_rows = {}; };
+struct Gather        { at::Tensor out, in; int root = 0; Rows rows = {}; };   // out: only at the root
+struct Scatter       { at::Tensor out, in; int root = 0; Rows rows = {}; };   // in: only at the root
+struct Send          { at::Tensor data; int to = 0, tag = 0; };
+struct Recv          { at::Tensor data; int from = 0, tag = 0; };
+struct Barrier       {};
+// clang-format on
+
+using Op = std::variant<AllReduce, Broadcast, Reduce, AllGather, ReduceScatter, AllToAll, Gather,
+                        Scatter, Send, Recv, Barrier>;
+
+/// Checks the operation for this rank of a group, and says what it is. Throws c10::Error that names
+/// the operation, the values and the remedy.
+core::OpInfo describe(const Op& op, int rank, int size);
+
+/// The operation on plain memory. `op` has passed `describe`.
+Job lower(const Op& op, const core::OpInfo& info, int rank, int size);
+
+/// The tensors of an operation: those it reads and those it writes, for whoever must replace them.
+std::vector<at::Tensor*> inputs(Op& op);
+std::vector<at::Tensor*> outputs(Op& op);
+
+}  // namespace trireme::comm

@@ -1,0 +1,68 @@
+#include "trireme/comm/recorder.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "trireme/core/env.h"
+#include "trireme/core/json.h"
+
+namespace trireme::comm {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int64_t micros(Clock::duration duration) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+}
+
+}  // namespace
+
+Recorder::Recorder(int rank) : rank_(rank), folder_(core::env("TRIREME_RECORD_DIR")) {}
+
+uint64_t Recorder::started(const std::string& group, uint64_t number, const core::OpInfo& info,
+                           Clock::time_point when) {
+  const std::lock_guard lock(mutex_);
+  Entry& entry = entries_[count_ % kEntries];
+  const auto length = std::min(group.size(), entry.group.size() - 1);
+  std::copy_n(group.begin(), length, entry.group.begin());
+  entry.group[length] = '\0';
+  entry.number = number;
+  entry.info = info;
+  entry.started = when;
+  entry.finished = {};
+  return count_++;
+}
+
+void Recorder::finished(uint64_t place) {
+  const std::lock_guard lock(mutex_);
+  if (count_ - place <= kEntries) entries_[place % kEntries].finished = Clock::now();
+}
+
+void Recorder::write(const std::string& cause) noexcept {
+  if (!folder_) return;
+  try {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(written_, true)) return;
+    const auto now = Clock::now();
+    core::Json ops = core::Json::array();
+    for (uint64_t i = count_ - std::min<uint64_t>(count_, kEntries); i < count_; ++i) {
+      const Entry& entry = entries_[i % kEntries];
+      core::Json op = {{"group", entry.group.data()},
+                       {"number", entry.number},
+                       {"op", core::to_string(entry.info)},
+                       {"started_us_ago", micros(now - entry.started)}};
+      const bool done = entry.finished != Clock::time_point{};
+      op["state"] = done ? "finished" : "pending";
+      if (done) op["took_us"] = micros(entry.finished - entry.started);
+      ops.push_back(std::move(op));
+    }
+    const core::Json record = {{"rank", rank_}, {"cause", cause}, {"ops", std::move(ops)}};
+    std::filesystem::create_directories(*folder_);
+    const auto path = std::filesystem::path(*folder_) / ("rank-" + std::to_string(rank_) + ".json");
+    std::ofstream(path) << record.dump(1) << '\n';
+  } catch (...) {  // a record that cannot be written must not hide the failure itself
+  }
+}
+
+}  // namespace trireme::comm

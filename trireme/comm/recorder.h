@@ -1,0 +1,46 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "trireme/core/op_info.h"
+
+namespace trireme::comm {
+
+/// The ring of recent operations of a rank: what it did last, kept for the day it fails. On a
+/// failure it is written to TRIREME_RECORD_DIR/rank-N.json, one file per rank.
+class Recorder {
+ public:
+  explicit Recorder(int rank);
+
+  /// Returns the entry's place, to be finished later.
+  uint64_t started(const std::string& group, uint64_t number, const core::OpInfo& info,
+                   std::chrono::steady_clock::time_point when);
+  void finished(uint64_t place);
+
+  /// Writes the ring where it was asked for, once. Never throws: this runs while failing.
+  void write(const std::string& cause) noexcept;
+
+ private:
+  struct Entry {
+    std::array<char, 32> group{};
+    uint64_t number = 0;
+    core::OpInfo info;
+    std::chrono::steady_clock::time_point started, finished;
+  };
+  static constexpr std::size_t kEntries = 256;
+
+  const int rank_;
+  const std::optional<std::string> folder_;
+  std::mutex mutex_;
+  std::array<Entry, kEntries> entries_{};
+  uint64_t count_ = 0;
+  bool written_ = false;
+};
+
+}  // namespace trireme::comm

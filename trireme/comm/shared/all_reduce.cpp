@@ -1,0 +1,203 @@
+#include "trireme/comm/shared/all_reduce.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "trireme/comm/kernels.h"
+
+namespace trireme::comm {
+
+namespace {
+
+using core::Algorithm;
+
+/// Up to here everyone reducing everything for itself beats waiting twice. (More ranks, more to read;
+/// but with more ranks than cores every wait costs a switch.)
+int64_t one_shot_bytes(int size) { return size == 2 ? 16 << 10 : 32 << 10; }
+
+/// From here on memory that is mapped by all is worth a second wait instead of a copy.
+int64_t in_place_bytes(int size) { return size == 2 ? 2 << 10 : 16 << 10; }
+
+constexpr int64_t kInPlaceStep = 256 << 10;  // then others get their turn
+constexpr int kFewRanks = 16;
+
+/// Pointers to one part of every rank's data, without an allocation for few ranks.
+template <class Pointer>
+class Pointers {
+ public:
+  explicit Pointers(int size) {
+    if (size > kFewRanks) many_.resize(static_cast<std::size_t>(size));
+  }
+  Pointer* data() { return many_.empty() ? few_.data() : many_.data(); }
+  Pointer& operator[](int i) { return data()[i]; }
+
+ private:
+  std::array<Pointer, kFewRanks> few_;
+  std::vector<Pointer> many_;
+};
+
+}  // namespace
+
+Segments::Location SharedAllReduce::show() {
+  const Algorithm asked = job_.info.algorithm;
+  if (asked == Algorithm::Ring || asked == Algorithm::Tree) return {kStaged, 0};
+  const bool fits = asked == Algorithm::OneShot ? job_.bytes <= SharedGroup::kSlotBytes
+                                                : asked == Algorithm::Auto && job_.bytes <= one_shot_bytes(group_.size());
+  if (fits && job_.bytes < in_place_bytes(group_.size())) return put_in_slot(job_.in, job_.bytes);
+  if (asked != Algorithm::OneShot) {
+    const auto location = locate(job_.in, job_.bytes);
+    if (location.segment != kStaged) return location;
+  }
+  if (fits) return put_in_slot(job_.in, job_.bytes);
+  return {kStaged, 0};
+}
+
+Task::Step SharedAllReduce::run() {
+  if (way_ == Way::Unknown) {
+    const Algorithm asked = job_.info.algorithm;
+    const bool by_program = asked == Algorithm::Ring || asked == Algorithm::Tree;
+    if (all_in_slots()) {
+      way_ = Way::OneShot;
+    } else if (by_program || (asked == Algorithm::OneShot)) {
+      return run_program();
+    } else {
+      bool all_mapped = true;
+      for (int rank = 0; rank < group_.size(); ++rank) all_mapped &= group_.arrival(number, rank).segment > kInSlot;
+      way_ = all_mapped ? Way::InPlace : Way::Staged;
+    }
+    if (way_ == Way::Staged) {
+      const int64_t item = job_.info.item_bytes;
+      const int64_t even = slice(job_.bytes / item, group_.size(), 0).size() * item;
+      chunk_bytes_ = std::clamp<int64_t>(even, item, SharedGroup::kChunkBytes);
+      const int64_t per_chunk = chunk_bytes_ * group_.size();
+      count_ = static_cast<uint64_t>((job_.bytes + per_chunk - 1) / per_chunk);
+      first_ = group_.chunks;
+      group_.chunks += count_;
+    }
+  }
+  switch (way_) {
+    case Way::OneShot: return one_shot();
+    case Way::InPlace: return in_place();
+    default: return staged();
+  }
+}
+
+Task::Step SharedAllReduce::one_shot() {
+  const int size = group_.size();
+  Pointers<const void*> from(size);
+  for (int rank = 0; rank < size; ++rank) from[rank] = rank == group_.rank() ? job_.in : shown(rank);
+  void* to = job_.out;
+  kernels().reduce(job_.info.dtype, job_.info.reduce, &to, 1, from.data(), size, job_.bytes / job_.info.item_bytes);
+  Traffic& traffic = group_.world().messenger().traffic;
+  traffic.sent_bytes += (size - 1) * job_.bytes;
+  traffic.received_bytes += (size - 1) * job_.bytes;
+  traffic.saw_step(1);
+  return Step::Done;
+}
+
+Task::Step SharedAllReduce::in_place() {
+  const int size = group_.size();
+  if (!reduced_) {
+    const int64_t item = job_.info.item_bytes;
+    const Range mine = slice(job_.bytes / item, size, group_.rank());
+    const int64_t begin = mine.begin * item + at_;
+    const int64_t bytes = std::min(kInPlaceStep, mine.end * item - begin);
+    Pointers<const void*> from(size);
+    Pointers<void*> to(size);
+    for (int rank = 0; rank < size; ++rank) {
+      // The first destination is this rank's own: the others come out of its cache.
+      std::byte* data = rank == group_.rank() ? job_.in : const_cast<std::byte*>(shown(rank));
+      from[rank] = data + begin;
+      to[rank] = data + begin;
+    }
+    if (bytes > 0)
+      kernels().reduce(job_.info.dtype, job_.info.reduce, to.data(), size, from.data(), size, bytes / item);
+    at_ += std::max<int64_t>(bytes, 0);
+    if (mine.begin * item + at_ < mine.end * item) return Step::Moved;
+    Traffic& traffic = group_.world().messenger().traffic;
+    traffic.sent_bytes += (size - 1) * mine.size() * item;
+    traffic.received_bytes += (size - 1) * mine.size() * item;
+    traffic.saw_step(2);
+    reduced_ = true;
+    group_.post(kDone, number);
+  }
+  if (!group_.all_at_least(kDone, number)) return wait_for(kDone, number);
+  return Step::Done;
+}
+
+Range SharedAllReduce::part(uint64_t chunk, int of) const {
+  const int64_t begin = (static_cast<int64_t>(chunk) * group_.size() + of) * chunk_bytes_;
+  return {std::min(begin, job_.bytes), std::min(begin + chunk_bytes_, job_.bytes)};
+}
+
+Task::Step SharedAllReduce::staged() {
+  bool moved = stage_in();
+  moved |= stage_reduce();
+  moved |= stage_out();
+  if (out_ == count_) {
+    group_.world().messenger().traffic.saw_step(2);
+    return Step::Done;
+  }
+  if (moved) return Step::Moved;
+  // The one that it waits for first; what else may come true meanwhile is not worth a wake-up.
+  if (out_ < reduce_) return wait_for(kReduced, first_ + out_ + 1);
+  if (reduce_ < in_) return wait_for(kIn, first_ + reduce_ + 1);
+  return wait_for(kOut, first_ + in_ + 1 - SharedGroup::kDepth);
+}
+
+bool SharedAllReduce::stage_in() {
+  // Two chunks ahead of the last result is enough to keep everybody busy.
+  if (in_ == count_ || in_ > out_ + 2) return false;
+  const uint64_t chunk = first_ + in_;
+  if (chunk >= SharedGroup::kDepth && !group_.all_at_least(kOut, chunk + 1 - SharedGroup::kDepth)) return false;
+  for (int i = 1; i < group_.size(); ++i) {
+    const int peer = (group_.rank() + i) % group_.size();
+    const Range range = part(in_, peer);
+    if (range.size() > 0)
+      kernels().copy(group_.staging(group_.rank(), chunk, peer), job_.in + range.begin, range.size());
+    group_.world().messenger().traffic.sent_bytes += range.size();
+  }
+  ++in_;
+  group_.post(kIn, chunk + 1);
+  return true;
+}
+
+bool SharedAllReduce::stage_reduce() {
+  if (reduce_ == in_) return false;
+  const uint64_t chunk = first_ + reduce_;
+  if (!group_.all_at_least(kIn, chunk + 1)) return false;
+  const int size = group_.size();
+  const Range range = part(reduce_, group_.rank());
+  if (range.size() > 0) {
+    Pointers<const void*> from(size);
+    for (int rank = 0; rank < size; ++rank)
+      from[rank] = rank == group_.rank() ? job_.in + range.begin : group_.staging(rank, chunk, group_.rank());
+    void* to[2] = {job_.out + range.begin, group_.staging(group_.rank(), chunk, size)};
+    kernels().reduce(job_.info.dtype, job_.info.reduce, to, 2, from.data(), size, range.size() / job_.info.item_bytes);
+  }
+  Traffic& traffic = group_.world().messenger().traffic;
+  traffic.received_bytes += (size - 1) * range.size();
+  traffic.sent_bytes += (size - 1) * range.size();
+  ++reduce_;
+  group_.post(kReduced, chunk + 1);
+  return true;
+}
+
+bool SharedAllReduce::stage_out() {
+  if (out_ == reduce_) return false;
+  const uint64_t chunk = first_ + out_;
+  if (!group_.all_at_least(kReduced, chunk + 1)) return false;
+  for (int i = 1; i < group_.size(); ++i) {
+    const int peer = (group_.rank() + i) % group_.size();
+    const Range range = part(out_, peer);
+    if (range.size() > 0)
+      kernels().copy(job_.out + range.begin, group_.staging(peer, chunk, group_.size()), range.size());
+    group_.world().messenger().traffic.received_bytes += range.size();
+  }
+  ++out_;
+  group_.post(kOut, chunk + 1);
+  return true;
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,104 @@
+#include "trireme/comm/shared/collective.h"
+
+#include <cstring>
+
+#include "trireme/comm/kernels.h"
+
+namespace trireme::comm {
+
+SharedCollective::SharedCollective(SharedGroup& group, Job job, uint64_t op_number, uint64_t fingerprint)
+    : group_(group), job_(std::move(job)), fingerprint_(fingerprint) {
+  number = op_number;
+  info = job_.info;
+}
+
+SharedCollective::~SharedCollective() {
+  if (program_) group_.world().engine().locked([&] { program_.reset(); });
+}
+
+Task::Step SharedCollective::step() {
+  if (stage_ == Stage::Run) [[likely]]
+    return program_ ? program_->step() : run();
+  if (stage_ == Stage::Enter) {
+    // Slots and arrivals are used in turn by even and odd collectives: the last reader of the one
+    // before last is through when it has come to the last.
+    if (number > 1 && !group_.all_at_least(kArrived, number - 1)) return wait_for(kArrived, number - 1);
+    group_.arrive(number, fingerprint_, job_.info, show());
+    stage_ = Stage::Arrive;
+  }
+  if (!group_.all_at_least(kArrived, number)) return wait_for(kArrived, number);
+  if (!same_operation()) return Step::Stuck;
+  waiting_ = false;
+  stage_ = Stage::Run;
+  return run();
+}
+
+bool SharedCollective::same_operation() {
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    if (group_.arrival(number, rank).fingerprint == fingerprint_) continue;
+    World& world = group_.world();
+    if (!world.failed())
+      world.report_mismatch({group_.lane().members[static_cast<std::size_t>(rank)], job_.info, group_.info(number, rank)});
+    return false;
+  }
+  return true;
+}
+
+Task::Step SharedCollective::wait_for(Channel channel, uint64_t value) {
+  waiting_on_ = channel;
+  waiting_for_ = value;
+  waiting_ = true;
+  return Step::Stuck;
+}
+
+Task::Step SharedCollective::run_program() {
+  program_ = std::make_unique<ProgramRun>(job_, make_program(job_, pick(job_, group_.size()), group_.rank(), group_.size()),
+                                          group_.world().messenger(), group_.lane(), number, fingerprint_);
+  waiting_ = false;
+  return program_->step() == Step::Done ? Step::Done : Step::Moved;
+}
+
+Hint SharedCollective::hint() const {
+  if (!waiting_) return {};
+  return {group_.lane().id, waiting_on_, waiting_for_};
+}
+
+std::vector<int> SharedCollective::missing() const {
+  if (program_) return program_->missing();
+  return group_.below(waiting_on_, waiting_for_);
+}
+
+Segments::Location SharedCollective::locate(const void* data, int64_t bytes) const {
+  return group_.world().segments()->locate(data, bytes, group_.lane().members);
+}
+
+Segments::Location SharedCollective::put_in_slot(const void* data, int64_t bytes) {
+  std::byte* to = bytes <= static_cast<int64_t>(Arrival::kInlineBytes)
+                      ? group_.arrival(number, group_.rank()).inline_data
+                      : group_.slot(number, group_.rank());
+  if (bytes > 0) std::memcpy(to, data, static_cast<std::size_t>(bytes));
+  // Whether it is in the slot or inline must be plain to the readers, who may not know its size.
+  return {kInSlot, bytes <= static_cast<int64_t>(Arrival::kInlineBytes)};
+}
+
+const std::byte* SharedCollective::shown(int of) const {
+  const Arrival& arrival = group_.arrival(number, of);
+  if (arrival.segment == kInSlot) return arrival.offset ? arrival.inline_data : group_.slot(number, of);
+  return group_.world().segments()->at({arrival.segment, arrival.offset});
+}
+
+bool SharedCollective::all_in_slots() const {
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    if (group_.arrival(number, rank).segment != kInSlot) return false;
+  }
+  return true;
+}
+
+bool SharedCollective::any_staged() const {
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    if (group_.arrival(number, rank).segment == kStaged) return true;
+  }
+  return false;
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,178 @@
+#include "trireme/comm/shared/pull.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "trireme/comm/kernels.h"
+#include "trireme/comm/shared/all_reduce.h"
+
+namespace trireme::comm {
+
+namespace {
+
+using core::OpKind;
+
+constexpr int64_t kPerStep = 512 << 10;         // then others get their turn
+constexpr int64_t kStreamingBytes = 1 << 20;    // larger copies would only push the cache out
+
+Range at(const std::vector<int64_t>& begins, int rank) {
+  return {begins[static_cast<std::size_t>(rank)], begins[static_cast<std::size_t>(rank) + 1]};
+}
+
+}  // namespace
+
+Range PullCollective::shows() const {
+  const bool is_root = group_.rank() == job_.info.root;
+  switch (job_.info.kind) {
+    case OpKind::Broadcast: return {0, is_root ? job_.bytes : 0};
+    case OpKind::Reduce: return {0, job_.bytes};
+    case OpKind::AllGather:
+    case OpKind::Gather: return {0, at(job_.out_begin, group_.rank()).size()};
+    case OpKind::Scatter: return {0, is_root ? job_.bytes : 0};
+    case OpKind::ReduceScatter: return {0, job_.bytes};
+    case OpKind::AllToAll: return {0, job_.in_begin.back()};
+    default: return {};
+  }
+}
+
+Segments::Location PullCollective::show() {
+  const auto asked = job_.info.algorithm;
+  if (asked == core::Algorithm::Ring || asked == core::Algorithm::Tree) return {kStaged, 0};
+  if (job_.info.kind == OpKind::AllToAll) {
+    // The others must know where their part begins: the table goes first, in the slot.
+    const auto table = static_cast<int64_t>(job_.in_begin.size() * sizeof(int64_t));
+    std::byte* slot = group_.slot(number, group_.rank());
+    if (table > SharedGroup::kSlotBytes) return {kStaged, 0};
+    std::memcpy(slot, job_.in_begin.data(), static_cast<std::size_t>(table));
+    if (table + shows().size() <= SharedGroup::kSlotBytes) {
+      if (shows().size() > 0) std::memcpy(slot + table, job_.in, static_cast<std::size_t>(shows().size()));
+      return {kInSlot, 0};
+    }
+    return locate(job_.in, shows().size());
+  }
+  if (shows().size() <= SharedGroup::kSlotBytes) return put_in_slot(job_.in, shows().size());
+  return locate(job_.in, shows().size());
+}
+
+/// Both ends of an all_to_all say how many rows go between them; they must say the same.
+bool PullCollective::shape_agrees(int from, int64_t there, int64_t here) {
+  if (there == here) return true;
+  const auto& members = group_.lane().members;
+  group_.world().fail({CauseKind::Mismatch, -1,
+                       fmt::format("all_to_all: rank {} sends {} bytes to rank {}, which expects {}",
+                                   members[static_cast<std::size_t>(from)], there,
+                                   members[static_cast<std::size_t>(group_.rank())], here)});
+  return false;
+}
+
+std::vector<PullCollective::Pull> PullCollective::pulls() {
+  std::vector<Pull> list;
+  const int me = group_.rank(), root = job_.info.root;
+  const auto from_all = [&](auto range_of) {
+    for (int i = 0; i < group_.size(); ++i) {
+      const int from = (me + i) % group_.size();
+      const Range range = range_of(from);
+      list.push_back({from, 0, job_.out + range.begin, range.size()});
+    }
+  };
+  switch (job_.info.kind) {
+    case OpKind::Broadcast:
+      if (me != root) list.push_back({root, 0, job_.out, job_.bytes});
+      break;
+    case OpKind::Reduce:
+      if (me == root) list.push_back({Pull::kAll, 0, job_.out, job_.bytes});
+      break;
+    case OpKind::AllGather: from_all([&](int from) { return at(job_.out_begin, from); }); break;
+    case OpKind::Gather:
+      if (me == root) from_all([&](int from) { return at(job_.out_begin, from); });
+      break;
+    case OpKind::Scatter: {
+      const Range range = at(job_.in_begin, me);
+      list.push_back({root, range.begin, job_.out, range.size()});
+      break;
+    }
+    case OpKind::ReduceScatter: {
+      const Range range = at(job_.in_begin, me);
+      list.push_back({Pull::kAll, range.begin, job_.out, range.size()});
+      break;
+    }
+    case OpKind::AllToAll: {
+      const auto table_bytes = static_cast<int64_t>(job_.in_begin.size() * sizeof(int64_t));
+      for (int i = 0; i < group_.size(); ++i) {
+        const int from = (me + i) % group_.size();
+        const auto* table = reinterpret_cast<const int64_t*>(group_.slot(number, from));
+        const Range here = at(job_.out_begin, from);
+        if (!shape_agrees(from, table[me + 1] - table[me], here.size())) return {};
+        const bool in_slot = group_.arrival(number, from).segment == kInSlot;
+        list.push_back({from, table[me] + (in_slot ? table_bytes : 0), job_.out + here.begin, here.size()});
+      }
+      break;
+    }
+    default: break;
+  }
+  std::erase_if(list, [](const Pull& pull) { return pull.bytes == 0; });
+  return list;
+}
+
+void PullCollective::take(const Pull& pull, int64_t begin, int64_t bytes) {
+  Traffic& traffic = group_.world().messenger().traffic;
+  const int me = group_.rank();
+  if (pull.from == Pull::kAll) {
+    std::vector<const void*> from;
+    for (int rank = 0; rank < group_.size(); ++rank)
+      from.push_back((rank == me ? job_.in : shown(rank)) + pull.begin + begin);
+    void* to = pull.to + begin;
+    kernels().reduce(job_.info.dtype, job_.info.reduce, &to, 1, from.data(), group_.size(), bytes / job_.info.item_bytes);
+    traffic.received_bytes += bytes * (group_.size() - 1);
+    return;
+  }
+  const bool own_table = job_.info.kind == OpKind::AllToAll && pull.from == me;
+  const std::byte* from = (pull.from == me ? job_.in : shown(pull.from)) + pull.begin + begin;
+  if (own_table) from = job_.in + at(job_.in_begin, me).begin + begin;
+  if (from == pull.to + begin) return;
+  const bool streaming = pull.bytes >= kStreamingBytes;
+  (streaming ? kernels().copy_streaming : kernels().copy)(pull.to + begin, from, bytes);
+  if (pull.from != me) traffic.received_bytes += bytes;
+}
+
+Task::Step PullCollective::run() {
+  if (way_ == Way::Unknown) {
+    if (any_staged()) return run_program();
+    way_ = all_in_slots() ? Way::Slots : Way::Mapped;
+    pulls_ = pulls();
+    if (group_.world().failed()) return Step::Stuck;
+    group_.world().messenger().traffic.saw_step(1);
+  }
+  for (int64_t budget = kPerStep; next_ < pulls_.size();) {
+    const Pull& pull = pulls_[next_];
+    int64_t bytes = std::min(budget, pull.bytes - at_);
+    if (bytes < pull.bytes - at_) bytes -= bytes % std::max<int64_t>(1, job_.info.item_bytes);
+    if (bytes <= 0) return Step::Moved;
+    take(pull, at_, bytes);
+    budget -= bytes;
+    at_ += bytes;
+    if (at_ < pull.bytes) return Step::Moved;
+    at_ = 0;
+    ++next_;
+  }
+  if (way_ == Way::Slots) return Step::Done;
+  if (!posted_) {
+    posted_ = true;
+    group_.post(kDone, number);
+  }
+  // Whoever showed memory of its own stays until nobody reads it any more.
+  const bool shown_mapped = group_.arrival(number, group_.rank()).segment > kInSlot;
+  if (shown_mapped && !group_.all_at_least(kDone, number)) return wait_for(kDone, number);
+  return Step::Done;
+}
+
+std::shared_ptr<Task> make_shared_collective(SharedGroup& group, Job job, uint64_t number,
+                                             uint64_t fingerprint) {
+  if (job.info.kind == OpKind::AllReduce)
+    return std::make_shared<SharedAllReduce>(group, std::move(job), number, fingerprint);
+  return std::make_shared<PullCollective>(group, std::move(job), number, fingerprint);
+}
+
+}  // namespace trireme::comm

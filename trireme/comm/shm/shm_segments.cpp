@@ -1,0 +1,86 @@
+#include "trireme/comm/shm/shm_segments.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "trireme/core/error.h"
+#include "trireme/core/units.h"
+
+namespace trireme::comm {
+
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(60);
+
+[[noreturn]] void refuse(const char* what, std::size_t bytes) {
+  throw CommError(fmt::format("{} {} of shared memory: {}; free some, raise the limit (ulimit -v, the cgroup), or use "
+                              "TRIREME_BACKEND=tcp, which shares none",
+                              what, core::format_bytes(static_cast<int64_t>(bytes)), core::errno_text(errno)));
+}
+
+net::Fd make_memory(std::size_t bytes) {
+  net::Fd fd(::memfd_create("trireme", MFD_CLOEXEC));
+  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) refuse("cannot make", bytes);
+  return fd;
+}
+
+Mapping map(int fd, std::size_t bytes) {
+  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) refuse("cannot map", bytes);
+  return {static_cast<std::byte*>(base), bytes,
+          std::shared_ptr<void>(base, [bytes](void* p) { ::munmap(p, bytes); })};
+}
+
+}  // namespace
+
+ShmSegments::ShmSegments(Monitor& monitor, net::Secret secret, net::Identity me, std::vector<std::string> sockets)
+    : monitor_(monitor), secret_(std::move(secret)), me_(std::move(me)), sockets_(std::move(sockets)) {}
+
+Segments::Location ShmSegments::locate(const void* data, int64_t bytes, const std::vector<int>& ranks) const {
+  if (by_address_.empty()) return {};
+  const auto* address = static_cast<const std::byte*>(data);
+  auto known = by_address_.upper_bound(address);
+  if (known == by_address_.begin()) return {};
+  --known;
+  const Known& segment = known->second;
+  if (address + bytes > segment.mapping.base + segment.mapping.bytes) return {};
+  // Peers that were not there when it was made do not have it.
+  const auto has_it = [&](int rank) {
+    return std::find(segment.ranks.begin(), segment.ranks.end(), rank) != segment.ranks.end();
+  };
+  if (&ranks != &segment.ranks && !std::all_of(ranks.begin(), ranks.end(), has_it)) return {};
+  return {segment.id, static_cast<uint64_t>(address - segment.mapping.base)};
+}
+
+std::byte* ShmSegments::at(Location location) const {
+  return by_id_.at(location.segment) + location.offset;
+}
+
+Mapping ShmSegments::make(uint64_t id, std::size_t bytes, const std::vector<int>& ranks) {
+  return make_by(id, bytes, ranks, net::Clock::now() + kPatience);
+}
+
+Mapping ShmSegments::make_by(uint64_t id, std::size_t bytes, const std::vector<int>& ranks, net::Deadline deadline) {
+  if (ranks.front() != me_.rank) {
+    const net::Fd fd = fetch_segment(sockets_[static_cast<std::size_t>(ranks.front())], id, secret_, me_, deadline);
+    return map(fd.get(), bytes);
+  }
+  try {
+    net::Fd fd = make_memory(bytes);
+    Mapping mapping = map(fd.get(), bytes);
+    monitor_.shelf().put(id, std::move(fd), static_cast<int>(ranks.size()) - 1);
+    return mapping;
+  } catch (const CommError& error) {
+    monitor_.shelf().put_problem(id, error.what());
+    throw;
+  }
+}
+
+void ShmSegments::add(uint64_t id, const Mapping& mapping, const std::vector<int>& ranks) {
+  by_address_[mapping.base] = {id, mapping, ranks};
+  by_id_[id] = mapping.base;
+}
+
+}  // namespace trireme::comm

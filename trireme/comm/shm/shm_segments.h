@@ -1,0 +1,43 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/monitor.h"
+#include "trireme/comm/segments.h"
+#include "trireme/net/secret.h"
+
+namespace trireme::comm {
+
+/// Segments between processes: anonymous memory (memfd) that the first of its ranks makes and the
+/// others get passed over a unix socket. It has no name, so nothing is left behind.
+class ShmSegments final : public Segments {
+ public:
+  /// `sockets`: the unix socket of every rank.
+  ShmSegments(Monitor& monitor, net::Secret secret, net::Identity me, std::vector<std::string> sockets);
+
+  Location locate(const void* data, int64_t bytes, const std::vector<int>& ranks) const override;
+  std::byte* at(Location location) const override;
+  Mapping make(uint64_t id, std::size_t bytes, const std::vector<int>& ranks) override;
+  void add(uint64_t id, const Mapping& mapping, const std::vector<int>& ranks) override;
+
+  /// For the first segment of all, which is made before its deadline is nobody's but the job's.
+  Mapping make_by(uint64_t id, std::size_t bytes, const std::vector<int>& ranks, net::Deadline deadline);
+
+ private:
+  struct Known {
+    uint64_t id = 0;
+    Mapping mapping;
+    std::vector<int> ranks;
+  };
+
+  Monitor& monitor_;
+  net::Secret secret_;
+  net::Identity me_;
+  std::vector<std::string> sockets_;
+  std::map<const std::byte*, Known> by_address_;
+  std::map<uint64_t, std::byte*> by_id_;
+};
+
+}  // namespace trireme::comm

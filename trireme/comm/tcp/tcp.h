@@ -1,0 +1,14 @@
+#pragma once
+
+#include <memory>
+
+#include "trireme/comm/backend.h"
+#include "trireme/comm/bootstrap.h"
+
+namespace trireme::comm {
+
+/// Processes on one host or several, over sockets: every rank has a connection to every other.
+/// Collective over the job's ranks.
+std::shared_ptr<Backend> make_tcp(const Bootstrap& bootstrap);
+
+}  // namespace trireme::comm

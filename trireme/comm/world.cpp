@@ -1,0 +1,129 @@
+#include "trireme/comm/world.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "trireme/comm/monitor.h"
+#include "trireme/comm/segments.h"
+#include "trireme/core/error.h"
+#include "trireme/core/units.h"
+
+namespace trireme::comm {
+
+World::World(int rank, std::vector<Member> members, Transport transport)
+    : rank_(rank),
+      members_(std::move(members)),
+      transport_(std::move(transport)),
+      recorder_(rank),
+      messenger_(*transport_.streams, rank, static_cast<int>(members_.size()),
+                 [this](uint64_t group, uint64_t number)
+                     -> std::optional<std::pair<uint64_t, core::OpInfo>> {
+                   const auto lane = lanes_.find(group);
+                   if (lane == lanes_.end()) return std::nullopt;
+                   return lane->second->called(number);
+                 }),
+      engine_(messenger_, *transport_.sleeper, *this) {
+  seat(rank_).state.store(static_cast<uint32_t>(SeatState::Present));
+  if (transport_.monitor) transport_.monitor->start(*this);
+}
+
+World::~World() {
+  seat(rank_).state.store(static_cast<uint32_t>(SeatState::Left));
+  if (transport_.monitor) transport_.monitor->leave();
+  for (int other = 0; other < size(); ++other) {
+    if (other != rank_ && here(other)) ring(seat(other));
+  }
+}
+
+void World::add(Lane& lane) {
+  engine_.locked([&] { lanes_[lane.id] = &lane; });
+}
+
+void World::remove(Lane& lane) {
+  engine_.drop(lane);
+  engine_.locked([&] { lanes_.erase(lane.id); });
+}
+
+std::string World::describe(int rank) const {
+  const Member& who = member(rank);
+  return fmt::format("rank {} (host {}, pid {})", rank, who.host, who.pid);
+}
+
+void World::fail(const Cause& cause) {
+  transport_.page->claim(cause);
+  for (int other = 0; other < size(); ++other) {
+    if (here(other)) ring(seat(other));
+  }
+  transport_.sleeper->wake();
+  if (transport_.monitor) transport_.monitor->spread();
+}
+
+void World::abort(const std::string& why) {
+  if (!failed()) fail({CauseKind::Aborted, rank_, fmt::format("{} aborted: {}", describe(rank_), why)});
+}
+
+std::vector<int> World::left(const std::vector<int>& ranks) const {
+  std::vector<int> gone;
+  for (int rank : ranks) {
+    const bool has_left = seat(rank).state.load() == static_cast<uint32_t>(SeatState::Left);
+    if (has_left) gone.push_back(rank);
+  }
+  return gone;
+}
+
+void World::report_left(const Task&, int rank) {
+  fail({CauseKind::Left, rank, fmt::format("{} has left the job normally, and will take no part", describe(rank))});
+}
+
+void World::report_timeout(const Task& task, const std::vector<int>& missing,
+                           std::chrono::nanoseconds waited) {
+  std::vector<std::string> who;
+  for (int rank : missing) who.push_back(describe(rank));
+  std::string text = fmt::format("no answer from {} in {}", fmt::join(who, ", "), core::format_duration(waited));
+  if (task.ordered) text += fmt::format("; the last that finished here was #{}", task.lane->last_finished);
+  fail({CauseKind::Timeout, missing.size() == 1 ? missing.front() : -1, text});
+}
+
+void World::report_mismatch(const Mismatch& mismatch) {
+  auto first = std::pair(rank_, mismatch.mine), second = std::pair(mismatch.peer, mismatch.theirs);
+  if (first.first > second.first) std::swap(first, second);
+  fail({CauseKind::Mismatch, -1,
+        fmt::format("the ranks called different operations: rank {}: {}, rank {}: {}", first.first,
+                    core::to_string(first.second), second.first, core::to_string(second.second))});
+}
+
+void World::report_closed(int rank) {
+  // A stream that ended has a reason, and the monitor is about to know it: let it speak first.
+  const auto known = [&] {
+    return failed() || seat(rank).state.load() == static_cast<uint32_t>(SeatState::Left);
+  };
+  for (int wait_ms = 0; wait_ms < 200 && !known(); ++wait_ms)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (!known())
+    fail({CauseKind::Died, rank, fmt::format("the connection to {} broke: it died, or the network between the hosts did", describe(rank))});
+}
+
+void World::raise(const Task& task) {
+  raise(task.lane->name, task.number, task.info);
+}
+
+void World::raise(const std::string& group, uint64_t number, const core::OpInfo& info) {
+  const Cause cause = transport_.page->cause();
+  recorder_.write(cause.text);
+  const std::string text = fmt::format("{} #{} on '{}', rank {}: {}", core::to_string(info), number,
+                                       group, rank_, cause.text);
+  if (cause.kind == CauseKind::Timeout) throw TimeoutError(text);
+  throw CommError(text);
+}
+
+void World::check(const Lane& lane, uint64_t number, const core::OpInfo& info) {
+  if (failed()) raise(lane.name, number, info);
+}
+
+void World::finished(const Task& task) {
+  recorder_.finished(task.record);
+}
+
+}  // namespace trireme::comm

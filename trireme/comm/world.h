@@ -1,0 +1,95 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "trireme/comm/engine.h"
+#include "trireme/comm/host_page.h"
+#include "trireme/comm/messenger.h"
+#include "trireme/comm/recorder.h"
+#include "trireme/comm/streams.h"
+
+namespace trireme::comm {
+
+class Segments;
+class Monitor;
+
+/// Who a rank of the world is.
+struct Member {
+  std::string host;  ///< its name, for people
+  int64_t pid = 0;
+  int host_index = 0;  ///< which host, counted from 0 in the order of ranks
+};
+
+/// What is different between ranks as threads, as processes on one host, and over sockets.
+struct Transport {
+  std::shared_ptr<void> memory;  ///< keeps the page mapped
+  HostPage* page = nullptr;      ///< of this rank's host
+  std::unique_ptr<Streams> streams;
+  std::unique_ptr<Sleeper> sleeper;
+  std::shared_ptr<Segments> segments;  ///< memory that ranks share; null where they cannot
+  std::unique_ptr<Monitor> monitor;    ///< null for threads, which cannot die alone
+};
+
+/// One rank's side of a world: all that its communicators have in common. Not a singleton: one
+/// process may be in several.
+class World : public Watch {
+ public:
+  World(int rank, std::vector<Member> members, Transport transport);
+  ~World() override;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(members_.size()); }
+  const Member& member(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
+  Seat& seat(int rank) const { return transport_.page->seats[rank]; }
+  bool here(int rank) const { return member(rank).host_index == member(rank_).host_index; }
+  HostPage& page() const { return *transport_.page; }
+
+  Messenger& messenger() { return messenger_; }
+  Engine& engine() { return engine_; }
+  Segments* segments() const { return transport_.segments.get(); }
+  Recorder& recorder() { return recorder_; }
+
+  void add(Lane& lane);
+  void remove(Lane& lane);
+
+  /// "rank 1 (host b, pid 8812)"
+  std::string describe(int rank) const;
+
+  /// Makes this the cause of the world's end unless there is one already, and wakes everybody.
+  void fail(const Cause& cause);
+
+  /// Ends the world on this rank: pending and later operations throw.
+  void abort(const std::string& why);
+
+  // Watch
+  bool failed() const override { return transport_.page->failed(); }
+  std::vector<int> left(const std::vector<int>& ranks) const override;
+  void report_left(const Task& task, int rank) override;
+  void report_timeout(const Task& task, const std::vector<int>& missing,
+                      std::chrono::nanoseconds waited) override;
+  void report_mismatch(const Mismatch& mismatch) override;
+  void report_closed(int rank) override;
+  [[noreturn]] void raise(const Task& task) override;
+  void finished(const Task& task) override;
+
+  /// Throws if the world has failed, in the name of an operation that is about to start.
+  void check(const Lane& lane, uint64_t number, const core::OpInfo& info);
+
+ private:
+  [[noreturn]] void raise(const std::string& group, uint64_t number, const core::OpInfo& info);
+
+  const int rank_;
+  const std::vector<Member> members_;
+  Transport transport_;
+  Recorder recorder_;
+  std::unordered_map<uint64_t, Lane*> lanes_;  ///< under the engine's turn
+  Messenger messenger_;
+  Engine engine_;
+};
+
+}  // namespace trireme::comm

@@ -1,0 +1,76 @@
+#include "trireme/layout/degrees.h"
+
+#include <limits>
+#include <optional>
+
+#include "trireme/core/error.h"
+
+namespace trireme {
+
+namespace {
+
+/// The axes whose degrees multiply to the world, slowest varying first.
+constexpr Axis kWorldAxes[] = {Axis::Pipe, Axis::Replica, Axis::Shard, Axis::Context, Axis::Tensor};
+constexpr Axis kDataAxes[] = {Axis::Replica, Axis::Shard, Axis::Context};
+
+template <class Axes>
+std::optional<int> product(const Degrees& degrees, const Axes& axes) {
+  int result = 1;
+  for (const Axis axis : axes)
+    if (__builtin_mul_overflow(result, degrees.of(axis), &result)) return std::nullopt;
+  return result;
+}
+
+constexpr int kMost = std::numeric_limits<int>::max();
+
+}  // namespace
+
+int Degrees::of(Axis axis) const {
+  switch (axis) {
+    case Axis::Pipe: return pipe;
+    case Axis::Replica: return replica;
+    case Axis::Shard: return shard;
+    case Axis::Context: return context;
+    case Axis::Expert: return expert;
+    case Axis::Tensor: return tensor;
+  }
+  return 1;
+}
+
+int Degrees::world() const {
+  const auto ranks = product(*this, kWorldAxes);
+  core::check(ranks.has_value(), "Mesh: {} is more than {} ranks", to_string(*this), kMost);
+  return *ranks;
+}
+
+int Degrees::data() const {
+  const auto ranks = product(*this, kDataAxes);
+  core::check(ranks.has_value(), "Mesh: {} is more than {} ranks", to_string(*this), kMost);
+  return *ranks;
+}
+
+void check(const Degrees& degrees, int world_size) {
+  for (const Axis axis :
+       {Axis::Pipe, Axis::Replica, Axis::Shard, Axis::Context, Axis::Tensor, Axis::Expert}) {
+    core::check(degrees.of(axis) >= 1, "Mesh: {} is {}, but a degree is at least 1",
+                to_string(axis), degrees.of(axis));
+  }
+  const int ranks = degrees.world();
+  const std::string sum = ranks == 1 ? "1" : fmt::format("{} = {}", to_string(degrees), ranks);
+  core::check(ranks == world_size, "Mesh: {}, but the world has {} rank{}", sum, world_size,
+              world_size == 1 ? "" : "s");
+  core::check(degrees.data() % degrees.expert == 0,
+              "Mesh: expert {} does not divide replica {} x shard {} x context {} = {}",
+              degrees.expert, degrees.replica, degrees.shard, degrees.context, degrees.data());
+}
+
+std::string to_string(const Degrees& degrees) {
+  std::string text;
+  for (const Axis axis : kWorldAxes) {
+    if (degrees.of(axis) == 1) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", to_string(axis), degrees.of(axis));
+  }
+  return text.empty() ? "1" : text;
+}
+
+}  // namespace trireme

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/layout/coord.h"
+#include "trireme/layout/piece.h"
+
+namespace trireme {
+
+/// A stretch of a dim that is cut for itself, in whole grains.
+struct Section {
+  int64_t size = 0;
+  int copies = 1;     ///< each part is held by so many consecutive ranks of the axis
+  int64_t grain = 1;  ///< what may not be cut, such as the rows of one head
+
+  bool operator==(const Section&) const = default;
+};
+
+/// One cut of a tensor: along `dim`, over the ranks of `axis`.
+///
+///   fused q, k, v rows over tensor 4; 8 query heads, 2 kv heads, head_dim 16:
+///     sections  q {128, 1, 16}          k {32, 2, 16}    v {32, 2, 16}
+///     rank 0    heads 0 1               head 0           head 0
+///     rank 1          2 3               head 0           head 0
+///     rank 2              4 5                  1                1
+///     rank 3                  6 7              1                1
+///
+/// No sections: the dim is one, of grain 1. A cut over Axis::Shard is flat: it has no sections, its
+/// dim is not read, and it comes last.
+struct Cut {
+  Axis axis;
+  int dim = 0;
+  std::vector<Section> sections = {};
+
+  bool operator==(const Cut&) const = default;
+};
+
+/// How one tensor is cut over the mesh: the description that initialisation, gradient reduction,
+/// optimizer state, checkpoints and the prover share. Throws MisuseError, with the numbers, where
+/// it cannot be.
+class Layout {
+ public:
+  /// `partial`: the axes over whose ranks the tensor's gradient is a sum yet to be made.
+  explicit Layout(std::vector<int64_t> whole, std::vector<Cut> cuts = {},
+                  std::vector<Axis> partial = {});
+
+  /// What the rank at `coord` holds after the cuts of the model axes (all but shard), in order. A
+  /// later cut of a dim divides what the earlier one left. Empty boxes are dropped.
+  std::vector<Box> boxes(const Coord& coord, const Degrees& degrees) const;
+
+  /// The boxes, each cut into flat ranges by shard where the layout says so. Borders are multiples
+  /// of kFlatBorder; a tensor that is cut over expert is sharded over all ranks that hold the same
+  /// experts. Empty pieces are dropped.
+  std::vector<Piece> pieces(std::string_view name, const Coord& coord,
+                            const Degrees& degrees) const;
+
+  const std::vector<int64_t>& whole() const { return whole_; }
+  const std::vector<Cut>& cuts() const { return cuts_; }
+  const std::vector<Axis>& partial() const { return partial_; }
+  bool is_cut(Axis axis) const;
+
+  bool operator==(const Layout&) const = default;
+
+  /// Fused optimizer kernels round their scalar tails differently, so that other borders would not
+  /// give the same bits as the whole.
+  static constexpr int64_t kFlatBorder = 16;
+
+ private:
+  std::vector<int64_t> whole_;
+  std::vector<Cut> cuts_;
+  std::vector<Axis> partial_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,108 @@
+#include "trireme/mesh/init.h"
+
+#include <array>
+#include <filesystem>
+
+#include "trireme/comm/bootstrap.h"
+#include "trireme/comm/local/local.h"
+#include "trireme/comm/shm/shm.h"
+#include "trireme/comm/tcp/tcp.h"
+#include "trireme/core/env.h"
+#include "trireme/core/error.h"
+#include "trireme/core/units.h"
+#include "trireme/mesh/rendezvous.h"
+#include "trireme/net/secret.h"
+#include "trireme/net/store.h"
+#include "trireme/net/store_server.h"
+#include "trireme/net/tcp_store.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr double kPatienceSeconds = 300;
+
+enum class Kind : uint8_t { Auto, Shm, Tcp };
+
+Kind wanted_backend() {
+  const std::string name = core::env("TRIREME_BACKEND").value_or("auto");
+  if (name == "auto") return Kind::Auto;
+  if (name == "shm") return Kind::Shm;
+  if (name == "tcp") return Kind::Tcp;
+  if (name == "local")
+    throw ConfigError("TRIREME_BACKEND=local: ranks that are threads are made in one process by comm::make_local, not by init()");
+  throw ConfigError(fmt::format("TRIREME_BACKEND='{}' is none of auto, shm and tcp", name));
+}
+
+/// The store of this job, and on rank 0 the server behind it.
+struct Meeting {
+  std::unique_ptr<net::StoreServer> server;
+  std::unique_ptr<net::Store> store;
+  std::string address = "127.0.0.1";  ///< of this host, as the others see it
+};
+
+Meeting meet(const Rendezvous& where, const net::Secret& secret, net::Deadline deadline) {
+  Meeting meeting;
+  const net::Identity me{where.job, "rank", where.rank, where.size};
+  if (where.kind == Rendezvous::Kind::File) {
+    meeting.store = net::open_file_store(where.path, me, deadline);
+    return meeting;
+  }
+  if (where.rank == 0)
+    meeting.server = std::make_unique<net::StoreServer>(where.address, secret, where.job, where.size);
+  auto store = net::connect_store(where.address, secret, me, deadline);
+  meeting.address = store->local_address().host;
+  meeting.store = std::move(store);
+  return meeting;
+}
+
+/// Auto is shm if all ranks are on one host. Every rank says which host it is on and what it wants,
+/// so that all of them choose the same.
+Kind choose_backend(net::Store& store, const Rendezvous& where, net::Deadline deadline) {
+  const Kind mine = wanted_backend();
+  const auto key = [](int rank) { return fmt::format("host/{}", rank); };
+  store.set(key(where.rank), fmt::format("{}|{}", static_cast<int>(mine), comm::host_key()), deadline);
+  const auto first = store.wait(key(0), deadline);
+  bool one_host = true;
+  for (int rank = 0; rank < where.size; ++rank) {
+    std::string other;
+    try {
+      other = store.wait(key(rank), deadline);
+    } catch (const TimeoutError&) {
+      throw TimeoutError(fmt::format("rank {} of {} never came to job '{}'; were all ranks started?", rank, where.size, where.job));
+    }
+    if (other[0] != first[0])
+      throw CommError(fmt::format("rank {} and rank 0 ask for different backends (TRIREME_BACKEND); set it alike everywhere", rank));
+    one_host &= other == first;
+  }
+  if (mine != Kind::Auto) return mine;
+  return one_host ? Kind::Shm : Kind::Tcp;
+}
+
+}  // namespace
+
+comm::Communicator init(const std::string& url) {
+  const Rendezvous where = find_rendezvous(url.empty() ? core::env("TRIREME_INIT").value_or("") : url);
+  if (where.kind == Rendezvous::Kind::Alone) return {"world", comm::make_local(comm::make_local_hub(1), 0)};
+
+  const auto patience = core::from_seconds(core::env_double("TRIREME_TIMEOUT_S").value_or(kPatienceSeconds));
+  const auto deadline = net::Clock::now() + patience;
+  const net::Secret secret = net::secret_of_job(where.job);
+  Meeting meeting = meet(where, secret, deadline);
+  comm::Bootstrap bootstrap{.store = *meeting.store,
+                            .secret = secret,
+                            .job = where.job,
+                            .rank = where.rank,
+                            .size = where.size,
+                            .address = meeting.address,
+                            .host_key = {},
+                            .deadline = deadline};
+  const Kind kind = choose_backend(*meeting.store, where, deadline);
+  comm::Communicator world("world", kind == Kind::Shm ? comm::make_shm(bootstrap) : comm::make_tcp(bootstrap));
+  // Nobody needs the store any more once all ranks are here: only then may rank 0 take it down.
+  world.barrier();
+  if (where.kind == Rendezvous::Kind::File && where.rank == 0) std::filesystem::remove(where.path);
+  return world;
+}
+
+}  // namespace trireme

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/communicator.h"
+#include "trireme/layout/axis.h"
+#include "trireme/layout/coord.h"
+#include "trireme/layout/degrees.h"
+
+namespace trireme {
+
+/// The ranks arranged as a box, and the group of this rank along every axis.
+///
+///   world of 8, {.pipe = 2, .shard = 2, .tensor = 2}; tensor varies fastest:
+///
+///              tensor 0  tensor 1                 tensor 0  tensor 1
+///   shard 0        0         1          shard 0       4         5
+///   shard 1        2         3          shard 1       6         7
+///                 pipe 0                             pipe 1
+class Mesh {
+ public:
+  /// Collective over `world`. Throws, with the numbers, if the degrees do not multiply to its size.
+  Mesh(comm::Communicator world, Degrees degrees);
+
+  const comm::Communicator& world() const { return world_; }
+
+  /// The ranks that differ from this one only along `axis`, in the order of their places on it.
+  const comm::Communicator& group(Axis axis) const;
+
+  /// Several axes flattened into one group, in the order of ranks. Collective the first time, for
+  /// each set of axes; kept afterwards.
+  comm::Communicator group(std::initializer_list<Axis> axes) const;
+
+  const Degrees& degrees() const { return degrees_; }
+  const Coord& coord() const { return coord_; }
+  int size(Axis axis) const { return degrees_.of(axis); }  ///< how many ways `axis` is cut
+  int coord(Axis axis) const { return coord_.of(axis); }   ///< where this rank sits along it
+  c10::Device device() const { return device_; }
+
+  /// The box and its groups as a table, for the log of rank 0.
+  std::string to_string() const;
+
+ private:
+  comm::Communicator make_group(const std::vector<Axis>& axes) const;
+
+  comm::Communicator world_;
+  Degrees degrees_;
+  Coord coord_;
+  c10::Device device_{c10::DeviceType::CPU};
+  mutable std::map<std::vector<Axis>, comm::Communicator> groups_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "trireme/net/secret.h"
+#include "trireme/net/socket.h"
+
+namespace trireme::net {
+
+/// Who a process says it is. Role is a short word such as "rank" or "launcher".
+struct Identity {
+  std::string job = {};
+  std::string role = {};
+  int rank = 0;
+  int size = 1;
+};
+
+/// May refuse a peer that has proven itself, by returning a sentence, which the peer gets to see.
+using Admit = std::function<std::string(const Identity&)>;
+
+/// Both ends prove that they know the secret, before anything else is said. Returns who the other
+/// end is. The server refuses another job id, another world size and a rank outside of the world.
+/// Throws CommError (TimeoutError) with one sentence that names the peer and the likely cause; the
+/// connection is of no use then.
+Identity prove_as_client(Socket& socket, const Secret& secret, const Identity& me,
+                         Deadline deadline);
+Identity prove_as_server(Socket& socket, const Secret& secret, const Identity& me,
+                         Deadline deadline, Admit admit = {});
+
+/// The handshake itself, without a socket: bytes go in, bytes come out. The two functions above
+/// and the store's server drive it.
+///
+///     client                                         server
+///       | TRIREME, version, nonce C (40 bytes) -------> |
+///       | <------- TRIREME, version, nonce S (40 bytes) |
+///       | who, HMAC("client", C, S, who) -------------> | checks
+///       | <----- verdict, who, HMAC("server", C, S, ..) |   (a wrong proof: the bare verdict)
+///     checks                                            |
+///
+/// It never takes more than about 1 KiB of memory, whatever the peer sends.
+class Handshake {
+ public:
+  enum class Side { Client, Server };
+  enum class State { Talking, Proven, Failed };
+
+  Handshake(Side side, Secret secret, Identity me, Admit admit = {});
+
+  /// What to send to the peer now, even after failing; empty once taken.
+  std::string take_output();
+  /// How many more bytes it wants before it goes on; 0 when it is over. A driver that reads no
+  /// more than this leaves what follows the handshake in the socket.
+  size_t wanted() const;
+  /// Takes bytes from the peer, at most wanted().
+  void feed(std::string_view bytes);
+
+  State state() const { return state_; }
+  /// The other end, once proven.
+  const Identity& peer() const { return peer_; }
+  /// After failing: what is wrong with the peer, to follow its name ("127.0.0.1:80 ...").
+  const std::string& error() const { return error_; }
+
+ private:
+  enum class Step { Hello, Header, Body };
+
+  void on_hello();
+  void on_header();
+  void on_proof();
+  void on_verdict();
+  void check_magic();
+  void fail(std::string sentence);
+  void reply(char verdict, const std::string& sentence);
+  std::string refusal() const;
+  Digest proof_of(Side prover, std::string_view message) const;
+
+  Side side_;
+  Secret secret_;
+  Identity me_;
+  Admit admit_;
+  State state_ = State::Talking;
+  Step step_ = Step::Hello;
+  std::string my_nonce_;
+  std::string peer_nonce_;
+  std::string input_;
+  std::string output_;
+  size_t needed_ = 0;
+  char kind_ = 0;
+  Identity peer_;
+  std::string error_;
+};
+
+}  // namespace trireme::net

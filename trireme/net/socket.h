@@ -1,0 +1,112 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace trireme::net {
+
+using Clock = std::chrono::steady_clock;
+/// The moment by which a call must have ended. Every call that can wait takes one;
+/// Deadline::max() waits for ever.
+using Deadline = Clock::time_point;
+
+/// An owned file descriptor; closed when it goes.
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(other.release()) {}
+  Fd& operator=(Fd&& other) noexcept;
+  ~Fd() { reset(); }
+
+  int get() const { return fd_; }
+  /// Gives the descriptor up without closing it.
+  int release() { return std::exchange(fd_, -1); }
+  void reset();
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+/// A host (a name or a number) and a port. A unix socket is its name with an @ in front, port 0.
+struct Address {
+  std::string host = {};
+  uint16_t port = 0;
+
+  /// "10.0.0.1:80", "[::1]:80", "@name".
+  std::string to_string() const;
+  bool operator==(const Address&) const = default;
+};
+
+/// Reads "host:port" or "[v6]:port". Throws ConfigError that shows the text.
+Address parse_address(std::string_view text);
+
+/// A connected stream, tcp or unix. The descriptor is non-blocking, closed on exec; each call waits
+/// until it is done or the deadline has passed. A closed or reset connection is a CommError and a
+/// missed deadline a TimeoutError; both name the peer, and the stream is of no use afterwards,
+/// since a part may have travelled. One thread may send while another receives.
+class Socket {
+ public:
+  Socket() = default;
+  /// Takes over a connected stream and makes it non-blocking.
+  explicit Socket(Fd fd);
+
+  void send_all(const void* data, size_t bytes, Deadline deadline);
+  void recv_all(void* data, size_t bytes, Deadline deadline);
+  /// What is there, at least one byte and at most `bytes`. After a TimeoutError nothing was lost.
+  size_t recv_some(void* data, size_t bytes, Deadline deadline);
+
+  int fd() const { return fd_.get(); }
+  Fd release() { return std::move(fd_); }
+  Address local() const;
+  /// The other end as it was when the connection was made.
+  Address peer() const { return peer_; }
+  explicit operator bool() const { return static_cast<bool>(fd_); }
+
+ private:
+  Fd fd_;
+  Address peer_;
+};
+
+/// A tcp port that is listened on. Binds exactly the address given; with port 0 the kernel picks.
+class Listener {
+ public:
+  /// Throws CommError: "cannot listen on 127.0.0.1:80: Address already in use; ..." and a remedy.
+  explicit Listener(const Address& address);
+
+  /// The address bound, with the real port.
+  Address address() const { return address_; }
+  int fd() const { return fd_.get(); }
+  Socket accept(Deadline deadline);
+
+ private:
+  Fd fd_;
+  Address address_;
+};
+
+/// Connects, trying again (after 2 ms, growing to 50 ms) while nobody listens there yet. A host
+/// that cannot be resolved is a CommError at once.
+Socket connect(const Address& address, Deadline deadline);
+
+/// The same over a unix socket in Linux' abstract namespace, which has no file to leave behind.
+/// It has no file permissions either: any user of this machine can connect, so prove who you are.
+Socket connect_unix_abstract(const std::string& name, Deadline deadline);
+Fd listen_unix_abstract(const std::string& name);
+/// The next connection of a listening descriptor, tcp or unix.
+Socket accept_from(int listening_fd, Deadline deadline);
+
+/// Passes an open descriptor over a unix socket (SCM_RIGHTS, with one byte of data). The receiver
+/// gets its own, closed on exec.
+void send_fd(int socket, int fd_to_pass, Deadline deadline);
+Fd recv_fd(int socket, Deadline deadline);
+
+/// Waits until poll() reports one of `events` (or an error) on `fd`.
+enum class Readiness { Ready, DeadlinePassed };
+Readiness wait_ready(int fd, short events, Deadline deadline);
+
+}  // namespace trireme::net

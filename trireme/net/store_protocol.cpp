@@ -1,0 +1,55 @@
+#include "trireme/net/store_protocol.h"
+
+#include "trireme/core/error.h"
+#include "trireme/net/bytes.h"
+#include "trireme/net/frame.h"
+
+namespace trireme::net {
+
+std::string encode(const StoreRequest& request) {
+  std::string frame;
+  put(frame, request.number);
+  put(frame, static_cast<uint8_t>(request.op));
+  put(frame, static_cast<uint64_t>(request.delta));
+  put_text<uint32_t>(frame, request.key);
+  put_text<uint32_t>(frame, request.value);
+  frame += request.expected;
+  return frame;
+}
+
+StoreRequest decode_request(std::string_view frame) {
+  ByteReader reader(frame);
+  StoreRequest request;
+  request.number = reader.number<uint64_t>();
+  const auto op = reader.number<uint8_t>();
+  if (op < static_cast<uint8_t>(StoreOp::Set) || op > static_cast<uint8_t>(StoreOp::Erase))
+    throw CommError(fmt::format("sent operation {}, which a store does not have", op));
+  request.op = static_cast<StoreOp>(op);
+  request.delta = static_cast<int64_t>(reader.number<uint64_t>());
+  request.key = reader.text<uint32_t>();
+  request.value = reader.text<uint32_t>();
+  request.expected = reader.rest();
+  return request;
+}
+
+std::string encode_reply_head(uint64_t number, StoreStatus status, size_t value_bytes) {
+  std::string head = frame_header(kReplyHeaderBytes + value_bytes);
+  put(head, number);
+  put(head, static_cast<uint8_t>(status));
+  return head;
+}
+
+StoreReply decode_reply(std::string_view frame) {
+  ByteReader reader(frame);
+  StoreReply reply;
+  reply.number = reader.number<uint64_t>();
+  const auto status = reader.number<uint8_t>();
+  if (status < static_cast<uint8_t>(StoreStatus::Found) ||
+      status > static_cast<uint8_t>(StoreStatus::Misuse))
+    throw CommError(fmt::format("sent a reply of status {}, which there is not", status));
+  reply.status = static_cast<StoreStatus>(status);
+  reply.value = reader.rest();
+  return reply;
+}
+
+}  // namespace trireme::net

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "trireme/net/store.h"
+
+namespace trireme::net {
+
+enum class StoreOp : uint8_t { Set = 1, Get, Wait, Add, CompareAndSet, Erase };
+
+/// What a client asks, in one frame:
+///   | number: 8 | op: 1 | delta: 8 | key length: 4 | key | value length: 4 | value | expected |
+/// A client has one request under way on a connection. Sending another gives up the one before:
+/// that is how a wait is cancelled when its deadline has passed.
+struct StoreRequest {
+  uint64_t number = 0;
+  StoreOp op = StoreOp::Get;
+  std::string key = {};
+  std::string value = {};
+  std::string expected = {};
+  int64_t delta = 0;
+};
+
+enum class StoreStatus : uint8_t { Found = 1, Absent, Misuse };
+
+/// What the server answers:   | number of the request: 8 | status: 1 | value |
+/// The value is the sentence of a misuse. Replies to requests that were given up may still come;
+/// the client knows them by their number.
+struct StoreReply {
+  uint64_t number = 0;
+  StoreStatus status = StoreStatus::Absent;
+  std::string value = {};
+};
+
+constexpr size_t kMaxRequestBytes = 25 + kMaxKeyBytes + 2 * kMaxValueBytes;
+constexpr size_t kReplyHeaderBytes = 9;
+constexpr size_t kMaxReplyBytes = kReplyHeaderBytes + kMaxValueBytes;
+
+std::string encode(const StoreRequest& request);
+/// Throws CommError on bytes that are no request.
+StoreRequest decode_request(std::string_view frame);
+
+/// All of a reply but its value, frame header included.
+std::string encode_reply_head(uint64_t number, StoreStatus status, size_t value_bytes);
+StoreReply decode_reply(std::string_view frame);
+
+}  // namespace trireme::net
