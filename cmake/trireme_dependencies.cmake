@@ -31,9 +31,23 @@ add_compile_options(${TORCH_CXX_FLAGS})
 message(STATUS "Trireme: libtorch ${Torch_VERSION} in ${TORCH_INSTALL_PREFIX}")
 
 find_package(Threads REQUIRED)
-find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
-find_package(nlohmann_json REQUIRED)
-find_package(CLI11 REQUIRED)
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
+enable_language(C)
 find_package(MPI QUIET COMPONENTS C)  # only for the benchmark that times Open MPI beside us
+
+# Libraries of headers: found by their main header, in the system or in .deps. fmt and spdlog are
+# used so too: libtorch brings headers of a fmt of its own, which come first where torch is
+# included, and no library for them.
+function(trireme_header_only name header)
+  find_path(TRIREME_${name}_HEADERS ${header} PATHS ${PROJECT_SOURCE_DIR}/.deps/usr/include)
+  if(NOT TRIREME_${name}_HEADERS)
+    message(FATAL_ERROR "Trireme: <${header}> is missing; run scripts/setup")
+  endif()
+  add_library(trireme_${name} INTERFACE)
+  target_compile_definitions(trireme_${name} INTERFACE ${ARGN})
+  install(TARGETS trireme_${name} EXPORT TriremeTargets)
+endfunction()
+trireme_header_only(fmt fmt/format.h FMT_HEADER_ONLY)
+trireme_header_only(spdlog spdlog/spdlog.h SPDLOG_FMT_EXTERNAL)
+trireme_header_only(json nlohmann/json.hpp)
+trireme_header_only(cli11 CLI/CLI.hpp)

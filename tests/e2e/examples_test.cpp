@@ -1,0 +1,64 @@
+// Every example is run as its first comment says, and must print what it promises.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/command.h"
+
+namespace trireme::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string kBin = TRIREME_BINARY_DIR "/bin/";
+
+CommandResult run_example(const std::string& name, int ranks, const std::string& backend = "auto") {
+  return run_command({kBin + "trireme", "run", "-n", std::to_string(ranks), kBin + name},
+                     {.environment = {{"TRIREME_BACKEND", backend}}});
+}
+
+TEST(Examples, HelloRanksAddUpTheirNumbers) {
+  for (const std::string backend : {"shm", "tcp"}) {
+    const auto result = run_example("01_hello_ranks", 4, backend);
+    EXPECT_EQ(result.code, 0) << result.err;
+    for (int rank = 0; rank < 4; ++rank)
+      EXPECT_THAT(result.out, HasSubstr("[" + std::to_string(rank) + "] hello from rank " + std::to_string(rank) + " of 4"));
+    EXPECT_THAT(result.out, HasSubstr("1 + ... + 4 = 10"));
+  }
+}
+
+TEST(Examples, HelloRanksWorksAlone) {
+  const auto result = run_command({kBin + "01_hello_ranks"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("hello from rank 0 of 1"));
+}
+
+TEST(Examples, AllReduceAveragesByHand) {
+  const auto result = run_example("02_all_reduce", 3);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("the average gradient is 0, expected 0"));
+}
+
+TEST(Programs, BenchPrintsOneCheckedLinePerSize) {
+  for (const std::string backend : {"shm", "tcp", "local"}) {
+    const auto result = run_command({kBin + "trireme", "bench", "comm", "--ranks", "2", "--backend", backend, "--op", "all_reduce,all_gather",
+                                     "--bytes", "8,64K", "--repeat", "3"});
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 4) << result.out;
+    EXPECT_THAT(result.out, HasSubstr("\"bench\":\"comm\",\"op\":\"all_reduce\",\"backend\":\"" + backend + "\",\"ranks\":2,\"bytes\":8,"));
+  }
+}
+
+TEST(Programs, BenchRefusesWhatItDoesNotKnow) {
+  const auto result = run_command({kBin + "trireme", "bench", "comm", "--op", "all_sum"});
+  EXPECT_NE(result.code, 0);
+  EXPECT_THAT(result.err, HasSubstr("all_sum"));
+}
+
+TEST(Programs, DoctorFindsThisMachineWell) {
+  const auto result = run_command({kBin + "trireme", "doctor"});
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("libtorch"));
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,35 @@
+// What a user of the library does: install it, find_package it, build ten lines, run them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "support/command.h"
+
+namespace trireme::test {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::seconds;
+
+CommandResult must(std::vector<std::string> argv) {
+  auto result = run_command(std::move(argv), {.deadline = seconds(240)});
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+  return result;
+}
+
+TEST(Install, AProjectOfTenLinesBuildsAgainstTheInstalledTree) {
+  std::string scratch = (fs::temp_directory_path() / "trireme-install-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(scratch.data()), nullptr);
+  must({"cmake", "--install", TRIREME_BINARY_DIR, "--prefix", scratch + "/prefix"});
+  must({"cmake", "-G", "Ninja", "-S", TRIREME_SOURCE_DIR "/tests/e2e/consumer", "-B", scratch + "/build",
+        "-DCMAKE_PREFIX_PATH=" + scratch + "/prefix", "-DCMAKE_BUILD_TYPE=Debug"});
+  must({"cmake", "--build", scratch + "/build"});
+  const auto result = must({scratch + "/prefix/bin/trireme", "run", "-n", "2", scratch + "/build/consumer"});
+  EXPECT_THAT(result.out, ::testing::HasSubstr("sum 3"));
+  fs::remove_all(scratch);
+}
+
+}  // namespace
+}  // namespace trireme::test

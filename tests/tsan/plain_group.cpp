@@ -1,0 +1,132 @@
+#include "tsan/plain_group.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <thread>
+
+#include "support/net_support.h"
+#include "trireme/comm/bootstrap.h"
+#include "trireme/comm/local/local.h"
+#include "trireme/comm/tcp/tcp.h"
+#include "trireme/net/store.h"
+
+namespace trireme::comm {
+
+/// comm/op.cpp does this for tensors.
+Job lower(const Op& op, const core::OpInfo& info, int, int size) {
+  Job job{.info = info};
+  const auto whole = [&](const at::Tensor& t) {
+    job.in = job.out = t.data;
+    job.bytes = t.bytes;
+  };
+  if (const auto* o = std::get_if<AllReduce>(&op)) whole(o->data);
+  if (const auto* o = std::get_if<Broadcast>(&op)) whole(o->data);
+  if (const auto* o = std::get_if<Send>(&op)) whole(o->data);
+  if (const auto* o = std::get_if<Recv>(&op)) whole(o->data);
+  if (const auto* o = std::get_if<AllGather>(&op)) {
+    job.in = o->in.data;
+    job.out = o->out.data;
+    job.bytes = o->out.bytes;
+    for (int rank = 0; rank <= size; ++rank) job.out_begin.push_back(o->in.bytes * rank);
+  }
+  return job;
+}
+
+}  // namespace trireme::comm
+
+namespace trireme::test {
+
+namespace {
+
+constexpr auto kTimeout = std::chrono::seconds(30);
+
+at::Tensor memory(const float* data, int64_t count) {
+  return {reinterpret_cast<std::byte*>(const_cast<float*>(data)), count * 4};
+}
+
+using Make = std::function<std::shared_ptr<comm::Backend>(int rank)>;
+
+void run_threads(int size, const Make& make, const std::function<void(PlainGroup)>& body) {
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      try {
+        body(PlainGroup(make(rank)));
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << " threw: " << error.what();
+      }
+    });
+  }
+}
+
+}  // namespace
+
+PlainGroup::Started PlainGroup::start(const comm::Op& op, core::OpKind kind, int64_t count, int root, int tag,
+                                      core::Algorithm algorithm) {
+  core::OpInfo info;
+  info.kind = kind;
+  info.dtype = core::DType::Float32;
+  info.item_bytes = 4;
+  info.algorithm = algorithm;
+  info.root = static_cast<int16_t>(root);
+  info.tag = tag;
+  info.set_shape(std::array{count});
+  const bool transfer = kind == core::OpKind::Send || kind == core::OpKind::Recv;
+  const uint64_t number = transfer ? ++transfers_ : ++collectives_;
+  backend_->check(info, number);
+  return backend_->start(op, info, number);
+}
+
+PlainGroup::Started PlainGroup::all_reduce(float* data, int64_t count, core::Algorithm algorithm) {
+  return start(comm::AllReduce{memory(data, count)}, core::OpKind::AllReduce, count, -1, 0, algorithm);
+}
+PlainGroup::Started PlainGroup::broadcast(float* data, int64_t count, int root) {
+  return start(comm::Broadcast{memory(data, count)}, core::OpKind::Broadcast, count, root, 0, core::Algorithm::Auto);
+}
+PlainGroup::Started PlainGroup::all_gather(float* out, const float* in, int64_t count) {
+  return start(comm::AllGather{memory(out, count * size()), memory(in, count)}, core::OpKind::AllGather, count * size(), -1, 0,
+               core::Algorithm::Auto);
+}
+PlainGroup::Started PlainGroup::send(const float* data, int64_t count, int to, int tag) {
+  return start(comm::Send{memory(data, count)}, core::OpKind::Send, count, to, tag, core::Algorithm::Auto);
+}
+PlainGroup::Started PlainGroup::recv(float* data, int64_t count, int from, int tag) {
+  return start(comm::Recv{memory(data, count)}, core::OpKind::Recv, count, from, tag, core::Algorithm::Auto);
+}
+void PlainGroup::barrier() {
+  wait(start(comm::Barrier{}, core::OpKind::Barrier, 0, -1, 0, core::Algorithm::Auto));
+}
+
+PlainGroup PlainGroup::split(const std::string& name, int color, int key) {
+  return PlainGroup(backend_->split(name, color, key, collectives_));
+}
+
+std::shared_ptr<float> PlainGroup::allocate(int64_t count) {
+  const auto bytes = backend_->allocate(count * 4, collectives_);
+  return {bytes, reinterpret_cast<float*>(bytes.get())};
+}
+
+void wait(const PlainGroup::Started& work) {
+  if (work) work->wait(kTimeout);
+}
+
+void run_local(int size, const std::function<void(PlainGroup)>& body) {
+  const auto hub = comm::make_local_hub(size);
+  run_threads(size, [&](int rank) { return comm::make_local(hub, rank); }, body);
+}
+
+void run_tcp(int size, const std::function<void(PlainGroup)>& body) {
+  const net::testing::ScratchFolder scratch;
+  const net::Secret secret = net::secret_of_job("tsan");
+  const auto make = [&](int rank) {
+    const auto deadline = net::Clock::now() + kTimeout;
+    const auto store = net::open_file_store(scratch / "store", {"tsan", "rank", rank, size}, deadline);
+    auto backend = comm::make_tcp({.store = *store, .secret = secret, .job = "tsan", .rank = rank, .size = size,
+                                   .address = "127.0.0.1", .host_key = {}, .deadline = deadline});
+    return backend;
+  };
+  run_threads(size, make, body);
+}
+
+}  // namespace trireme::test
