@@ -1,9 +1,10 @@
+#include <fmt/format.h>
+
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -59,13 +60,23 @@ T one_of(const std::map<std::string, T>& choices, const std::string& word, const
 }
 
 at::ScalarType dtype_of(const std::string& name) {
-  return one_of<at::ScalarType>({{"float32", at::kFloat}, {"float64", at::kDouble}, {"float16", at::kHalf}, {"bfloat16", at::kBFloat16},
-                                 {"int32", at::kInt}, {"int64", at::kLong}, {"uint8", at::kByte}}, name, "--dtype");
+  return one_of<at::ScalarType>({{"float32", at::kFloat},
+                                 {"float64", at::kDouble},
+                                 {"float16", at::kHalf},
+                                 {"bfloat16", at::kBFloat16},
+                                 {"int32", at::kInt},
+                                 {"int64", at::kLong},
+                                 {"uint8", at::kByte}},
+                                name, "--dtype");
 }
 
 Algorithm algorithm_of(const std::string& name) {
-  return one_of<Algorithm>({{"auto", Algorithm::Auto}, {"oneshot", Algorithm::OneShot}, {"direct", Algorithm::Direct},
-                            {"ring", Algorithm::Ring}, {"tree", Algorithm::Tree}}, name, "--algorithm");
+  return one_of<Algorithm>({{"auto", Algorithm::Auto},
+                            {"oneshot", Algorithm::OneShot},
+                            {"direct", Algorithm::Direct},
+                            {"ring", Algorithm::Ring},
+                            {"tree", Algorithm::Tree}},
+                           name, "--algorithm");
 }
 
 /// One operation on buffers of its own: what to write before it, what to run, what must come out.
@@ -81,12 +92,14 @@ at::Tensor pattern(int64_t count, at::ScalarType dtype, int shift) {
   return at::arange(count, at::kLong).add(shift).remainder(7).to(dtype);
 }
 
-Case make_case(const std::string& op, const Communicator& world, const Options& options, int64_t bytes) {
+Case make_case(const std::string& op, const Communicator& world, const Options& options,
+               int64_t bytes) {
   const auto dtype = dtype_of(options.dtype);
   const Algorithm algorithm = algorithm_of(options.algorithm);
   const int n = world.size(), rank = world.rank();
   const auto item = static_cast<int64_t>(c10::elementSize(dtype));
-  const int64_t count = std::max<int64_t>(1, bytes / item), part = std::max<int64_t>(1, count / n), whole = part * n;
+  const int64_t count = std::max<int64_t>(1, bytes / item), part = std::max<int64_t>(1, count / n),
+                whole = part * n;
   const auto make = [&](int64_t size) {
     return options.registered ? world.allocate({size}, dtype) : at::zeros({size}, dtype);
   };
@@ -101,10 +114,14 @@ Case make_case(const std::string& op, const Communicator& world, const Options& 
   if (op == "all_reduce" || op == "broadcast" || op == "reduce") {
     c.in = c.out = make(count);
     c.bus = op == "all_reduce" ? 2 * share : 1;
-    if (op == "all_reduce") c.run = [=, &world] { world.all_reduce(c.out, comm::ReduceOp::Sum, algorithm).wait(); };
+    if (op == "all_reduce")
+      c.run = [=, &world] { world.all_reduce(c.out, comm::ReduceOp::Sum, algorithm).wait(); };
     if (op == "broadcast") c.run = [=, &world] { world.broadcast(c.out, 0, algorithm).wait(); };
-    if (op == "reduce") c.run = [=, &world] { world.reduce(c.out, 0, comm::ReduceOp::Sum, algorithm).wait(); };
-    const auto expected = op == "broadcast" ? pattern(count, dtype, 0) : op == "reduce" && rank != 0 ? pattern(count, dtype, rank) : sum(count);
+    if (op == "reduce")
+      c.run = [=, &world] { world.reduce(c.out, 0, comm::ReduceOp::Sum, algorithm).wait(); };
+    const auto expected = op == "broadcast"             ? pattern(count, dtype, 0)
+                          : op == "reduce" && rank != 0 ? pattern(count, dtype, rank)
+                                                        : sum(count);
     c.right = [=] { return c.out.equal(expected); };
   } else if (op == "all_gather") {
     c.in = make(part);
@@ -113,14 +130,17 @@ Case make_case(const std::string& op, const Communicator& world, const Options& 
     c.run = [=, &world] { world.all_gather(c.out, c.in, {}, algorithm).wait(); };
     c.right = [=] {
       bool right = true;
-      for (int r = 0; r < n; ++r) right &= c.out.slice(0, r * part, (r + 1) * part).equal(pattern(part, dtype, r));
+      for (int r = 0; r < n; ++r)
+        right &= c.out.slice(0, r * part, (r + 1) * part).equal(pattern(part, dtype, r));
       return right;
     };
   } else if (op == "reduce_scatter") {
     c.in = make(whole);
     c.out = make(part);
     c.bus = share;
-    c.run = [=, &world] { world.reduce_scatter(c.out, c.in, comm::ReduceOp::Sum, {}, algorithm).wait(); };
+    c.run = [=, &world] {
+      world.reduce_scatter(c.out, c.in, comm::ReduceOp::Sum, {}, algorithm).wait();
+    };
     const auto expected = sum(whole).slice(0, rank * part, (rank + 1) * part).contiguous();
     c.right = [=] { return c.out.equal(expected); };
   } else if (op == "all_to_all") {
@@ -131,7 +151,8 @@ Case make_case(const std::string& op, const Communicator& world, const Options& 
     c.right = [=] {
       bool right = true;
       for (int r = 0; r < n; ++r)
-        right &= c.out.slice(0, r * part, (r + 1) * part).equal(pattern(whole, dtype, r).slice(0, rank * part, (rank + 1) * part));
+        right &= c.out.slice(0, r * part, (r + 1) * part)
+                     .equal(pattern(whole, dtype, r).slice(0, rank * part, (rank + 1) * part));
       return right;
     };
   } else if (op == "barrier") {
@@ -139,7 +160,10 @@ Case make_case(const std::string& op, const Communicator& world, const Options& 
     c.run = [&world] { world.barrier(); };
     c.right = [] { return true; };
   } else {
-    throw ConfigError(fmt::format("--op '{}' is none of all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, barrier", op));
+    throw ConfigError(
+        fmt::format("--op '{}' is none of all_reduce, broadcast, reduce, all_gather, "
+                    "reduce_scatter, all_to_all, barrier",
+                    op));
   }
   return c;
 }
@@ -150,7 +174,8 @@ int repeats(const Options& options, int64_t bytes) {
 }
 
 /// The median over repetitions of the slowest rank, each on freshly written data after a barrier.
-void time_case(const std::string& op, const Communicator& world, const Options& options, int64_t bytes) {
+void time_case(const std::string& op, const Communicator& world, const Options& options,
+               int64_t bytes) {
   Case c = make_case(op, world, options, bytes);
   const auto input = pattern(c.in.numel(), c.in.scalar_type(), world.rank());
   std::vector<double> times;
@@ -161,17 +186,28 @@ void time_case(const std::string& op, const Communicator& world, const Options& 
     const auto begin = Clock::now();
     c.run();
     slowest.fill_(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
-    if (!c.right()) throw Error(fmt::format("{} of {} bytes gave a wrong result on rank {}", op, bytes, world.rank()));
+    if (!c.right())
+      throw Error(
+          fmt::format("{} of {} bytes gave a wrong result on rank {}", op, bytes, world.rank()));
     world.all_reduce(slowest, comm::ReduceOp::Max).wait();
     if (repeat >= 0) times.push_back(slowest.item<double>());
   }
   if (world.rank() != 0) return;
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
+                   times.end());
   const double us = times[times.size() / 2], gb_s = static_cast<double>(bytes) / us / 1e3;
   const auto rounded = [](double value) { return std::round(value * 1000) / 1000; };
-  core::Json line = {{"bench", "comm"}, {"op", op}, {"backend", options.backend}, {"ranks", world.size()}, {"bytes", bytes},
-                     {"us", rounded(us)}, {"gb_s", rounded(gb_s)}, {"bus_gb_s", rounded(gb_s * c.bus)},
-                     {"registered", options.registered}, {"dtype", options.dtype}, {"algorithm", options.algorithm}};
+  core::Json line = {{"bench", "comm"},
+                     {"op", op},
+                     {"backend", world.backend()},
+                     {"ranks", world.size()},
+                     {"bytes", bytes},
+                     {"us", rounded(us)},
+                     {"gb_s", rounded(gb_s)},
+                     {"bus_gb_s", rounded(gb_s * c.bus)},
+                     {"registered", options.registered},
+                     {"dtype", options.dtype},
+                     {"algorithm", options.algorithm}};
   fmt::print("{}\n", line.dump());
   std::fflush(stdout);
 }
@@ -193,12 +229,14 @@ Options read_options(const std::vector<std::string>& args) {
   arguments.value("--dtype", options.dtype, "element type");
   arguments.value("--algorithm", options.algorithm, "auto, oneshot, direct, ring or tree");
   arguments.value("--repeat", options.repeat, "repetitions per size");
-  arguments.flag("--registered", options.registered, "buffers that all ranks of the host have mapped");
+  arguments.flag("--registered", options.registered,
+                 "buffers that all ranks of the host have mapped");
   arguments.parse(args);
   options.ops = words(ops);
   for (const std::string& size : words(bytes)) {
     const auto parsed = core::parse_bytes(size);
-    if (!parsed) throw ConfigError(fmt::format("--bytes '{}' is not a size such as 4096, 4K or 1M", size));
+    if (!parsed)
+      throw ConfigError(fmt::format("--bytes '{}' is not a size such as 4096, 4K or 1M", size));
     options.bytes.push_back(*parsed);
   }
   dtype_of(options.dtype);

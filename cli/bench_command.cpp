@@ -89,7 +89,9 @@ std::vector<std::string> rank_arguments(const CommBench& bench) {
 }
 
 bool under_launcher() {
-  return core::env("RANK") || core::env("OMPI_COMM_WORLD_RANK") || core::env("PMI_RANK");
+  return core::env("RANK") || core::env("OMPI_COMM_WORLD_RANK") ||
+         core::env("PMI_RANK") ||
+         core::env("SLURM_PROCID");
 }
 
 }  // namespace

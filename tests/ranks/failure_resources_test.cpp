@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
+#include <optional>
 
 #include "support/failing_world.h"
 #include "support/leftovers.h"
@@ -96,9 +96,12 @@ TEST_P(Resources, OfAWorldThatFailedComeBackToo) {
           const auto world = join(self, backend(), "meet" + std::to_string(number));
           const auto memory = world.allocate({1 << 20});
           world.barrier();
-          auto started = world.recv(memory, 1 - self.rank);  // nobody sends
-          if (self.rank == 0) world.abort("over");
-          (void)until_it_fails(self, [&] { world.barrier(); });
+          std::optional<comm::Work> started;
+          (void)until_it_fails(self, [&] {
+            if (!started) started = world.recv(memory, 1 - self.rank);  // nobody sends
+            if (self.rank == 0) world.abort("over");
+            world.barrier();
+          });
         };
         live(0);
         const auto files = num_entries("/proc/self/fd"), threads = num_entries("/proc/self/task");

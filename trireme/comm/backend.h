@@ -21,11 +21,13 @@ class Backend {
 
   /// Starts an operation that has been checked. `number` counts the collectives of this group, or
   /// its sends and receives. Never blocks for a peer.
-  virtual std::shared_ptr<Pending> start(const Op& op, const core::OpInfo& info, uint64_t number) = 0;
+  virtual std::shared_ptr<Pending> start(const Op& op, const core::OpInfo& info,
+                                         uint64_t number) = 0;
 
   /// Collective. Ranks with the same color form a group, ordered by key. `number` is that of the
   /// last collective, and counts on for those that this takes.
-  virtual std::shared_ptr<Backend> split(const std::string& name, int color, int key, uint64_t& number) = 0;
+  virtual std::shared_ptr<Backend> split(const std::string& name, int color, int key,
+                                         uint64_t& number) = 0;
 
   /// Collective. `bytes` of zeroed memory for this rank that its peers can reach, or nothing where
   /// this transport has no such thing. Freed with the last copy of the pointer.
@@ -41,6 +43,9 @@ class Backend {
   virtual void check(const core::OpInfo& info, uint64_t number) = 0;
 
   virtual Traffic traffic() const = 0;
+
+  /// What carries the data: "shm", "tcp" ...
+  virtual std::string kind() const = 0;
 };
 
 }  // namespace trireme::comm

@@ -24,48 +24,61 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-std::string key_of(int rank) { return fmt::format("rank/{}", rank); }
-
 std::string to_text(const Entry& entry) {
-  return core::Json{{"host", entry.host},         {"host_key", entry.host_key}, {"pid", entry.pid},
-                    {"born", entry.born},         {"segments", entry.segments}, {"address", entry.address},
-                    {"control", entry.control}}
+  return core::Json{{"host", entry.host}, {"host_key", entry.host_key}, {"pid", entry.pid},
+                    {"born", entry.born}, {"segments", entry.segments}, {"address", entry.address}}
       .dump();
 }
 
 Entry from_text(const std::string& text) {
   const core::Json json = core::parse_json(text, "a rank's entry in the store");
-  return {json.at("host"), json.at("host_key"), json.at("pid"), json.at("born"),
-          json.at("segments"), json.at("address"), json.at("control")};
+  return {json.at("host"), json.at("host_key"), json.at("pid"),
+          json.at("born"), json.at("segments"), json.at("address")};
 }
 
 }  // namespace
 
-std::vector<Entry> exchange_entries(const Bootstrap& bootstrap, const Entry& mine) {
-  const std::string text = to_text(mine);
-  const std::string there = bootstrap.store.compare_and_set(key_of(bootstrap.rank), "", text, bootstrap.deadline);
+std::vector<std::string> exchange(const Bootstrap& bootstrap, const std::string& what,
+                                  const std::string& mine) {
+  const auto key = [&](int rank) { return fmt::format("{}/{}", what, rank); };
+  // The process id makes it this process's own, so that a second one of the same rank shows.
+  const std::string text = fmt::format("{} {}\n{}", host_name(), ::getpid(), mine);
+  const std::string there =
+      bootstrap.store.compare_and_set(key(bootstrap.rank), "", text, bootstrap.deadline);
   if (there != text) {
-    const Entry other = from_text(there);
-    throw CommError(fmt::format("rank {} of job '{}' is taken: host {}, pid {} came first; every rank must be started once, "
-                                "with a number of its own",
-                                bootstrap.rank, bootstrap.job, other.host, other.pid));
+    const std::string who = there.substr(0, there.find('\n'));
+    throw CommError(
+        fmt::format("rank {} of job '{}' is taken: host {}, pid {} came first; every rank must be "
+                    "started once, "
+                    "with a number of its own",
+                    bootstrap.rank, bootstrap.job, who.substr(0, who.rfind(' ')),
+                    who.substr(who.rfind(' ') + 1)));
   }
   const auto began = net::Clock::now();
-  std::vector<Entry> entries;
+  std::vector<std::string> all;
   for (int rank = 0; rank < bootstrap.size; ++rank) {
     try {
-      entries.push_back(from_text(bootstrap.store.wait(key_of(rank), bootstrap.deadline)));
+      const std::string text_of = bootstrap.store.wait(key(rank), bootstrap.deadline);
+      all.push_back(text_of.substr(text_of.find('\n') + 1));
     } catch (const TimeoutError&) {
       std::vector<int> missing;
       for (int other = rank; other < bootstrap.size; ++other) {
         const auto soon = net::Clock::now() + std::chrono::seconds(1);
-        if (!bootstrap.store.get(key_of(other), soon)) missing.push_back(other);
+        if (!bootstrap.store.get(key(other), soon)) missing.push_back(other);
       }
-      throw TimeoutError(fmt::format("rank{} {} of {} never came to job '{}' (rank {} waited {}); were all ranks started?",
-                                     missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), bootstrap.size, bootstrap.job,
-                                     bootstrap.rank, core::format_duration(net::Clock::now() - began)));
+      throw TimeoutError(fmt::format(
+          "rank{} {} of {} never came to job '{}' (rank {} waited {}); were all ranks started?",
+          missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), bootstrap.size, bootstrap.job,
+          bootstrap.rank, core::format_duration(net::Clock::now() - began)));
     }
   }
+  return all;
+}
+
+std::vector<Entry> exchange_entries(const Bootstrap& bootstrap, const Entry& mine) {
+  std::vector<Entry> entries;
+  for (const std::string& text : exchange(bootstrap, "rank", to_text(mine)))
+    entries.push_back(from_text(text));
   return entries;
 }
 

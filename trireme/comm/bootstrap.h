@@ -33,11 +33,14 @@ struct Entry {
   uint64_t born = 0;
   std::string segments;  ///< name of the unix socket that passes its segments
   std::string address;   ///< where it listens for streams; empty: it does not
-  std::string control;   ///< where it listens for control connections of other hosts
 };
 
-/// Puts this rank's entry down, and returns everybody's. Throws where somebody else is this rank
-/// already, and names the ranks that never came.
+/// Puts this rank's text down under `what`, and returns everybody's. Throws where somebody else is
+/// this rank already, and names the ranks that never came.
+std::vector<std::string> exchange(const Bootstrap& bootstrap, const std::string& what,
+                                  const std::string& mine);
+
+/// The same with entries of the job's table.
 std::vector<Entry> exchange_entries(const Bootstrap& bootstrap, const Entry& mine);
 
 std::vector<Member> members_of(const std::vector<Entry>& entries);

@@ -22,13 +22,16 @@ namespace {
 
 constexpr double kTimeoutSeconds = 300;
 
-bool is_transfer(core::OpKind kind) { return kind == core::OpKind::Send || kind == core::OpKind::Recv; }
+bool is_transfer(core::OpKind kind) {
+  return kind == core::OpKind::Send || kind == core::OpKind::Recv;
+}
 
 /// Replaces GPU tensors by pinned host copies; remembers what to copy back.
 void stage_through_host(Op& op, Work::State& state) {
   for (at::Tensor* input : inputs(op)) {
     if (!input->defined() || input->is_cpu()) continue;
-    const at::Tensor host = at::empty(input->sizes(), input->options().device(at::kCPU).pinned_memory(true));
+    const at::Tensor host =
+        at::empty(input->sizes(), input->options().device(at::kCPU).pinned_memory(true));
     host.copy_(*input);
     // Most work in place: the same tensor is then the output too.
     for (at::Tensor* output : outputs(op)) {
@@ -38,7 +41,8 @@ void stage_through_host(Op& op, Work::State& state) {
   }
   for (at::Tensor* output : outputs(op)) {
     if (!output->defined() || output->is_cpu()) continue;
-    const at::Tensor host = at::empty(output->sizes(), output->options().device(at::kCPU).pinned_memory(true));
+    const at::Tensor host =
+        at::empty(output->sizes(), output->options().device(at::kCPU).pinned_memory(true));
     state.copy_back.emplace_back(*output, host);
     *output = host;
   }
@@ -50,15 +54,31 @@ Communicator::Communicator(std::string name, std::shared_ptr<Backend> backend)
     : group_(std::make_shared<Group>()) {
   group_->name = std::move(name);
   group_->backend = std::move(backend);
-  group_->timeout = core::from_seconds(core::env_double("TRIREME_TIMEOUT_S").value_or(kTimeoutSeconds));
+  group_->timeout =
+      core::from_seconds(core::env_double("TRIREME_TIMEOUT_S").value_or(kTimeoutSeconds));
 }
 
-int Communicator::rank() const { return group_->backend->rank(); }
-int Communicator::size() const { return group_->backend->size(); }
-const std::string& Communicator::name() const { return group_->name; }
-void Communicator::set_timeout(std::chrono::nanoseconds timeout) const { group_->timeout = timeout; }
-void Communicator::abort(const std::string& why) const { group_->backend->abort(why); }
-Traffic Communicator::traffic() const { return group_->backend->traffic(); }
+int Communicator::rank() const {
+  return group_->backend->rank();
+}
+int Communicator::size() const {
+  return group_->backend->size();
+}
+const std::string& Communicator::name() const {
+  return group_->name;
+}
+void Communicator::set_timeout(std::chrono::nanoseconds timeout) const {
+  group_->timeout = timeout;
+}
+void Communicator::abort(const std::string& why) const {
+  group_->backend->abort(why);
+}
+std::string Communicator::backend() const {
+  return group_->backend->kind();
+}
+Traffic Communicator::traffic() const {
+  return group_->backend->traffic();
+}
 
 Work Communicator::start(Op op) const {
   std::vector<Op> ops;
@@ -76,7 +96,8 @@ Work Communicator::start_all(std::vector<Op> ops) const {
     stage_through_host(op, *state);
     const uint64_t number = is_transfer(info.kind) ? ++group_->transfers : ++group_->collectives;
     group_->backend->check(info, number);
-    if (auto pending = group_->backend->start(op, info, number)) state->pending.push_back(std::move(pending));
+    if (auto pending = group_->backend->start(op, info, number))
+      state->pending.push_back(std::move(pending));
   }
   return Work(std::move(state));
 }
@@ -97,23 +118,29 @@ Work Communicator::all_gather(at::Tensor out, at::Tensor in, Rows rows, Algorith
   return start(AllGather{std::move(out), std::move(in), std::move(rows), algorithm});
 }
 
-Work Communicator::reduce_scatter(at::Tensor out, at::Tensor in, ReduceOp op, Rows rows, Algorithm algorithm) const {
+Work Communicator::reduce_scatter(at::Tensor out, at::Tensor in, ReduceOp op, Rows rows,
+                                  Algorithm algorithm) const {
   return start(ReduceScatter{std::move(out), std::move(in), op, std::move(rows), algorithm});
 }
 
-Work Communicator::all_gather(std::vector<at::Tensor> out, std::vector<at::Tensor> in, std::vector<Rows> rows) const {
-  TORCH_CHECK(out.size() == in.size(), "all_gather: ", out.size(), " outputs but ", in.size(), " inputs");
-  TORCH_CHECK(rows.empty() || rows.size() == in.size(), "all_gather: ", rows.size(), " lists of rows for ", in.size(), " tensors");
+Work Communicator::all_gather(std::vector<at::Tensor> out, std::vector<at::Tensor> in,
+                              std::vector<Rows> rows) const {
+  TORCH_CHECK(out.size() == in.size(), "all_gather: ", out.size(), " outputs but ", in.size(),
+              " inputs");
+  TORCH_CHECK(rows.empty() || rows.size() == in.size(), "all_gather: ", rows.size(),
+              " lists of rows for ", in.size(), " tensors");
   std::vector<Op> ops;
   for (std::size_t i = 0; i < in.size(); ++i)
     ops.push_back(AllGather{out[i], in[i], rows.empty() ? Rows{} : rows[i]});
   return start_all(std::move(ops));
 }
 
-Work Communicator::reduce_scatter(std::vector<at::Tensor> out, std::vector<at::Tensor> in, ReduceOp op,
-                                  std::vector<Rows> rows) const {
-  TORCH_CHECK(out.size() == in.size(), "reduce_scatter: ", out.size(), " outputs but ", in.size(), " inputs");
-  TORCH_CHECK(rows.empty() || rows.size() == in.size(), "reduce_scatter: ", rows.size(), " lists of rows for ", in.size(), " tensors");
+Work Communicator::reduce_scatter(std::vector<at::Tensor> out, std::vector<at::Tensor> in,
+                                  ReduceOp op, std::vector<Rows> rows) const {
+  TORCH_CHECK(out.size() == in.size(), "reduce_scatter: ", out.size(), " outputs but ", in.size(),
+              " inputs");
+  TORCH_CHECK(rows.empty() || rows.size() == in.size(), "reduce_scatter: ", rows.size(),
+              " lists of rows for ", in.size(), " tensors");
   std::vector<Op> ops;
   for (std::size_t i = 0; i < in.size(); ++i)
     ops.push_back(ReduceScatter{out[i], in[i], op, rows.empty() ? Rows{} : rows[i]});
@@ -132,12 +159,19 @@ Work Communicator::scatter(at::Tensor out, at::Tensor in, int root, Rows rows) c
   return start(Scatter{std::move(out), std::move(in), root, std::move(rows)});
 }
 
-Work Communicator::send(at::Tensor data, int to, int tag) const { return start(Send{std::move(data), to, tag}); }
-Work Communicator::recv(at::Tensor data, int from, int tag) const { return start(Recv{std::move(data), from, tag}); }
-void Communicator::barrier() const { start(Barrier{}).wait(); }
+Work Communicator::send(at::Tensor data, int to, int tag) const {
+  return start(Send{std::move(data), to, tag});
+}
+Work Communicator::recv(at::Tensor data, int from, int tag) const {
+  return start(Recv{std::move(data), from, tag});
+}
+void Communicator::barrier() const {
+  start(Barrier{}).wait();
+}
 
 Communicator Communicator::split(std::string name, int color, int key) const {
-  TORCH_CHECK(color >= 0, "split '", name, "' of '", group_->name, "', rank ", rank(), ": color ", color, " is negative");
+  TORCH_CHECK(color >= 0, "split '", name, "' of '", group_->name, "', rank ", rank(), ": color ",
+              color, " is negative");
   auto backend = group_->backend->split(name, color, key, group_->collectives);
   Communicator part(std::move(name), std::move(backend));
   part.set_timeout(group_->timeout);
@@ -154,7 +188,8 @@ at::Tensor Communicator::allocate(at::IntArrayRef shape, at::TensorOptions optio
   if (!options.device().is_cpu()) return at::zeros(shape, options);
   auto memory = group_->backend->allocate(bytes, group_->collectives);
   if (!memory) return at::zeros(shape, options);
-  return at::from_blob(memory.get(), shape, [memory](void*) {}, options.device(at::kCPU));
+  return at::from_blob(
+      memory.get(), shape, [memory](void*) {}, options.device(at::kCPU));
 }
 
 }  // namespace trireme::comm

@@ -28,20 +28,24 @@ class Communicator {
   int size() const;
   const std::string& name() const;
 
-  Work all_reduce(at::Tensor data, ReduceOp op = ReduceOp::Sum, Algorithm algorithm = Algorithm::Auto) const;
+  Work all_reduce(at::Tensor data, ReduceOp op = ReduceOp::Sum,
+                  Algorithm algorithm = Algorithm::Auto) const;
   Work broadcast(at::Tensor data, int root, Algorithm algorithm = Algorithm::Auto) const;
   /// The result is at the root; the others' data stays as it was.
-  Work reduce(at::Tensor data, int root, ReduceOp op = ReduceOp::Sum, Algorithm algorithm = Algorithm::Auto) const;
+  Work reduce(at::Tensor data, int root, ReduceOp op = ReduceOp::Sum,
+              Algorithm algorithm = Algorithm::Auto) const;
 
   /// The larger tensor is cut along dim 0, part r for rank r: evenly, or as `rows` says.
-  Work all_gather(at::Tensor out, at::Tensor in, Rows rows = {}, Algorithm algorithm = Algorithm::Auto) const;
+  Work all_gather(at::Tensor out, at::Tensor in, Rows rows = {},
+                  Algorithm algorithm = Algorithm::Auto) const;
   Work reduce_scatter(at::Tensor out, at::Tensor in, ReduceOp op = ReduceOp::Sum, Rows rows = {},
                       Algorithm algorithm = Algorithm::Auto) const;
 
   /// Several at once: out[i] and in[i] belong together, cut as rows[i] says (or all evenly).
-  Work all_gather(std::vector<at::Tensor> out, std::vector<at::Tensor> in, std::vector<Rows> rows = {}) const;
-  Work reduce_scatter(std::vector<at::Tensor> out, std::vector<at::Tensor> in, ReduceOp op = ReduceOp::Sum,
-                      std::vector<Rows> rows = {}) const;
+  Work all_gather(std::vector<at::Tensor> out, std::vector<at::Tensor> in,
+                  std::vector<Rows> rows = {}) const;
+  Work reduce_scatter(std::vector<at::Tensor> out, std::vector<at::Tensor> in,
+                      ReduceOp op = ReduceOp::Sum, std::vector<Rows> rows = {}) const;
 
   /// Sends `in_rows[r]` rows to rank r and takes `out_rows[r]` from it; any may be 0.
   Work all_to_all(at::Tensor out, at::Tensor in, Rows out_rows = {}, Rows in_rows = {}) const;
@@ -70,6 +74,9 @@ class Communicator {
 
   /// Ends the world: all its ranks get an error that carries `why`.
   void abort(const std::string& why) const;
+
+  /// What carries the data: "local", "shm" or "tcp".
+  std::string backend() const;
 
   /// What this rank has moved so far, in all groups of its world.
   Traffic traffic() const;

@@ -114,8 +114,7 @@ void Engine::wait(Task& task, nanoseconds timeout) {
       // Only time in which this thread itself ran counts: a nap that took long was a stopped
       // process or a suspended laptop.
       const auto now = Clock::now();
-      if (last != Clock::time_point{})
-        waited += std::min<nanoseconds>(now - last, 4 * kNap);
+      if (last != Clock::time_point{}) waited += std::min<nanoseconds>(now - last, 4 * kNap);
       last = now;
       if (waited > timeout) {
         const Turn turn(*this);
@@ -139,6 +138,8 @@ bool Engine::step_all() {
       moved = messenger_.step();
     } catch (const StreamClosed& closed) {
       watch_.report_closed(closed.rank);
+    } catch (const std::exception& error) {
+      watch_.report_broken(error.what());
     }
   }
   for (std::size_t i = 0; i < busy_.size();) {
@@ -207,7 +208,8 @@ bool Engine::look_at_failures() {
       Task& task = *lane->waiting.front();
       const auto gone = watch_.left(task.missing());
       if (gone.empty()) continue;
-      while (step_all()) {}
+      while (step_all()) {
+      }
       if (busy_.empty() || std::find(busy_.begin(), busy_.end(), lane) == busy_.end()) return false;
       if (lane->waiting.front().get() != &task) return false;
       const auto still = watch_.left(task.missing());
@@ -220,7 +222,8 @@ bool Engine::look_at_failures() {
       const auto gone = watch_.left(task->missing());
       if (gone.empty()) continue;
       const auto keep = task;
-      while (step_all()) {}
+      while (step_all()) {
+      }
       if (keep->done()) return false;
       watch_.report_left(*keep, gone.front());
       break;

@@ -42,6 +42,7 @@ class Watch {
                               std::chrono::nanoseconds waited) = 0;
   virtual void report_mismatch(const Mismatch& mismatch) = 0;
   virtual void report_closed(int rank) = 0;
+  virtual void report_broken(const std::string& what) = 0;
   [[noreturn]] virtual void raise(const Task& task) = 0;
   virtual void finished(const Task& task) = 0;
 };
@@ -59,7 +60,7 @@ class Engine {
   Engine(Messenger& messenger, Sleeper& sleeper, Watch& watch);
   ~Engine();
 
-  /// Starts a collective in the order of its lane, or a send or receive at once. `wake_helper`: it is large
+  /// Starts a collective in the order of its lane, or a send or receive at once. Wake: it is large
   /// enough that the engine's thread should begin with it while the caller does something else.
   enum class Helper : uint8_t { Rest, Wake };
   void start(std::shared_ptr<Task> task, Helper helper);
@@ -102,12 +103,12 @@ class Engine {
   Sleeper& sleeper_;
   Watch& watch_;
 
-  std::recursive_mutex turn_;  ///< recursive: a task may end, and cancel its transfers, inside a turn
-  std::atomic<int> wanting_{0};   ///< threads that want the turn
-  std::atomic<int> waiters_{0};   ///< threads inside wait()
-  std::vector<Lane*> busy_;       ///< lanes with something started
+  std::recursive_mutex
+      turn_;  ///< recursive: a task may end, and cancel its transfers, inside a turn
+  std::atomic<int> wanting_{0};  ///< threads that want the turn
+  std::atomic<int> waiters_{0};  ///< threads inside wait()
+  std::vector<Lane*> busy_;      ///< lanes with something started
   std::vector<std::shared_ptr<Task>> loose_;
-  bool failing_ = false;
 
   std::mutex helper_mutex_;
   std::condition_variable_any helper_wakes_;

@@ -1,5 +1,6 @@
 #include "trireme/comm/group_backend.h"
 
+#include <linux/mman.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 
 #include "trireme/comm/program_run.h"
 #include "trireme/comm/shared/collective.h"
+#include "trireme/core/env.h"
 #include "trireme/core/error.h"
 #include "trireme/core/units.h"
 
@@ -19,7 +21,9 @@ using core::OpKind;
 
 /// From here on a started operation is worth waking the engine's thread for.
 constexpr int64_t kHelperBytes = 256 << 10;
-constexpr auto kInternalTimeout = std::chrono::seconds(300);
+constexpr double kInternalTimeoutSeconds = 300;
+constexpr int64_t kPoolBytes = 256
+                               << 20;  // of registered memory that is kept though nobody uses it
 constexpr int64_t kHugePage = 2 << 20;
 
 /// A collective over streams.
@@ -35,8 +39,9 @@ class ProgramTask final : public Task {
   }
   Step step() override {
     if (!run_)
-      run_ = std::make_unique<ProgramRun>(job_, make_program(job_, pick(job_, lane_.size()), lane_.rank, lane_.size()),
-                                          world_.messenger(), lane_, number, fingerprint_);
+      run_ = std::make_unique<ProgramRun>(
+          job_, make_program(job_, pick(job_, lane_.size()), lane_.rank, lane_.size()),
+          world_.messenger(), lane_, number, fingerprint_);
     return run_->step();
   }
   std::vector<int> missing() const override { return run_ ? run_->missing() : std::vector<int>{}; }
@@ -52,7 +57,8 @@ class ProgramTask final : public Task {
 /// A send or a receive.
 class TransferTask final : public Task {
  public:
-  TransferTask(const Job& job, uint64_t op_number, World& world, const Lane& group) : world_(world) {
+  TransferTask(const Job& job, uint64_t op_number, World& world, const Lane& group)
+      : world_(world) {
     info = job.info;
     number = op_number;
     ordered = false;
@@ -64,7 +70,8 @@ class TransferTask final : public Task {
     transfer_.header.info = job.info;
   }
   ~TransferTask() override {
-    if (posted_ && !transfer_.done) world_.engine().locked([&] { world_.messenger().cancel(transfer_); });
+    if (posted_ && !transfer_.done)
+      world_.engine().locked([&] { world_.messenger().cancel(transfer_); });
   }
   Step step() override {
     if (!posted_) {
@@ -87,10 +94,12 @@ class TransferTask final : public Task {
 /// On a group of one there is nobody to talk to: what was asked is a copy, or nothing.
 void run_alone(const Job& job) {
   const OpKind kind = job.info.kind;
-  const int64_t bytes = kind == OpKind::AllToAll || kind == OpKind::Scatter || kind == OpKind::ReduceScatter
-                            ? job.in_begin.back()
-                            : (job.out_begin.empty() ? 0 : job.out_begin.back());
-  if (bytes > 0 && job.in != job.out) std::memmove(job.out, job.in, static_cast<std::size_t>(bytes));
+  const int64_t bytes =
+      kind == OpKind::AllToAll || kind == OpKind::Scatter || kind == OpKind::ReduceScatter
+          ? job.in_begin.back()
+          : (job.out_begin.empty() ? 0 : job.out_begin.back());
+  if (bytes > 0 && job.in != job.out)
+    std::memmove(job.out, job.in, static_cast<std::size_t>(bytes));
 }
 
 uint64_t mix(uint64_t a, uint64_t b) {
@@ -107,7 +116,8 @@ int64_t round_up(int64_t bytes) {
 
 GroupBackend::GroupBackend(std::shared_ptr<World> world, std::unique_ptr<Lane> lane, Mapping memory)
     : world_(std::move(world)), lane_(std::move(lane)) {
-  if (memory.base != nullptr) shared_ = std::make_unique<SharedGroup>(*world_, *lane_, std::move(memory));
+  if (memory.base != nullptr)
+    shared_ = std::make_unique<SharedGroup>(*world_, *lane_, std::move(memory));
   world_->add(*lane_);
 }
 
@@ -133,15 +143,15 @@ std::shared_ptr<Task> GroupBackend::make_task(Job job, uint64_t number) {
   return task;
 }
 
-std::shared_ptr<Pending> GroupBackend::start(const Op& op, const core::OpInfo& info, uint64_t number) {
+std::shared_ptr<Pending> GroupBackend::start(const Op& op, const core::OpInfo& info,
+                                             uint64_t number) {
   Job job = lower(op, info, rank(), size());
-  if (!has_algorithm(info.kind, info.algorithm))
-    throw MisuseError(fmt::format("{} has no algorithm '{}'", to_string(info.kind), to_string(info.algorithm)));
   if (size() == 1) {
     run_alone(job);
     return nullptr;
   }
-  const auto helper = job.bytes >= kHelperBytes || info.kind == OpKind::Send || info.kind == OpKind::Recv || !shared_
+  const auto helper = job.bytes >= kHelperBytes || info.kind == OpKind::Send ||
+                              info.kind == OpKind::Recv || !shared_
                           ? Engine::Helper::Wake
                           : Engine::Helper::Rest;
   auto task = make_task(std::move(job), number);
@@ -162,7 +172,8 @@ std::vector<T> GroupBackend::exchange(const T& mine, uint64_t& number) {
   job.info.set_name("internal");
   job.in = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(&mine));
   job.out = reinterpret_cast<std::byte*>(all.data());
-  for (int rank = 0; rank <= size(); ++rank) job.out_begin.push_back(static_cast<int64_t>(sizeof(T)) * rank);
+  for (int rank = 0; rank <= size(); ++rank)
+    job.out_begin.push_back(static_cast<int64_t>(sizeof(T)) * rank);
   job.bytes = total;
   if (size() == 1) {
     all.front() = mine;
@@ -172,7 +183,9 @@ std::vector<T> GroupBackend::exchange(const T& mine, uint64_t& number) {
   world_->check(*lane_, number, job.info);
   const auto task = make_task(std::move(job), number);
   world_->engine().start(task, Engine::Helper::Rest);
-  world_->engine().wait(*task, kInternalTimeout);
+  world_->engine().wait(
+      *task,
+      core::from_seconds(core::env_double("TRIREME_TIMEOUT_S").value_or(kInternalTimeoutSeconds)));
   return all;
 }
 
@@ -182,12 +195,14 @@ void GroupBackend::agree(const std::string& problem, const std::string& what, ui
   const auto all = exchange(mine, number);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank][0] != '\0')
-      throw CommError(fmt::format("{} on '{}', rank {}: {} could not: {}", what, lane_->name, lane_->rank,
-                                  world_->describe(lane_->members[rank]), all[rank].data()));
+      throw CommError(fmt::format("{} on '{}', rank {}: {} could not: {}", what, lane_->name,
+                                  lane_->rank, world_->describe(lane_->members[rank]),
+                                  all[rank].data()));
   }
 }
 
-std::shared_ptr<Backend> GroupBackend::split(const std::string& name, int color, int key, uint64_t& number) {
+std::shared_ptr<Backend> GroupBackend::split(const std::string& name, int color, int key,
+                                             uint64_t& number) {
   const uint64_t place = number;
   const auto all = exchange(std::array{color, key}, number);
   std::vector<int> ranks;
@@ -200,7 +215,8 @@ std::shared_ptr<Backend> GroupBackend::split(const std::string& name, int color,
   std::vector<int> members;
   for (int rank : ranks) members.push_back(lane_->members[static_cast<std::size_t>(rank)]);
   const int mine = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
-  auto lane = std::make_unique<Lane>(mix(mix(lane_->id, place), static_cast<uint64_t>(color)), name, members, mine);
+  auto lane = std::make_unique<Lane>(mix(mix(lane_->id, place), static_cast<uint64_t>(color)), name,
+                                     members, mine);
   Mapping memory;
   std::string problem;
   if (shared_ && members.size() > 1) {
@@ -222,18 +238,32 @@ uint64_t GroupBackend::free_here() const {
 }
 
 /// The smallest of those that every rank has let go of, and that fits.
-GroupBackend::Allocation* GroupBackend::reuse(const std::vector<int64_t>& wanted, uint64_t free_everywhere) {
+GroupBackend::Allocation* GroupBackend::reuse(const std::vector<int64_t>& wanted,
+                                              uint64_t free_everywhere) {
   Allocation* best = nullptr;
   for (std::size_t i = 0; i < std::min<std::size_t>(allocations_.size(), 64); ++i) {
     Allocation& old = allocations_[i];
     bool fits = (free_everywhere >> i & 1) != 0;
-    for (std::size_t rank = 0; fits && rank < wanted.size(); ++rank) fits = old.begin[rank + 1] - old.begin[rank] >= wanted[rank];
+    for (std::size_t rank = 0; fits && rank < wanted.size(); ++rank)
+      fits = old.begin[rank + 1] - old.begin[rank] >= wanted[rank];
     if (fits && (best == nullptr || old.begin.back() < best->begin.back())) best = &old;
   }
   // Not for a crumb of something huge: that memory would never come back for what it was made for.
   int64_t total = 0;
   for (int64_t bytes : wanted) total += bytes;
   return best != nullptr && best->begin.back() <= 4 * total + (1 << 20) ? best : nullptr;
+}
+
+/// Gives back what nobody uses, beyond a pool. All ranks know the same of it, and do the same.
+void GroupBackend::trim(uint64_t free_everywhere) {
+  int64_t pooled = 0;
+  for (std::size_t i = std::min<std::size_t>(allocations_.size(), 64); i-- > 0;) {
+    if ((free_everywhere >> i & 1) == 0) continue;
+    pooled += allocations_[i].begin.back();
+    if (pooled <= kPoolBytes) continue;
+    world_->engine().locked([&] { world_->segments()->remove(allocations_[i].id); });
+    allocations_.erase(allocations_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
 }
 
 std::shared_ptr<std::byte> GroupBackend::allocate(int64_t bytes, uint64_t& number) {
@@ -252,12 +282,15 @@ std::shared_ptr<std::byte> GroupBackend::allocate(int64_t bytes, uint64_t& numbe
   }
   Allocation* allocation = reuse(wanted, free_everywhere);
   if (allocation == nullptr) {
+    trim(free_everywhere);
     Allocation fresh;
+    fresh.id = id;
     fresh.begin.push_back(0);
     for (int64_t part : wanted) fresh.begin.push_back(fresh.begin.back() + part);
     std::string problem;
     try {
-      fresh.mapping = world_->segments()->make(id, static_cast<std::size_t>(fresh.begin.back()), lane_->members);
+      fresh.mapping = world_->segments()->make(id, static_cast<std::size_t>(fresh.begin.back()),
+                                               lane_->members);
     } catch (const std::exception& error) {
       problem = error.what();
     }
@@ -268,9 +301,7 @@ std::shared_ptr<std::byte> GroupBackend::allocate(int64_t bytes, uint64_t& numbe
   std::byte* mine = allocation->mapping.base + allocation->begin[static_cast<std::size_t>(rank())];
   // First touch by its owner, now rather than in the first step; then as large pages, if we may.
   std::memset(mine, 0, static_cast<std::size_t>(wanted[static_cast<std::size_t>(rank())]));
-#ifdef MADV_COLLAPSE
   if (bytes >= kHugePage) ::madvise(mine, static_cast<std::size_t>(bytes), MADV_COLLAPSE);
-#endif
   // Each use has an owner of its own, so that its end can be seen.
   std::shared_ptr<std::byte> user(mine, [keep = allocation->mapping.keep](std::byte*) {});
   allocation->user = user;

@@ -22,16 +22,19 @@ class GroupBackend final : public Backend {
   int rank() const override { return lane_->rank; }
   int size() const override { return lane_->size(); }
   std::shared_ptr<Pending> start(const Op& op, const core::OpInfo& info, uint64_t number) override;
-  std::shared_ptr<Backend> split(const std::string& name, int color, int key, uint64_t& number) override;
+  std::shared_ptr<Backend> split(const std::string& name, int color, int key,
+                                 uint64_t& number) override;
   std::shared_ptr<std::byte> allocate(int64_t bytes, uint64_t& number) override;
   void step() override;
   void abort(const std::string& why) noexcept override;
   void check(const core::OpInfo& info, uint64_t number) override;
   Traffic traffic() const override;
+  std::string kind() const override { return world_->kind(); }
 
  private:
   /// Memory that was handed out, and may be again when every rank has let go of it.
   struct Allocation {
+    uint64_t id = 0;
     Mapping mapping;
     std::vector<int64_t> begin;  ///< of each rank's part, and the end
     std::weak_ptr<std::byte> user;
@@ -44,6 +47,7 @@ class GroupBackend final : public Backend {
   /// Throws on all ranks the first sentence that one of them passed; empty: all is well.
   void agree(const std::string& problem, const std::string& what, uint64_t& number);
   Allocation* reuse(const std::vector<int64_t>& wanted, uint64_t free_everywhere);
+  void trim(uint64_t free_everywhere);
   uint64_t free_here() const;
 
   std::shared_ptr<World> world_;

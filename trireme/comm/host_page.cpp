@@ -38,11 +38,13 @@ Cause HostPage::cause() const {
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds most) {
   const timespec limit{most.count() / 1'000'000'000, most.count() % 1'000'000'000};
-  ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, expected, &limit, nullptr, 0);
+  ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, expected, &limit, nullptr,
+            0);
 }
 
 void futex_wake_all(std::atomic<uint32_t>& word) {
-  ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr,
+            0);
 }
 
 void ring(Seat& seat) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "trireme/core/op_info.h"
 
@@ -36,6 +37,10 @@ struct Kernels {
   /// Copies past the cache, and makes the bytes visible (sfence) before it returns.
   void (*copy_streaming)(void* to, const void* from, int64_t bytes);
 };
+
+/// Those that this CPU can run, the best last. CMake picks the file that knows the CPU:
+/// kernels_x86.cpp or kernels_plain.cpp.
+std::vector<const Kernels*> runnable_kernels();
 
 /// The best kernels for this CPU, or those that TRIREME_CPU=base|avx2|avx512 asks for. Throws
 /// ConfigError where the CPU cannot run them.

@@ -20,7 +20,10 @@ bool matches(const MessageHeader& a, const MessageHeader& b) {
 }  // namespace
 
 Messenger::Messenger(Streams& streams, int rank, int size, Lookup lookup)
-    : streams_(streams), rank_(rank), peers_(static_cast<std::size_t>(size)), lookup_(std::move(lookup)) {}
+    : streams_(streams),
+      rank_(rank),
+      peers_(static_cast<std::size_t>(size)),
+      lookup_(std::move(lookup)) {}
 
 void Messenger::send(Transfer& transfer) {
   peers_[static_cast<std::size_t>(transfer.peer)].sends.push_back(&transfer);
@@ -93,7 +96,8 @@ bool Messenger::step_sends(int rank, Peer& peer) {
     if (transfer.moved < total) continue;
     traffic.sent_bytes += static_cast<int64_t>(transfer.header.bytes);
     ++traffic.messages;
-    if (is_collective(transfer.header.key)) traffic.saw_step(static_cast<int>(transfer.header.step));
+    if (is_collective(transfer.header.key))
+      traffic.saw_step(static_cast<int>(transfer.header.step));
     transfer.done = true;
     --active_;
     peer.sends.pop_front();
@@ -145,8 +149,9 @@ bool Messenger::step_receives(int rank, Peer& peer) {
 
 /// Finds where the message goes. False: its memory is not free yet; leave it in the stream.
 bool Messenger::begin_payload(int rank, Peer& peer) {
-  const auto posted = std::find_if(peer.receives.begin(), peer.receives.end(),
-                                   [&](const Transfer* t) { return matches(t->header, peer.header); });
+  const auto posted =
+      std::find_if(peer.receives.begin(), peer.receives.end(),
+                   [&](const Transfer* t) { return matches(t->header, peer.header); });
   if (posted != peer.receives.end()) {
     if (!agree(rank, **posted, peer.header)) return true;
     if (!(*posted)->ready) return false;
@@ -166,11 +171,17 @@ bool Messenger::begin_payload(int rank, Peer& peer) {
 
 bool Messenger::agree(int rank, const Transfer& transfer, const MessageHeader& header) {
   const core::OpInfo &mine = transfer.header.info, &theirs = header.info;
-  const bool same = is_collective(header.key)
-                        ? transfer.header.fingerprint == header.fingerprint
-                        : mine.dtype == theirs.dtype && mine.ndim == theirs.ndim && mine.dims == theirs.dims;
-  if (same && transfer.header.bytes == header.bytes) return true;
+  const bool same =
+      is_collective(header.key)
+          ? transfer.header.fingerprint == header.fingerprint
+          : mine.dtype == theirs.dtype && mine.ndim == theirs.ndim && mine.dims == theirs.dims;
+  if (same && transfer.header.bytes == header.bytes && transfer.header.total == header.total)
+    return true;
   mismatch_ = Mismatch{rank, mine, theirs};
+  if (same) {
+    mismatch_->expected_bytes = transfer.header.total;
+    mismatch_->sent_bytes = header.total;
+  }
   return false;
 }
 

@@ -15,7 +15,7 @@ namespace trireme::comm {
 
 /// What precedes every message in a stream.
 ///
-///   | magic step | group | key | fingerprint | bytes | OpInfo | payload ...
+///   | magic step | group | key | fingerprint | bytes | total | OpInfo | payload ...
 struct MessageHeader {
   static constexpr uint32_t kMagic = 0x33525254;
   uint32_t magic = kMagic;
@@ -24,6 +24,7 @@ struct MessageHeader {
   uint64_t key = 0;
   uint64_t fingerprint = 0;
   uint64_t bytes = 0;
+  uint64_t total = 0;  ///< of all the messages between these two that belong together
   core::OpInfo info;
 };
 
@@ -32,8 +33,12 @@ struct MessageHeader {
 constexpr uint64_t collective_key(uint64_t number, int label) {
   return uint64_t{1} << 63 | number << 24 | static_cast<uint64_t>(label);
 }
-constexpr bool is_collective(uint64_t key) { return key >> 63 != 0; }
-constexpr uint64_t number_of(uint64_t key) { return (key & ~(uint64_t{1} << 63)) >> 24; }
+constexpr bool is_collective(uint64_t key) {
+  return key >> 63 != 0;
+}
+constexpr uint64_t number_of(uint64_t key) {
+  return (key & ~(uint64_t{1} << 63)) >> 24;
+}
 
 /// A transfer that somebody waits for. Owned by the task that posts it; its address is its name.
 struct Transfer {
@@ -50,6 +55,8 @@ struct Transfer {
 struct Mismatch {
   int peer = 0;
   core::OpInfo mine, theirs;
+  uint64_t expected_bytes = 0,
+           sent_bytes = 0;  ///< where the operation is the same and its size not
 };
 
 /// Messages over streams: they match in order per (peer, group, key), and one that comes before

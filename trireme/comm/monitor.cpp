@@ -34,13 +34,16 @@ net::Fd open_pidfd(int64_t pid) {
 bool same_user(int socket) {
   ucred peer{};
   socklen_t length = sizeof peer;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == ::geteuid();
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+         peer.uid == ::geteuid();
 }
 
 }  // namespace
 
-Monitor::Monitor(Options options) : options_(std::move(options)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+Monitor::Monitor(Options options)
+    : options_(std::move(options)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   thread_ = std::jthread([this](std::stop_token stop) { run(stop); });
+  if (options_.listener) server_ = std::jthread([this](std::stop_token stop) { serve(stop); });
 }
 
 Monitor::~Monitor() {
@@ -58,15 +61,16 @@ void Monitor::start(World& world) {
   for (int rank = 0; rank < world.size(); ++rank) {
     if (rank == world.rank() || !world.here(rank)) continue;
     Peer peer{rank, open_pidfd(world.member(rank).pid), 0, nanoseconds(0), false};
-    // Somebody else may have its number by now.
-    if (process_born(world.member(rank).pid) != born_[static_cast<std::size_t>(rank)]) peer.pidfd.reset();
+    // Somebody else may have its number by now. Where there is no pidfd for another reason (an old
+    // kernel, no descriptors left) the heartbeat must do.
+    peer.gone = process_born(world.member(rank).pid) != born_[static_cast<std::size_t>(rank)];
     peers.push_back(std::move(peer));
   }
   const std::lock_guard lock(mutex_);
   world_ = &world;
   peers_ = std::move(peers);
   for (Peer& peer : peers_) {
-    if (!peer.pidfd) on_peer_exit(peer);
+    if (peer.gone) on_peer_exit(peer);
   }
   told_left_.assign(static_cast<std::size_t>(world.size()), false);
   wake();
@@ -81,6 +85,11 @@ void Monitor::leave() {
   if (!thread_.joinable()) return;
   thread_.request_stop();
   wake();
+  if (server_.joinable()) {
+    server_.request_stop();
+    ::shutdown(options_.listener.get(), SHUT_RDWR);  // wakes it
+    server_.join();
+  }
   thread_.join();
   // The thread is gone: what it owned is ours now.
   if (world_ != nullptr) tell_what_changed();
@@ -91,12 +100,14 @@ void Monitor::leave() {
 void Monitor::run(std::stop_token stop) {
   auto last = net::Clock::now();
   while (!stop.stop_requested()) {
-    std::vector<pollfd> watched = {{wake_.get(), POLLIN, 0}, {options_.listener.get(), POLLIN, 0}};
+    std::vector<pollfd> watched = {{wake_.get(), POLLIN, 0}};
     nanoseconds most = kTick;
     {
       const std::lock_guard lock(mutex_);
-      for (const Peer& peer : peers_) watched.push_back({peer.gone ? -1 : peer.pidfd.get(), POLLIN, 0});
-      for (const Link& link : links_) watched.push_back({link.open ? link.socket.fd() : -1, POLLIN, 0});
+      for (const Peer& peer : peers_)
+        watched.push_back({peer.gone ? -1 : peer.pidfd.get(), POLLIN, 0});
+      for (const Link& link : links_)
+        watched.push_back({link.open ? link.socket.fd() : -1, POLLIN, 0});
       if (!links_.empty()) most = kLinkedTick;
     }
     ::poll(watched.data(), watched.size(), static_cast<int>(most / milliseconds(1)));
@@ -104,14 +115,13 @@ void Monitor::run(std::stop_token stop) {
       uint64_t count = 0;
       [[maybe_unused]] const auto got = ::read(wake_.get(), &count, sizeof count);
     }
-    if (watched[1].revents != 0) on_segment_request();
     const auto now = net::Clock::now();
     const nanoseconds elapsed = std::min<nanoseconds>(now - last, 2 * kTick);
     last = now;
     const std::lock_guard lock(mutex_);
     if (world_ == nullptr) continue;
     // Links first: a host that fell over may have said why just before.
-    std::size_t at = 2;
+    std::size_t at = 1;
     const std::size_t first_link = at + peers_.size();
     for (std::size_t i = 0; i < links_.size() && first_link + i < watched.size(); ++i) {
       if (watched[first_link + i].revents != 0 && links_[i].open) on_news(links_[i]);
@@ -124,14 +134,20 @@ void Monitor::run(std::stop_token stop) {
   }
 }
 
-void Monitor::on_segment_request() {
-  try {
-    const auto deadline = net::Clock::now() + kServeTime;
-    net::Socket peer = net::accept_from(options_.listener.get(), deadline);
-    if (!same_user(peer.fd())) return;
-    net::prove_as_server(peer, options_.secret, options_.identity, deadline);
-    shelf_.serve(peer, deadline);
-  } catch (const std::exception&) {  // whoever it was gets no segment, and says so itself
+void Monitor::serve(std::stop_token stop) {
+  while (!stop.stop_requested()) {
+    if (net::wait_ready(options_.listener.get(), POLLIN, net::Clock::now() + kServeTime) !=
+        net::Readiness::Ready)
+      continue;
+    if (stop.stop_requested()) return;
+    try {
+      const auto deadline = net::Clock::now() + kServeTime;
+      net::Socket peer = net::accept_from(options_.listener.get(), deadline);
+      if (!same_user(peer.fd())) continue;
+      net::prove_as_server(peer, options_.secret, options_.identity, deadline);
+      shelf_.serve(peer, deadline);
+    } catch (const std::exception&) {  // whoever it was gets no segment, and says so itself
+    }
   }
 }
 
@@ -159,16 +175,18 @@ void Monitor::beat(nanoseconds elapsed) {
     const bool moved = std::exchange(peer.heartbeat, now) != now;
     peer.silent = moved || !present || peer.gone ? nanoseconds(0) : peer.silent + elapsed;
     if (peer.silent > options_.heartbeat && !world_->failed())
-      world_->fail({CauseKind::Hung, peer.rank,
-                    fmt::format("{} hangs: it is there, but gave no sign of life for {}", world_->describe(peer.rank),
-                                core::format_duration(options_.heartbeat))});
+      world_->fail(
+          {CauseKind::Hung, peer.rank,
+           fmt::format("{} hangs: it is there, but gave no sign of life for {}",
+                       world_->describe(peer.rank), core::format_duration(options_.heartbeat))});
   }
   for (Link& link : links_) {
     link.silent = link.open ? link.silent + elapsed : nanoseconds(0);
     if (link.silent > options_.heartbeat && !world_->failed())
-      world_->fail({CauseKind::Hung, link.rank,
-                    fmt::format("{} hangs, or its host does: no sign of life for {}", world_->describe(link.rank),
-                                core::format_duration(options_.heartbeat))});
+      world_->fail(
+          {CauseKind::Hung, link.rank,
+           fmt::format("{} hangs, or its host does: no sign of life for {}",
+                       world_->describe(link.rank), core::format_duration(options_.heartbeat))});
   }
   tell(News{});
 }
@@ -221,8 +239,9 @@ void Monitor::on_news(Link& link) {
 void Monitor::on_link_lost(Link& link) {
   link.open = false;
   if (world_->seat(link.rank).state.load() == static_cast<uint32_t>(SeatState::Left)) return;
-  world_->fail({CauseKind::Died, link.rank,
-                fmt::format("{} died, or its host or the network to it did", world_->describe(link.rank))});
+  world_->fail(
+      {CauseKind::Died, link.rank,
+       fmt::format("{} died, or its host or the network to it did", world_->describe(link.rank))});
 }
 
 }  // namespace trireme::comm

@@ -39,16 +39,16 @@ class Shelf {
 net::Fd fetch_segment(const std::string& name, uint64_t id, const net::Secret& secret,
                       const net::Identity& me, net::Deadline deadline);
 
-/// Watches over one rank's world, on one thread: sees peers of this host die (pidfd) or hang
-/// (heartbeat), carries news between hosts (a connection between their first ranks), and hands out
-/// segments. Whoever sees a failure first writes it on the host's page.
+/// Watches over one rank's world, on a thread of its own: sees peers of this host die (pidfd) or
+/// hang (heartbeat), and carries news between hosts (a connection between their first ranks).
+/// Whoever sees a failure first writes it on the host's page. A second thread hands out segments.
 class Monitor {
  public:
   struct Options {
     net::Secret secret;
     net::Identity identity;
-    net::Fd listener = {};                    ///< unix socket for segments; none: nothing to hand out
-    std::chrono::nanoseconds heartbeat{};     ///< silence after which a peer counts as hung
+    net::Fd listener = {};                 ///< unix socket for segments; none: nothing to hand out
+    std::chrono::nanoseconds heartbeat{};  ///< silence after which a peer counts as hung
   };
   explicit Monitor(Options options);
   ~Monitor();
@@ -93,8 +93,8 @@ class Monitor {
   };
 
   void run(std::stop_token stop);
+  void serve(std::stop_token stop);
   void wake();
-  void on_segment_request();
   void on_peer_exit(Peer& peer);
   void on_news(Link& link);
   void on_link_lost(Link& link);
@@ -115,6 +115,7 @@ class Monitor {
   bool told_failure_ = false;
   std::chrono::nanoseconds since_beat_{0};
   std::jthread thread_;
+  std::jthread server_;  ///< of segments: a peer that says nothing must not hold up the watch
 };
 
 }  // namespace trireme::comm

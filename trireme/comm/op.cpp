@@ -3,6 +3,8 @@
 #include <numeric>
 #include <sstream>
 
+#include "trireme/comm/program.h"
+
 namespace trireme::comm {
 
 namespace {
@@ -51,7 +53,8 @@ void check_reduces(const Who& who, const at::Tensor& t) {
 }
 
 void check_rank(const Who& who, int rank, const char* name) {
-  TORCH_CHECK(rank >= 0 && rank < who.size, who, name, " ", rank, " is not a rank of this group of ", who.size);
+  TORCH_CHECK(rank >= 0 && rank < who.size, who, name, " ", rank,
+              " is not a rank of this group of ", who.size);
 }
 
 /// Rows of a part must add up to those of the whole; where none are given they must divide.
@@ -63,8 +66,8 @@ Rows full_rows(const Who& who, const Rows& rows, const at::Tensor& whole, const 
                 " ranks cannot share evenly; say how many each has with `rows`");
     return Rows(static_cast<std::size_t>(who.size), total / who.size);
   }
-  TORCH_CHECK(static_cast<int>(rows.size()) == who.size, who, "rows has ", rows.size(), " entries for ",
-              who.size, " ranks");
+  TORCH_CHECK(static_cast<int>(rows.size()) == who.size, who, "rows has ", rows.size(),
+              " entries for ", who.size, " ranks");
   for (int64_t count : rows) TORCH_CHECK(count >= 0, who, "a rank cannot have ", count, " rows");
   const int64_t sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   TORCH_CHECK(sum == total, who, "rows add up to ", sum, ", but ", name, " has ", total);
@@ -72,15 +75,17 @@ Rows full_rows(const Who& who, const Rows& rows, const at::Tensor& whole, const 
 }
 
 /// `part` must be `rows` rows of `whole`'s shape and dtype.
-void check_part(const Who& who, const at::Tensor& part, const char* part_name, const at::Tensor& whole,
-                const char* whole_name, int64_t rows) {
+void check_part(const Who& who, const at::Tensor& part, const char* part_name,
+                const at::Tensor& whole, const char* whole_name, int64_t rows) {
   TORCH_CHECK(part.scalar_type() == whole.scalar_type(), who, part_name, " is ", part.scalar_type(),
               " but ", whole_name, " is ", whole.scalar_type());
-  TORCH_CHECK(part.device() == whole.device(), who, part_name, " is on ", part.device(), " but ", whole_name,
-              " is on ", whole.device());
-  const int64_t per_row = whole.size(0) > 0 ? whole.numel() / whole.size(0) : (part.dim() > 0 && part.size(0) > 0 ? 0 : 0);
-  TORCH_CHECK(whole.size(0) == 0 ? part.numel() == 0 : part.numel() == rows * per_row, who, part_name, " of shape ",
-              part.sizes(), " is not this rank's ", rows, " rows of ", whole_name, ", which is ", whole.sizes());
+  TORCH_CHECK(part.device() == whole.device(), who, part_name, " is on ", part.device(), " but ",
+              whole_name, " is on ", whole.device());
+  const int64_t per_row = whole.size(0) > 0 ? whole.numel() / whole.size(0)
+                                            : (part.dim() > 0 && part.size(0) > 0 ? 0 : 0);
+  TORCH_CHECK(whole.size(0) == 0 ? part.numel() == 0 : part.numel() == rows * per_row, who,
+              part_name, " of shape ", part.sizes(), " is not this rank's ", rows, " rows of ",
+              whole_name, ", which is ", whole.sizes());
 }
 
 OpInfo make_info(OpKind kind, const at::Tensor& shape_of) {
@@ -97,10 +102,16 @@ void forget_rows(OpInfo& info) {
   if (info.ndim > 0) info.dims[0] = -1;
 }
 
-OpInfo with_root(OpInfo info, int root, ReduceOp reduce = ReduceOp::Sum, Algorithm algorithm = Algorithm::Auto) {
+OpInfo with_root(OpInfo info, int root, ReduceOp reduce = ReduceOp::Sum,
+                 Algorithm algorithm = Algorithm::Auto) {
   info.root = static_cast<int16_t>(root);
   info.reduce = reduce;
   info.algorithm = algorithm;
+  return info;
+}
+
+OpInfo with_rows(OpInfo info, const Rows& rows) {
+  info.set_rows(rows);
   return info;
 }
 
@@ -113,10 +124,13 @@ OpInfo describe_rooted(const Who& who, const T& op, const at::Tensor& part, cons
   TORCH_CHECK(part.dim() > 0, who, part_name, " has no dim 0; pass .unsqueeze(0)");
   OpInfo info = with_root(make_info(who.kind, part), op.root);
   if (!op.rows.empty()) {
-    TORCH_CHECK(static_cast<int>(op.rows.size()) == who.size, who, "rows has ", op.rows.size(), " entries for ", who.size, " ranks");
-    TORCH_CHECK(op.rows[static_cast<std::size_t>(who.rank)] == part.size(0), who, part_name, " has ", part.size(0),
-                " rows, but `rows` says ", op.rows[static_cast<std::size_t>(who.rank)]);
+    TORCH_CHECK(static_cast<int>(op.rows.size()) == who.size, who, "rows has ", op.rows.size(),
+                " entries for ", who.size, " ranks");
+    TORCH_CHECK(op.rows[static_cast<std::size_t>(who.rank)] == part.size(0), who, part_name,
+                " has ", part.size(0), " rows, but `rows` says ",
+                op.rows[static_cast<std::size_t>(who.rank)]);
     forget_rows(info);
+    info = with_rows(info, op.rows);
   }
   if (who.rank == op.root) {
     check_tensor(who, whole, whole_name);
@@ -146,9 +160,7 @@ std::byte* data(const at::Tensor& t) {
   return t.defined() ? static_cast<std::byte*>(t.data_ptr()) : nullptr;
 }
 
-}  // namespace
-
-core::OpInfo describe(const Op& op, int rank, int size) {
+OpInfo describe_kind(const Op& op, int rank, int size) {
   const auto who = [&](OpKind kind) { return Who{kind, rank, size}; };
   return std::visit(
       Overloaded{
@@ -177,7 +189,8 @@ core::OpInfo describe(const Op& op, int rank, int size) {
             check_tensor(me, o.in, "in");
             const Rows rows = full_rows(me, o.rows, o.out, "out");
             check_part(me, o.in, "in", o.out, "out", rows[static_cast<std::size_t>(rank)]);
-            return with_root(make_info(me.kind, o.out), -1, ReduceOp::Sum, o.algorithm);
+            return with_rows(with_root(make_info(me.kind, o.out), -1, ReduceOp::Sum, o.algorithm),
+                             o.rows);
           },
           [&](const ReduceScatter& o) {
             const Who me = who(OpKind::ReduceScatter);
@@ -186,7 +199,7 @@ core::OpInfo describe(const Op& op, int rank, int size) {
             check_reduces(me, o.in);
             const Rows rows = full_rows(me, o.rows, o.in, "in");
             check_part(me, o.out, "out", o.in, "in", rows[static_cast<std::size_t>(rank)]);
-            return with_root(make_info(me.kind, o.in), -1, o.op, o.algorithm);
+            return with_rows(with_root(make_info(me.kind, o.in), -1, o.op, o.algorithm), o.rows);
           },
           [&](const AllToAll& o) {
             const Who me = who(OpKind::AllToAll);
@@ -194,14 +207,20 @@ core::OpInfo describe(const Op& op, int rank, int size) {
             check_tensor(me, o.in, "in");
             full_rows(me, o.out_rows, o.out, "out");
             full_rows(me, o.in_rows, o.in, "in");
-            TORCH_CHECK(o.out.scalar_type() == o.in.scalar_type(), me, "out is ", o.out.scalar_type(), " but in is ", o.in.scalar_type());
-            TORCH_CHECK(row_bytes(o.out) == row_bytes(o.in), me, "a row of out, ", o.out.sizes(), ", is not a row of in, ", o.in.sizes());
+            TORCH_CHECK(o.out.scalar_type() == o.in.scalar_type(), me, "out is ",
+                        o.out.scalar_type(), " but in is ", o.in.scalar_type());
+            TORCH_CHECK(row_bytes(o.out) == row_bytes(o.in), me, "a row of out, ", o.out.sizes(),
+                        ", is not a row of in, ", o.in.sizes());
             OpInfo info = make_info(me.kind, o.in);
             forget_rows(info);
             return info;
           },
-          [&](const Gather& o) { return describe_rooted(who(OpKind::Gather), o, o.in, "in", o.out, "out"); },
-          [&](const Scatter& o) { return describe_rooted(who(OpKind::Scatter), o, o.out, "out", o.in, "in"); },
+          [&](const Gather& o) {
+            return describe_rooted(who(OpKind::Gather), o, o.in, "in", o.out, "out");
+          },
+          [&](const Scatter& o) {
+            return describe_rooted(who(OpKind::Scatter), o, o.out, "out", o.in, "in");
+          },
           [&](const Send& o) {
             const Who me = who(OpKind::Send);
             check_tensor(me, o.data, "data");
@@ -230,6 +249,15 @@ core::OpInfo describe(const Op& op, int rank, int size) {
       op);
 }
 
+}  // namespace
+
+core::OpInfo describe(const Op& op, int rank, int size) {
+  const OpInfo info = describe_kind(op, rank, size);
+  TORCH_CHECK(has_algorithm(info.kind, info.algorithm), Who{info.kind, rank, size},
+              "there is no algorithm '", core::to_string(info.algorithm), "' for it");
+  return info;
+}
+
 Job lower(const Op& op, const core::OpInfo& info, int rank, int size) {
   Job job{.info = info};
   const auto whole = [&](const at::Tensor& t) {
@@ -240,41 +268,42 @@ Job lower(const Op& op, const core::OpInfo& info, int rank, int size) {
     job.out = data(out);
     job.in = data(in);
   };
-  std::visit(Overloaded{
-                 [&](const AllReduce& o) { whole(o.data); },
-                 [&](const Broadcast& o) { whole(o.data); },
-                 [&](const Reduce& o) { whole(o.data); },
-                 [&](const Send& o) { whole(o.data); },
-                 [&](const Recv& o) { whole(o.data); },
-                 [&](const AllGather& o) {
-                   cut(o.out, o.in);
-                   job.out_begin = begins(even_rows(o.rows, o.out.size(0), size), row_bytes(o.out));
-                   job.bytes = job.out_begin.back();
-                 },
-                 [&](const ReduceScatter& o) {
-                   cut(o.out, o.in);
-                   job.in_begin = begins(even_rows(o.rows, o.in.size(0), size), row_bytes(o.in));
-                   job.bytes = job.in_begin.back();
-                 },
-                 [&](const AllToAll& o) {
-                   cut(o.out, o.in);
-                   job.in_begin = begins(even_rows(o.in_rows, o.in.size(0), size), row_bytes(o.in));
-                   job.out_begin = begins(even_rows(o.out_rows, o.out.size(0), size), row_bytes(o.out));
-                   job.bytes = job.in_begin.back();
-                 },
-                 [&](const Gather& o) {
-                   cut(o.out, o.in);
-                   job.out_begin = begins(even_rows(o.rows, o.in.size(0) * size, size), row_bytes(o.in));
-                   job.bytes = job.out_begin.back();
-                 },
-                 [&](const Scatter& o) {
-                   cut(o.out, o.in);
-                   job.in_begin = begins(even_rows(o.rows, o.out.size(0) * size, size), row_bytes(o.out));
-                   job.bytes = job.in_begin.back();
-                 },
-                 [](const Barrier&) {},
-             },
-             op);
+  std::visit(
+      Overloaded{
+          [&](const AllReduce& o) { whole(o.data); },
+          [&](const Broadcast& o) { whole(o.data); },
+          [&](const Reduce& o) { whole(o.data); },
+          [&](const Send& o) { whole(o.data); },
+          [&](const Recv& o) { whole(o.data); },
+          [&](const AllGather& o) {
+            cut(o.out, o.in);
+            job.out_begin = begins(even_rows(o.rows, o.out.size(0), size), row_bytes(o.out));
+            job.bytes = job.out_begin.back();
+          },
+          [&](const ReduceScatter& o) {
+            cut(o.out, o.in);
+            job.in_begin = begins(even_rows(o.rows, o.in.size(0), size), row_bytes(o.in));
+            job.bytes = job.in_begin.back();
+          },
+          [&](const AllToAll& o) {
+            cut(o.out, o.in);
+            job.in_begin = begins(even_rows(o.in_rows, o.in.size(0), size), row_bytes(o.in));
+            job.out_begin = begins(even_rows(o.out_rows, o.out.size(0), size), row_bytes(o.out));
+            job.bytes = job.in_begin.back();
+          },
+          [&](const Gather& o) {
+            cut(o.out, o.in);
+            job.out_begin = begins(even_rows(o.rows, o.in.size(0) * size, size), row_bytes(o.in));
+            job.bytes = job.out_begin.back();
+          },
+          [&](const Scatter& o) {
+            cut(o.out, o.in);
+            job.in_begin = begins(even_rows(o.rows, o.out.size(0) * size, size), row_bytes(o.out));
+            job.bytes = job.in_begin.back();
+          },
+          [](const Barrier&) {},
+      },
+      op);
   (void)rank;
   return job;
 }

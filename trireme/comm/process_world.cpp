@@ -24,7 +24,8 @@ ProcessWorld::ProcessWorld(const Bootstrap& given) : bootstrap(given) {
       .secret = bootstrap.secret,
       .identity = bootstrap.as("segments"),
       .listener = net::listen_unix_abstract(entry.segments),
-      .heartbeat = core::from_seconds(core::env_double("TRIREME_HEARTBEAT_S").value_or(kHeartbeatSeconds))});
+      .heartbeat =
+          core::from_seconds(core::env_double("TRIREME_HEARTBEAT_S").value_or(kHeartbeatSeconds))});
 }
 
 std::shared_ptr<ShmSegments> ProcessWorld::make_segments(const std::vector<Entry>& entries) {
@@ -35,7 +36,8 @@ std::shared_ptr<ShmSegments> ProcessWorld::make_segments(const std::vector<Entry
     born.push_back(other.born);
   }
   monitor->expect(std::move(born));
-  return std::make_shared<ShmSegments>(*monitor, bootstrap.secret, bootstrap.as("rank"), std::move(sockets));
+  return std::make_shared<ShmSegments>(*monitor, bootstrap.secret, bootstrap.as("rank"),
+                                       std::move(sockets));
 }
 
 }  // namespace trireme::comm

@@ -28,15 +28,25 @@ struct Part {
     const Range elems = slice(job.bytes / item, size, of);
     return {elems.begin * item, elems.end * item};
   }
-  Range in_part(int of) const { return {job.in_begin[static_cast<std::size_t>(of)], job.in_begin[static_cast<std::size_t>(of) + 1]}; }
-  Range out_part(int of) const { return {job.out_begin[static_cast<std::size_t>(of)], job.out_begin[static_cast<std::size_t>(of) + 1]}; }
+  Range in_part(int of) const {
+    return {job.in_begin[static_cast<std::size_t>(of)],
+            job.in_begin[static_cast<std::size_t>(of) + 1]};
+  }
+  Range out_part(int of) const {
+    return {job.out_begin[static_cast<std::size_t>(of)],
+            job.out_begin[static_cast<std::size_t>(of) + 1]};
+  }
   bool mean() const { return job.info.reduce == core::ReduceOp::Mean; }
   int next() const { return (rank + 1) % size; }
   int previous() const { return (rank + size - 1) % size; }
 };
 
-Place in(Range range) { return {Memory::In, range.begin, range.size()}; }
-Place out(Range range) { return {Memory::Out, range.begin, range.size()}; }
+Place in(Range range) {
+  return {Memory::In, range.begin, range.size()};
+}
+Place out(Range range) {
+  return {Memory::Out, range.begin, range.size()};
+}
 
 /// Everyone sends everything to everyone, and reduces for itself: one step.
 Program one_shot(const Part& me) {
@@ -59,18 +69,20 @@ Program one_shot(const Part& me) {
   return program;
 }
 
-/// Rank r reduces `mine`, its slice, in the order of ranks; the others send it theirs. By chunks, so
-/// that reducing, sending and receiving overlap. Returns the index of each chunk's reduction.
+/// Rank r reduces `mine`, its slice, in the order of ranks; the others send it theirs. By chunks,
+/// so that reducing, sending and receiving overlap. Returns the index of each chunk's reduction.
 std::vector<int> reduce_own(Program& program, const Part& me, Range mine, Place::Memory result,
                             int64_t result_begin) {
   const int64_t slots = (me.size - 1) * kChunkBytes;
   const int64_t scratch = program.scratch_bytes;
-  program.scratch_bytes += std::min<int64_t>(kChunksInFlight, (mine.size() + kChunkBytes - 1) / kChunkBytes) * slots;
+  program.scratch_bytes +=
+      std::min<int64_t>(kChunksInFlight, (mine.size() + kChunkBytes - 1) / kChunkBytes) * slots;
   std::vector<int> reductions;
   for (int chunk = 0; chunk * kChunkBytes < mine.size(); ++chunk) {
     const int64_t begin = mine.begin + chunk * kChunkBytes;
     const Range range{begin, std::min(begin + kChunkBytes, mine.end)};
-    Action reduce{.kind = Kind::Reduce, .place = {result, range.begin - mine.begin + result_begin, range.size()}};
+    Action reduce{.kind = Kind::Reduce,
+                  .place = {result, range.begin - mine.begin + result_begin, range.size()}};
     int64_t slot = scratch + (chunk % kChunksInFlight) * slots;
     for (int rank = 0; rank < me.size; ++rank) {
       if (rank == me.rank) {
@@ -79,8 +91,13 @@ std::vector<int> reduce_own(Program& program, const Part& me, Range mine, Place:
       }
       const Place place{Memory::Scratch, slot, range.size()};
       slot += kChunkBytes;
-      Action recv{.kind = Kind::Recv, .peer = rank, .label = 2 * chunk, .place = place};
-      if (chunk >= kChunksInFlight) recv.after = {reductions[static_cast<std::size_t>(chunk - kChunksInFlight)]};
+      Action recv{.kind = Kind::Recv,
+                  .peer = rank,
+                  .total = mine.size(),
+                  .label = 2 * chunk,
+                  .place = place};
+      if (chunk >= kChunksInFlight)
+        recv.after = {reductions[static_cast<std::size_t>(chunk - kChunksInFlight)]};
       reduce.after.push_back(program.add(std::move(recv)));
       reduce.sources.push_back(place);
     }
@@ -89,35 +106,50 @@ std::vector<int> reduce_own(Program& program, const Part& me, Range mine, Place:
   return reductions;
 }
 
+/// How many messages carry a range. None for nothing, unless both ends cannot know that it is
+/// nothing.
+enum class Empty : uint8_t { Skip, Send };
+int chunks_of(Range range, Empty empty) {
+  const auto chunks = static_cast<int>((range.size() + kChunkBytes - 1) / kChunkBytes);
+  return empty == Empty::Send ? std::max(chunks, 1) : chunks;
+}
+
 /// Sends chunk after chunk of `range` to `peer`; chunk c not before after[c] has finished.
 void send_chunks(Program& program, int peer, Place::Memory memory, Range range, int phase,
-                 const std::vector<int>& after = {}) {
-  for (int chunk = 0; chunk * kChunkBytes < range.size(); ++chunk) {
+                 const std::vector<int>& after = {}, Empty empty = Empty::Skip) {
+  for (int chunk = 0; chunk < chunks_of(range, empty); ++chunk) {
     const int64_t begin = range.begin + chunk * kChunkBytes;
-    Action send{.kind = Kind::Send, .peer = peer, .label = 2 * chunk + phase,
+    Action send{.kind = Kind::Send,
+                .peer = peer,
+                .total = range.size(),
+                .label = 2 * chunk + phase,
                 .place = {memory, begin, std::min(kChunkBytes, range.end - begin)}};
     if (!after.empty()) send.after = {after[static_cast<std::size_t>(chunk)]};
     program.add(std::move(send));
   }
 }
 
-void recv_chunks(Program& program, int peer, Range range, int phase, const std::vector<int>& after = {}) {
-  for (int chunk = 0; chunk * kChunkBytes < range.size(); ++chunk) {
+void recv_chunks(Program& program, int peer, Range range, int phase, Empty empty = Empty::Skip) {
+  for (int chunk = 0; chunk < chunks_of(range, empty); ++chunk) {
     const int64_t begin = range.begin + chunk * kChunkBytes;
-    program.add({.kind = Kind::Recv, .peer = peer, .label = 2 * chunk + phase,
-                 .place = {Memory::Out, begin, std::min(kChunkBytes, range.end - begin)}, .after = after});
+    program.add({.kind = Kind::Recv,
+                 .peer = peer,
+                 .total = range.size(),
+                 .label = 2 * chunk + phase,
+                 .place = {Memory::Out, begin, std::min(kChunkBytes, range.end - begin)}});
   }
 }
 
 /// Rank r reduces slice r and sends the result to all: two steps, the bytes of a ring.
 Program direct_all_reduce(const Part& me) {
   Program program;
-  const auto reductions = reduce_own(program, me, me.slice_bytes(me.rank), Memory::Out, me.slice_bytes(me.rank).begin);
+  const auto reductions =
+      reduce_own(program, me, me.slice_bytes(me.rank), Memory::Out, me.slice_bytes(me.rank).begin);
   for (int i = 1; i < me.size; ++i) {
     const int peer = (me.rank + i) % me.size;
     send_chunks(program, peer, Memory::In, me.slice_bytes(peer), 0);
-    // In place: a chunk of the peer's result lands where a chunk of this rank's input was. It cannot
-    // come before the peer got that input, so nothing more need order the two.
+    // In place: a chunk of the peer's result lands where a chunk of this rank's input was. It
+    // cannot come before the peer got that input, so nothing more need order the two.
     send_chunks(program, peer, Memory::Out, me.slice_bytes(me.rank), 1, reductions);
     recv_chunks(program, peer, me.slice_bytes(peer), 1);
   }
@@ -144,12 +176,14 @@ void ring_reduce(Program& program, const Part& me, const std::vector<Range>& sli
     if (fold_before >= 0) recv.after = {fold_before};
     const int arrived = program.add(std::move(recv));
     fold_before = previous_fold;
-    previous_fold = program.add({.kind = Kind::Fold, .place = in(slices[got]), .sources = {place}, .after = {arrived}});
+    previous_fold = program.add(
+        {.kind = Kind::Fold, .place = in(slices[got]), .sources = {place}, .after = {arrived}});
     latest[got] = previous_fold;
   }
   if (me.mean()) {
     const auto own = static_cast<std::size_t>((first + 1) % me.size);
-    latest[own] = program.add({.kind = Kind::Divide, .place = in(slices[own]), .after = {latest[own]}});
+    latest[own] =
+        program.add({.kind = Kind::Divide, .place = in(slices[own]), .after = {latest[own]}});
   }
 }
 
@@ -160,10 +194,14 @@ void ring_gather(Program& program, const Part& me, const std::vector<Range>& sli
   for (int step = 0; step + 1 < me.size; ++step) {
     const auto sent = static_cast<std::size_t>((first - step + 2 * me.size) % me.size);
     const auto got = static_cast<std::size_t>((first - step - 1 + 2 * me.size) % me.size);
-    Action send{.kind = Kind::Send, .peer = me.next(), .label = label + step, .place = out(slices[sent])};
+    Action send{
+        .kind = Kind::Send, .peer = me.next(), .label = label + step, .place = out(slices[sent])};
     if (latest[sent] >= 0) send.after = {latest[sent]};
     program.add(std::move(send));
-    Action recv{.kind = Kind::Recv, .peer = me.previous(), .label = label + step, .place = out(slices[got])};
+    Action recv{.kind = Kind::Recv,
+                .peer = me.previous(),
+                .label = label + step,
+                .place = out(slices[got])};
     if (latest[got] >= 0) recv.after = {latest[got]};
     latest[got] = program.add(std::move(recv));
   }
@@ -175,7 +213,9 @@ std::vector<Range> slices_of(const Part& me) {
   return slices;
 }
 
-std::vector<int> nothing(const Part& me) { return std::vector<int>(static_cast<std::size_t>(me.size), -1); }
+std::vector<int> nothing(const Part& me) {
+  return std::vector<int>(static_cast<std::size_t>(me.size), -1);
+}
 
 Program ring_all_reduce(const Part& me) {
   Program program;
@@ -185,7 +225,8 @@ Program ring_all_reduce(const Part& me) {
   return program;
 }
 
-/// The parents and children of the binomial tree whose root is `root`: rank distance is a power of 2.
+/// The parents and children of the binomial tree whose root is `root`: rank distance is a power
+/// of 2.
 ///
 ///   distance 1 to parent:  1 3 5 7       distance 2:  2 6       distance 4:  4       root: 0
 struct Tree {
@@ -264,20 +305,22 @@ Program ring_all_gather(const Part& me) {
   for (int rank = 0; rank < me.size; ++rank) parts.push_back(me.out_part(rank));
   auto latest = nothing(me);
   const Range own = me.out_part(me.rank);
-  latest[static_cast<std::size_t>(me.rank)] = program.add({.kind = Kind::Copy, .place = out(own), .sources = {in({0, own.size()})}});
+  latest[static_cast<std::size_t>(me.rank)] =
+      program.add({.kind = Kind::Copy, .place = out(own), .sources = {in({0, own.size()})}});
   ring_gather(program, me, parts, me.rank, latest, 0);
   return program;
 }
 
 /// The input is not ours to change: the sums go round in a copy of it.
 Program ring_reduce_scatter(const Part& me) {
-  Program program;
   std::vector<Range> parts;
   for (int rank = 0; rank < me.size; ++rank) parts.push_back(me.in_part(rank));
   Program inner;
   inner.scratch_bytes = me.job.bytes;
   auto latest = nothing(me);
-  const int copy = inner.add({.kind = Kind::Copy, .place = {Memory::Scratch, 0, me.job.bytes}, .sources = {in({0, me.job.bytes})}});
+  const int copy = inner.add({.kind = Kind::Copy,
+                              .place = {Memory::Scratch, 0, me.job.bytes},
+                              .sources = {in({0, me.job.bytes})}});
   ring_reduce(inner, me, parts, me.previous(), latest);
   for (std::size_t i = 1; i < inner.actions.size(); ++i) {
     Action& action = inner.actions[i];
@@ -285,7 +328,9 @@ Program ring_reduce_scatter(const Part& me) {
     if (action.kind != Kind::Recv) action.after.push_back(copy);
   }
   const Range own = me.in_part(me.rank);
-  inner.add({.kind = Kind::Copy, .place = out({0, own.size()}), .sources = {{Memory::Scratch, own.begin, own.size()}},
+  inner.add({.kind = Kind::Copy,
+             .place = out({0, own.size()}),
+             .sources = {{Memory::Scratch, own.begin, own.size()}},
              .after = {latest[static_cast<std::size_t>(me.rank)]}});
   return inner;
 }
@@ -333,12 +378,17 @@ Program exchange(const Part& me) {
       default: return me.out_part(peer);
     }
   };
+  // Only in an all_to_all does each end say for itself how much goes between two ranks: a message
+  // that says 0 is what tells one that expected more.
+  const Empty empty = kind == OpKind::AllToAll ? Empty::Send : Empty::Skip;
   if (kind != OpKind::Broadcast && takes_from(me.rank).size() > 0)
-    program.add({.kind = Kind::Copy, .place = out(takes_from(me.rank)), .sources = {in(sends_to(me.rank))}});
+    program.add({.kind = Kind::Copy,
+                 .place = out(takes_from(me.rank)),
+                 .sources = {in(sends_to(me.rank))}});
   for (int i = 1; i < me.size; ++i) {
     const int to = (me.rank + i) % me.size, from = (me.rank - i + me.size) % me.size;
-    send_chunks(program, to, Memory::In, sends_to(to), 0);
-    recv_chunks(program, from, takes_from(from), 0);
+    send_chunks(program, to, Memory::In, sends_to(to), 0, {}, empty);
+    recv_chunks(program, from, takes_from(from), 0, empty);
   }
   return program;
 }
@@ -362,7 +412,8 @@ bool has_algorithm(OpKind kind, Algorithm algorithm) {
     case Algorithm::OneShot: return kind == OpKind::AllReduce || kind == OpKind::Barrier;
     case Algorithm::Direct: return kind != OpKind::Barrier;
     case Algorithm::Ring:
-      return kind == OpKind::AllReduce || kind == OpKind::AllGather || kind == OpKind::ReduceScatter;
+      return kind == OpKind::AllReduce || kind == OpKind::AllGather ||
+             kind == OpKind::ReduceScatter;
     case Algorithm::Tree:
       return kind == OpKind::AllReduce || kind == OpKind::Broadcast || kind == OpKind::Reduce;
   }

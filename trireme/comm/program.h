@@ -26,8 +26,9 @@ struct Action {
     Copy,    ///< the one source to `place`
   };
   Kind kind = Kind::Send;
-  int peer = 0;   ///< in the group
-  int label = 0;  ///< the same at both ends of a transfer, and unique in the collective
+  int peer = 0;       ///< in the group
+  int64_t total = 0;  ///< bytes of all transfers with this peer in this direction
+  int label = 0;      ///< the same at both ends of a transfer, and unique in the collective
   Place place = {};
   std::vector<Place> sources = {};
   std::vector<int> after = {};  ///< actions of this rank that must have finished: indices

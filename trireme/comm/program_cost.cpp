@@ -18,7 +18,8 @@ using core::Algorithm;
 using core::OpKind;
 
 int64_t slice_bytes(const Job& job, int size, int rank) {
-  return slice(job.bytes / job.info.item_bytes, size, (rank + size) % size).size() * job.info.item_bytes;
+  return slice(job.bytes / job.info.item_bytes, size, (rank + size) % size).size() *
+         job.info.item_bytes;
 }
 
 int64_t part(const std::vector<int64_t>& begins, int size, int rank) {
@@ -26,12 +27,15 @@ int64_t part(const std::vector<int64_t>& begins, int size, int rank) {
   return begins[i + 1] - begins[i];
 }
 
-int log2_up(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
+int log2_up(int n) {
+  return std::bit_width(static_cast<unsigned>(n - 1));
+}
 
 /// Children of `place` in a binomial tree of `size`: one for each distance below its own.
 int children(int place, int size) {
   int count = 0;
-  for (int distance = 1; distance < size && (place & distance) == 0; distance *= 2) count += place + distance < size;
+  for (int distance = 1; distance < size && (place & distance) == 0; distance *= 2)
+    count += place + distance < size;
   return count;
 }
 
@@ -55,7 +59,8 @@ Cost direct(const Job& job, int rank, int size) {
 Cost ring(const Job& job, int rank, int size) {
   switch (job.info.kind) {
     case OpKind::AllReduce:
-      return {2 * (size - 1), 2 * job.bytes - slice_bytes(job, size, rank + 1) - slice_bytes(job, size, rank + 2)};
+      return {2 * (size - 1),
+              2 * job.bytes - slice_bytes(job, size, rank + 1) - slice_bytes(job, size, rank + 2)};
     case OpKind::AllGather: return {size - 1, job.bytes - part(job.out_begin, size, rank + 1)};
     default: return {size - 1, job.bytes - part(job.in_begin, size, rank)};
   }

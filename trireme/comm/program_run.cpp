@@ -10,7 +10,9 @@ namespace {
 
 using Kind = Action::Kind;
 
-bool is_transfer(const Action& action) { return action.kind == Kind::Send || action.kind == Kind::Recv; }
+bool is_transfer(const Action& action) {
+  return action.kind == Kind::Send || action.kind == Kind::Recv;
+}
 
 }  // namespace
 
@@ -30,7 +32,8 @@ ProgramRun::ProgramRun(const Job& job, Program program, Messenger& messenger, co
   for (std::size_t i = 0; i < program_.actions.size(); ++i) {
     const Action& action = program_.actions[i];
     blocked_[i] = static_cast<int>(action.after.size());
-    for (int before : action.after) unblocks_[static_cast<std::size_t>(before)].push_back(static_cast<int>(i));
+    for (int before : action.after)
+      unblocks_[static_cast<std::size_t>(before)].push_back(static_cast<int>(i));
     if (!is_transfer(action)) continue;
     Transfer& transfer = transfers_[i];
     transfer.peer = lane.members[static_cast<std::size_t>(action.peer)];
@@ -39,6 +42,7 @@ ProgramRun::ProgramRun(const Job& job, Program program, Messenger& messenger, co
     transfer.header.key = collective_key(number, action.label);
     transfer.header.fingerprint = fingerprint;
     transfer.header.bytes = static_cast<uint64_t>(action.place.bytes);
+    transfer.header.total = static_cast<uint64_t>(action.total);
     transfer.header.info = job.info;
     // Every receive is posted at once: a message that finds its memory still in use stays in the
     // stream, which is what holds back a rank that is ahead.
@@ -48,9 +52,12 @@ ProgramRun::ProgramRun(const Job& job, Program program, Messenger& messenger, co
       moving_.push_back(i);
     }
   }
+  // First find, then begin: an action that finishes at once begins what it unblocks itself.
+  std::vector<std::size_t> ready;
   for (std::size_t i = 0; i < program_.actions.size(); ++i) {
-    if (blocked_[i] == 0 && program_.actions[i].kind != Kind::Recv) begin(i);
+    if (blocked_[i] == 0 && program_.actions[i].kind != Kind::Recv) ready.push_back(i);
   }
+  for (std::size_t i : ready) begin(i);
 }
 
 ProgramRun::~ProgramRun() {
@@ -91,10 +98,13 @@ void ProgramRun::compute(const Action& action) {
     case Kind::Reduce: {
       std::vector<const void*> from;
       for (const Place& source : action.sources) from.push_back(at(source));
-      math.reduce(info.dtype, info.reduce, &to, 1, from.data(), static_cast<int>(from.size()), count);
+      math.reduce(info.dtype, info.reduce, &to, 1, from.data(), static_cast<int>(from.size()),
+                  count);
       break;
     }
-    case Kind::Fold: math.fold(info.dtype, info.reduce, to, at(action.sources.front()), count); break;
+    case Kind::Fold:
+      math.fold(info.dtype, info.reduce, to, at(action.sources.front()), count);
+      break;
     case Kind::Divide: math.divide(info.dtype, to, lane_.size(), count); break;
     case Kind::Copy: {
       const void* from = at(action.sources.front());

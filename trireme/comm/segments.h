@@ -33,12 +33,15 @@ class Segments {
   /// The address here of a peer's location. Never null for what that peer's `locate` gave out.
   virtual std::byte* at(Location location) const = 0;
 
-  /// Memory of `ranks` together, zeroed. Collective: all of them call it with the same id; the first
-  /// makes it. Throws on every rank if it cannot be made.
+  /// Memory of `ranks` together, zeroed. Collective: all of them call it with the same id; the
+  /// first makes it. Throws on every rank if it cannot be made.
   virtual Mapping make(uint64_t id, std::size_t bytes, const std::vector<int>& ranks) = 0;
 
   /// From now on `locate` finds this memory, which `ranks` have mapped.
   virtual void add(uint64_t id, const Mapping& mapping, const std::vector<int>& ranks) = 0;
+
+  /// No rank uses it any more.
+  virtual void remove(uint64_t id) = 0;
 };
 
 }  // namespace trireme::comm

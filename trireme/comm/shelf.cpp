@@ -41,7 +41,8 @@ void Shelf::serve(net::Socket& peer, net::Deadline deadline) {
 
 net::Fd fetch_segment(const std::string& name, uint64_t id, const net::Secret& secret,
                       const net::Identity& me, net::Deadline deadline) {
-  for (auto pause = std::chrono::microseconds(200);; pause = std::min(pause * 2, std::chrono::microseconds(10000))) {
+  for (auto pause = std::chrono::microseconds(200);;
+       pause = std::min(pause * 2, std::chrono::microseconds(10000))) {
     net::Socket owner = net::connect_unix_abstract(name, deadline);
     net::prove_as_client(owner, secret, me, deadline);
     owner.send_all(&id, sizeof id, deadline);

@@ -12,7 +12,7 @@ struct StreamClosed {
   int rank;
 };
 
-/// A byte stream to and from every other rank of a world, none of whose calls blocks but `idle`.
+/// A byte stream to and from every other rank of a world, none of whose calls blocks.
 /// shm and local pass the bytes through rings in shared memory, tcp through sockets; the messages
 /// in the streams, and all that is built on them, are the same code.
 class Streams {
@@ -24,6 +24,9 @@ class Streams {
 
   /// Reads what is there, up to `bytes`. 0: nothing.
   virtual int64_t read_some(int peer, void* data, int64_t bytes) = 0;
+
+  /// Has everything been read that this peer, which has left, will ever have written?
+  virtual bool ended(int peer) = 0;
 
   /// Is it worth calling read_some for this peer? May say yes wrongly, but not no.
   virtual bool readable(int peer) = 0;

@@ -1,6 +1,5 @@
 #include "trireme/comm/work.h"
 
-
 #include <algorithm>
 #include <exception>
 
@@ -28,7 +27,8 @@ void Work::wait() {
 void Work::synchronize() {
   wait();
   // Reading one element back waits for the stream that the copy was put on.
-  if (state_ && !state_->copy_back.empty()) (void)state_->copy_back.back().first.flatten().slice(0, 0, 1).cpu();
+  if (state_ && !state_->copy_back.empty())
+    (void)state_->copy_back.back().first.flatten().slice(0, 0, 1).cpu();
 }
 
 bool Work::done() const {
@@ -39,7 +39,8 @@ bool Work::done() const {
 void Work::finish() noexcept {
   try {
     wait();
-  } catch (const std::exception&) {  // the world keeps the cause and throws it at the next operation
+  } catch (
+      const std::exception&) {  // the world keeps the cause and throws it at the next operation
   }
 }
 

@@ -17,9 +17,10 @@ World::World(int rank, std::vector<Member> members, Transport transport)
       members_(std::move(members)),
       transport_(std::move(transport)),
       recorder_(rank),
+      log_(rank, "world"),
       messenger_(*transport_.streams, rank, static_cast<int>(members_.size()),
-                 [this](uint64_t group, uint64_t number)
-                     -> std::optional<std::pair<uint64_t, core::OpInfo>> {
+                 [this](uint64_t group,
+                        uint64_t number) -> std::optional<std::pair<uint64_t, core::OpInfo>> {
                    const auto lane = lanes_.find(group);
                    if (lane == lanes_.end()) return std::nullopt;
                    return lane->second->called(number);
@@ -52,7 +53,7 @@ std::string World::describe(int rank) const {
 }
 
 void World::fail(const Cause& cause) {
-  transport_.page->claim(cause);
+  if (transport_.page->claim(cause)) log_.info("the world ends: " + cause.text);
   for (int other = 0; other < size(); ++other) {
     if (here(other)) ring(seat(other));
   }
@@ -61,32 +62,45 @@ void World::fail(const Cause& cause) {
 }
 
 void World::abort(const std::string& why) {
-  if (!failed()) fail({CauseKind::Aborted, rank_, fmt::format("{} aborted: {}", describe(rank_), why)});
+  if (!failed())
+    fail({CauseKind::Aborted, rank_, fmt::format("{} aborted: {}", describe(rank_), why)});
 }
 
 std::vector<int> World::left(const std::vector<int>& ranks) const {
   std::vector<int> gone;
   for (int rank : ranks) {
     const bool has_left = seat(rank).state.load() == static_cast<uint32_t>(SeatState::Left);
-    if (has_left) gone.push_back(rank);
+    // What it did before it left may still be on the way.
+    if (has_left && transport_.streams->ended(rank)) gone.push_back(rank);
   }
   return gone;
 }
 
 void World::report_left(const Task&, int rank) {
-  fail({CauseKind::Left, rank, fmt::format("{} has left the job normally, and will take no part", describe(rank))});
+  fail({CauseKind::Left, rank,
+        fmt::format("{} has left the job normally, and will take no part", describe(rank))});
 }
 
 void World::report_timeout(const Task& task, const std::vector<int>& missing,
                            std::chrono::nanoseconds waited) {
   std::vector<std::string> who;
   for (int rank : missing) who.push_back(describe(rank));
-  std::string text = fmt::format("no answer from {} in {}", fmt::join(who, ", "), core::format_duration(waited));
-  if (task.ordered) text += fmt::format("; the last that finished here was #{}", task.lane->last_finished);
+  std::string text =
+      fmt::format("no answer from {} in {}", fmt::join(who, ", "), core::format_duration(waited));
+  if (task.ordered)
+    text += fmt::format(" (rank {} waited in #{} on '{}'; it last finished #{})", rank_,
+                        task.number, task.lane->name, task.lane->last_finished);
   fail({CauseKind::Timeout, missing.size() == 1 ? missing.front() : -1, text});
 }
 
 void World::report_mismatch(const Mismatch& mismatch) {
+  if (mismatch.expected_bytes != mismatch.sent_bytes) {
+    fail({CauseKind::Mismatch, -1,
+          fmt::format("{}: rank {} sends {} bytes to rank {}, which expects {}",
+                      core::to_string(mismatch.mine.kind), mismatch.peer, mismatch.sent_bytes,
+                      rank_, mismatch.expected_bytes)});
+    return;
+  }
   auto first = std::pair(rank_, mismatch.mine), second = std::pair(mismatch.peer, mismatch.theirs);
   if (first.first > second.first) std::swap(first, second);
   fail({CauseKind::Mismatch, -1,
@@ -102,7 +116,14 @@ void World::report_closed(int rank) {
   for (int wait_ms = 0; wait_ms < 200 && !known(); ++wait_ms)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (!known())
-    fail({CauseKind::Died, rank, fmt::format("the connection to {} broke: it died, or the network between the hosts did", describe(rank))});
+    fail({CauseKind::Died, rank,
+          fmt::format("the connection to {} broke: it died, or the network between the hosts did",
+                      describe(rank))});
+}
+
+void World::report_broken(const std::string& what) {
+  if (!failed())
+    fail({CauseKind::Aborted, rank_, fmt::format("{} cannot go on: {}", describe(rank_), what)});
 }
 
 void World::raise(const Task& task) {

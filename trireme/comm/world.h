@@ -12,6 +12,7 @@
 #include "trireme/comm/messenger.h"
 #include "trireme/comm/recorder.h"
 #include "trireme/comm/streams.h"
+#include "trireme/core/log.h"
 
 namespace trireme::comm {
 
@@ -27,6 +28,7 @@ struct Member {
 
 /// What is different between ranks as threads, as processes on one host, and over sockets.
 struct Transport {
+  const char* kind = "";         ///< "local", "shm" or "tcp"
   std::shared_ptr<void> memory;  ///< keeps the page mapped
   HostPage* page = nullptr;      ///< of this rank's host
   std::unique_ptr<Streams> streams;
@@ -47,6 +49,7 @@ class World : public Watch {
   const Member& member(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
   Seat& seat(int rank) const { return transport_.page->seats[rank]; }
   bool here(int rank) const { return member(rank).host_index == member(rank_).host_index; }
+  const char* kind() const { return transport_.kind; }
   HostPage& page() const { return *transport_.page; }
 
   Messenger& messenger() { return messenger_; }
@@ -74,6 +77,7 @@ class World : public Watch {
                       std::chrono::nanoseconds waited) override;
   void report_mismatch(const Mismatch& mismatch) override;
   void report_closed(int rank) override;
+  void report_broken(const std::string& what) override;
   [[noreturn]] void raise(const Task& task) override;
   void finished(const Task& task) override;
 
@@ -87,6 +91,7 @@ class World : public Watch {
   const std::vector<Member> members_;
   Transport transport_;
   Recorder recorder_;
+  core::Log log_;
   std::unordered_map<uint64_t, Lane*> lanes_;  ///< under the engine's turn
   Messenger messenger_;
   Engine engine_;

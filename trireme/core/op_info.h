@@ -9,7 +9,16 @@
 namespace trireme::core {
 
 enum class OpKind : uint8_t {
-  AllReduce, Broadcast, Reduce, AllGather, ReduceScatter, AllToAll, Send, Recv, Barrier, Gather,
+  AllReduce,
+  Broadcast,
+  Reduce,
+  AllGather,
+  ReduceScatter,
+  AllToAll,
+  Send,
+  Recv,
+  Barrier,
+  Gather,
   Scatter
 };
 enum class DType : uint8_t { Float32, Float64, Float16, BFloat16, Int32, Int64, UInt8, Other };
@@ -31,10 +40,12 @@ struct OpInfo {
   uint8_t item_bytes = 0;  ///< of one element, for dtypes that are only moved
   int16_t root = -1;       ///< the root, or the peer of a send or receive
   int32_t tag = 0;
+  uint32_t rows = 0;  ///< digest of how it is cut, where the caller said so; 0: evenly
   std::array<int64_t, kMaxDims> dims{};
   std::array<char, 24> name{};  ///< the caller's own word for it, if any
 
   void set_shape(std::span<const int64_t> shape);
+  void set_rows(std::span<const int64_t> counts);
   void set_name(std::string_view text);
   int64_t numel() const;
   int64_t bytes() const { return numel() * item_bytes; }

@@ -9,6 +9,7 @@
 #include "trireme/comm/tcp/tcp.h"
 #include "trireme/core/env.h"
 #include "trireme/core/error.h"
+#include "trireme/core/log.h"
 #include "trireme/core/units.h"
 #include "trireme/mesh/rendezvous.h"
 #include "trireme/net/secret.h"
@@ -30,7 +31,9 @@ Kind wanted_backend() {
   if (name == "shm") return Kind::Shm;
   if (name == "tcp") return Kind::Tcp;
   if (name == "local")
-    throw ConfigError("TRIREME_BACKEND=local: ranks that are threads are made in one process by comm::make_local, not by init()");
+    throw ConfigError(
+        "TRIREME_BACKEND=local: ranks that are threads are made in one process by "
+        "comm::make_local, not by init()");
   throw ConfigError(fmt::format("TRIREME_BACKEND='{}' is none of auto, shm and tcp", name));
 }
 
@@ -49,7 +52,8 @@ Meeting meet(const Rendezvous& where, const net::Secret& secret, net::Deadline d
     return meeting;
   }
   if (where.rank == 0)
-    meeting.server = std::make_unique<net::StoreServer>(where.address, secret, where.job, where.size);
+    meeting.server =
+        std::make_unique<net::StoreServer>(where.address, secret, where.job, where.size);
   auto store = net::connect_store(where.address, secret, me, deadline);
   meeting.address = store->local_address().host;
   meeting.store = std::move(store);
@@ -58,34 +62,39 @@ Meeting meet(const Rendezvous& where, const net::Secret& secret, net::Deadline d
 
 /// Auto is shm if all ranks are on one host. Every rank says which host it is on and what it wants,
 /// so that all of them choose the same.
-Kind choose_backend(net::Store& store, const Rendezvous& where, net::Deadline deadline) {
+Kind choose_backend(const comm::Bootstrap& bootstrap) {
   const Kind mine = wanted_backend();
-  const auto key = [](int rank) { return fmt::format("host/{}", rank); };
-  store.set(key(where.rank), fmt::format("{}|{}", static_cast<int>(mine), comm::host_key()), deadline);
-  const auto first = store.wait(key(0), deadline);
+  const auto all = comm::exchange(bootstrap, "host",
+                                  fmt::format("{}|{}", static_cast<int>(mine), comm::host_key()));
   bool one_host = true;
-  for (int rank = 0; rank < where.size; ++rank) {
-    std::string other;
-    try {
-      other = store.wait(key(rank), deadline);
-    } catch (const TimeoutError&) {
-      throw TimeoutError(fmt::format("rank {} of {} never came to job '{}'; were all ranks started?", rank, where.size, where.job));
-    }
-    if (other[0] != first[0])
-      throw CommError(fmt::format("rank {} and rank 0 ask for different backends (TRIREME_BACKEND); set it alike everywhere", rank));
-    one_host &= other == first;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank][0] != all[0][0])
+      throw CommError(fmt::format(
+          "rank {} and rank 0 ask for different backends; set TRIREME_BACKEND alike everywhere",
+          rank));
+    one_host &= all[rank] == all[0];
   }
   if (mine != Kind::Auto) return mine;
   return one_host ? Kind::Shm : Kind::Tcp;
 }
 
+double positive_seconds(const char* variable, double otherwise) {
+  const double seconds = core::env_double(variable).value_or(otherwise);
+  if (seconds <= 0)
+    throw ConfigError(fmt::format("{}={} must be more than 0 seconds", variable, seconds));
+  return seconds;
+}
+
 }  // namespace
 
 comm::Communicator init(const std::string& url) {
-  const Rendezvous where = find_rendezvous(url.empty() ? core::env("TRIREME_INIT").value_or("") : url);
-  if (where.kind == Rendezvous::Kind::Alone) return {"world", comm::make_local(comm::make_local_hub(1), 0)};
+  const Rendezvous where =
+      find_rendezvous(url.empty() ? core::env("TRIREME_INIT").value_or("") : url);
+  if (where.kind == Rendezvous::Kind::Alone)
+    return {"world", comm::make_local(comm::make_local_hub(1), 0)};
 
-  const auto patience = core::from_seconds(core::env_double("TRIREME_TIMEOUT_S").value_or(kPatienceSeconds));
+  positive_seconds("TRIREME_HEARTBEAT_S", 1);
+  const auto patience = core::from_seconds(positive_seconds("TRIREME_TIMEOUT_S", kPatienceSeconds));
   const auto deadline = net::Clock::now() + patience;
   const net::Secret secret = net::secret_of_job(where.job);
   Meeting meeting = meet(where, secret, deadline);
@@ -97,8 +106,10 @@ comm::Communicator init(const std::string& url) {
                             .address = meeting.address,
                             .host_key = {},
                             .deadline = deadline};
-  const Kind kind = choose_backend(*meeting.store, where, deadline);
-  comm::Communicator world("world", kind == Kind::Shm ? comm::make_shm(bootstrap) : comm::make_tcp(bootstrap));
+  const Kind kind = choose_backend(bootstrap);
+  comm::Communicator world(
+      "world", kind == Kind::Shm ? comm::make_shm(bootstrap) : comm::make_tcp(bootstrap));
+  core::Log(where.rank, "world").info(fmt::format("{} ranks over {}", where.size, world.backend()));
   // Nobody needs the store any more once all ranks are here: only then may rank 0 take it down.
   world.barrier();
   if (where.kind == Rendezvous::Kind::File && where.rank == 0) std::filesystem::remove(where.path);

@@ -10,7 +10,7 @@ namespace trireme {
 ///
 /// `url` (or TRIREME_INIT) says how the ranks find each other:
 ///   env://                            RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as `trireme run`
-///                                     and torchrun set them; else Slurm's, Open MPI's or PMI's
+///                                     and torchrun set them; else Open MPI's, PMI's or Slurm's
 ///                                     variables; else a world of one
 ///   tcp://host:port?rank=0&size=4     rank 0 listens there
 ///   file:///path?rank=0&size=4        through a file that all ranks can reach

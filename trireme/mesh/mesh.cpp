@@ -12,23 +12,29 @@ namespace trireme {
 
 namespace {
 
-constexpr std::array kAxes = {Axis::Pipe, Axis::Replica, Axis::Shard, Axis::Context, Axis::Expert, Axis::Tensor};
+constexpr std::array kAxes = {Axis::Pipe,    Axis::Replica, Axis::Shard,
+                              Axis::Context, Axis::Expert,  Axis::Tensor};
 
-bool has(const std::vector<Axis>& axes, Axis axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); }
+bool has(const std::vector<Axis>& axes, Axis axis) {
+  return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
 
 /// Two ranks are in one group along `axes` when this is the same for both: what is left of their
 /// coordinates. The expert axis re-uses ranks of replica x shard x context, so with it the place
 /// among those that hold the same experts stands for the three.
-std::array<int, 5> fixed(const Coord& coord, const Degrees& degrees, const std::vector<Axis>& axes) {
+std::array<int, 5> fixed(const Coord& coord, const Degrees& degrees,
+                         const std::vector<Axis>& axes) {
   const auto keep = [&](Axis axis) { return has(axes, axis) ? 0 : coord.of(axis); };
   if (has(axes, Axis::Expert))
     return {keep(Axis::Pipe), rest_of(coord, degrees), 0, 0, keep(Axis::Tensor)};
-  return {keep(Axis::Pipe), keep(Axis::Replica), keep(Axis::Shard), keep(Axis::Context), keep(Axis::Tensor)};
+  return {keep(Axis::Pipe), keep(Axis::Replica), keep(Axis::Shard), keep(Axis::Context),
+          keep(Axis::Tensor)};
 }
 
 std::vector<std::vector<int>> groups_along(const Degrees& degrees, const std::vector<Axis>& axes) {
   std::map<std::array<int, 5>, std::vector<int>> groups;
-  for (int rank = 0; rank < degrees.world(); ++rank) groups[fixed(coord_of(rank, degrees), degrees, axes)].push_back(rank);
+  for (int rank = 0; rank < degrees.world(); ++rank)
+    groups[fixed(coord_of(rank, degrees), degrees, axes)].push_back(rank);
   std::vector<std::vector<int>> list;
   for (auto& [key, ranks] : groups) list.push_back(std::move(ranks));
   return list;
@@ -42,7 +48,8 @@ std::string name_of(const std::vector<Axis>& axes) {
 
 }  // namespace
 
-Mesh::Mesh(comm::Communicator world, Degrees degrees) : world_(std::move(world)), degrees_(degrees) {
+Mesh::Mesh(comm::Communicator world, Degrees degrees)
+    : world_(std::move(world)), degrees_(degrees) {
   check(degrees_, world_.size());
   coord_ = coord_of(world_.rank(), degrees_);
   for (Axis axis : kAxes) groups_.emplace(std::vector{axis}, make_group({axis}));
@@ -56,9 +63,12 @@ comm::Communicator Mesh::group(std::initializer_list<Axis> axes) const {
   const std::set<Axis> unique(axes);
   const std::vector<Axis> sorted(unique.begin(), unique.end());
   core::check(!sorted.empty(), "Mesh: a group of no axes");
-  core::check(!unique.contains(Axis::Expert) || sorted.size() == 1 ||
-                  !(unique.contains(Axis::Replica) || unique.contains(Axis::Shard) || unique.contains(Axis::Context)),
-              "Mesh: expert is part of replica x shard x context; a group of {} would count it twice", name_of(sorted));
+  core::check(
+      !unique.contains(Axis::Expert) || sorted.size() == 1 ||
+          !(unique.contains(Axis::Replica) || unique.contains(Axis::Shard) ||
+            unique.contains(Axis::Context)),
+      "Mesh: expert is part of replica x shard x context; a group of {} would count it twice",
+      name_of(sorted));
   auto found = groups_.find(sorted);
   if (found == groups_.end()) found = groups_.emplace(sorted, make_group(sorted)).first;
   return found->second;
@@ -73,12 +83,15 @@ comm::Communicator Mesh::make_group(const std::vector<Axis>& axes) const {
 }
 
 std::string Mesh::to_string() const {
-  std::string text = fmt::format("mesh of {} ranks: {}\n", world_.size(), trireme::to_string(degrees_));
+  std::string text = fmt::format("mesh of {} rank{}: {}\n", world_.size(),
+                                 world_.size() == 1 ? "" : "s", trireme::to_string(degrees_));
   for (Axis axis : kAxes) {
     if (degrees_.of(axis) == 1) continue;
     std::vector<std::string> groups;
-    for (const auto& ranks : groups_along(degrees_, {axis})) groups.push_back(fmt::format("{{{}}}", fmt::join(ranks, " ")));
-    text += fmt::format("  {:<8} {:>3}   {}\n", trireme::to_string(axis), degrees_.of(axis), fmt::join(groups, " "));
+    for (const auto& ranks : groups_along(degrees_, {axis}))
+      groups.push_back(fmt::format("{{{}}}", fmt::join(ranks, " ")));
+    text += fmt::format("  {:<8} {:>3}   {}\n", trireme::to_string(axis), degrees_.of(axis),
+                        fmt::join(groups, " "));
   }
   return text;
 }

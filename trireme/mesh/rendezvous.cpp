@@ -12,6 +12,7 @@ namespace trireme {
 namespace {
 
 constexpr uint16_t kDefaultPort = 29500;
+constexpr int64_t kMostRanks = 32767;
 
 /// Who started the ranks, by the variables that it leaves: rank, size, and (of several ranks) who
 /// is on this host.
@@ -26,13 +27,20 @@ constexpr Starter kStarters[] = {
 };
 
 void check_rank(int64_t rank, int64_t size, std::string_view where) {
-  if (size < 1) throw ConfigError(fmt::format("{}: a world of {} ranks; there must be at least one", where, size));
+  if (size < 1)
+    throw ConfigError(
+        fmt::format("{}: a world of {} ranks; there must be at least one", where, size));
+  if (size > kMostRanks)
+    throw ConfigError(fmt::format("{}: a world of {} ranks; at most {} can be told apart", where,
+                                  size, kMostRanks));
   if (rank < 0 || rank >= size)
-    throw ConfigError(fmt::format("{}: rank {} in a world of {}; ranks count from 0 to {}", where, rank, size, size - 1));
+    throw ConfigError(fmt::format("{}: rank {} in a world of {}; ranks count from 0 to {}", where,
+                                  rank, size, size - 1));
 }
 
 /// "rank=0&size=4"
-std::map<std::string, std::string, std::less<>> parse_query(std::string_view query, std::string_view url) {
+std::map<std::string, std::string, std::less<>> parse_query(std::string_view query,
+                                                            std::string_view url) {
   std::map<std::string, std::string, std::less<>> values;
   while (!query.empty()) {
     const auto end = query.find('&');
@@ -47,23 +55,32 @@ std::map<std::string, std::string, std::less<>> parse_query(std::string_view que
   return values;
 }
 
-Rendezvous from_environment() {
-  Rendezvous found;
-  found.job = core::env("TRIREME_JOB").value_or(core::env("TORCHELASTIC_RUN_ID").value_or("trireme"));
+std::string job_name() {
+  std::string job =
+      core::env("TRIREME_JOB").value_or(core::env("TORCHELASTIC_RUN_ID").value_or("trireme"));
   // A restarted group must not meet what is left of the one before.
   if (const auto restart = core::env_int("TORCHELASTIC_RESTART_COUNT"); restart && *restart > 0)
-    found.job += fmt::format("/{}", *restart);
+    job += fmt::format("/{}", *restart);
+  return job;
+}
+
+Rendezvous from_environment() {
+  Rendezvous found;
+  found.job = job_name();
   for (const Starter& starter : kStarters) {
     const auto rank = core::env_int(starter.rank);
     if (!rank) continue;
     const auto size = core::env_int(starter.size);
-    if (!size) throw ConfigError(fmt::format("{} is {}, but {} is not set", starter.rank, *rank, starter.size));
+    if (!size)
+      throw ConfigError(
+          fmt::format("{} is {}, but {} is not set", starter.rank, *rank, starter.size));
     check_rank(*rank, *size, starter.name);
     found.rank = static_cast<int>(*rank);
     found.size = static_cast<int>(*size);
     if (*size == 1) return found;
     const auto port = core::env_int("MASTER_PORT").value_or(kDefaultPort);
-    if (port < 1 || port > 65535) throw ConfigError(fmt::format("MASTER_PORT={} is not a port", port));
+    if (port < 1 || port > 65535)
+      throw ConfigError(fmt::format("MASTER_PORT={} is not a port", port));
     found.kind = Rendezvous::Kind::Tcp;
     found.address = {core::env("MASTER_ADDR").value_or("127.0.0.1"), static_cast<uint16_t>(port)};
     return found;
@@ -76,26 +93,33 @@ Rendezvous from_url(std::string_view url) {
   const auto query_at = url.find('?');
   const std::string_view scheme = url.substr(0, scheme_end);
   if (scheme_end == url.npos || (scheme != "tcp" && scheme != "file"))
-    throw ConfigError(fmt::format("cannot start from '{}'; it must begin with env://, tcp:// or file://", url));
-  const std::string_view place = url.substr(scheme_end + 3, query_at == url.npos ? url.npos : query_at - scheme_end - 3);
+    throw ConfigError(
+        fmt::format("cannot start from '{}'; it must begin with env://, tcp:// or file://", url));
+  const std::string_view place =
+      url.substr(scheme_end + 3, query_at == url.npos ? url.npos : query_at - scheme_end - 3);
   const auto query = parse_query(query_at == url.npos ? "" : url.substr(query_at + 1), url);
   const auto number = [&](const char* key) -> int64_t {
     const auto value = query.find(key);
     const auto parsed = value == query.end() ? std::nullopt : core::parse_int(value->second);
-    if (!parsed) throw ConfigError(fmt::format("'{}' needs {}=NUMBER, as in {}://...?rank=0&size=4", url, key, scheme));
+    if (!parsed)
+      throw ConfigError(
+          fmt::format("'{}' needs {}=NUMBER, as in {}://...?rank=0&size=4", url, key, scheme));
     return *parsed;
   };
-  check_rank(number("rank"), number("size"), url);
-  Rendezvous found = from_environment();
-  found.rank = static_cast<int>(number("rank"));
-  found.size = static_cast<int>(number("size"));
+  const int64_t rank = number("rank"), size = number("size");
+  check_rank(rank, size, url);
+  Rendezvous found;
+  found.job = job_name();
+  found.rank = static_cast<int>(rank);
+  found.size = static_cast<int>(size);
   if (const auto job = query.find("job"); job != query.end()) found.job = job->second;
   if (scheme == "tcp") {
     found.kind = Rendezvous::Kind::Tcp;
     found.address = net::parse_address(place);
   } else {
     if (place.empty() || place.front() != '/')
-      throw ConfigError(fmt::format("'{}' needs an absolute path, as in file:///tmp/job?rank=0&size=4", url));
+      throw ConfigError(
+          fmt::format("'{}' needs an absolute path, as in file:///tmp/job?rank=0&size=4", url));
     found.kind = Rendezvous::Kind::File;
     found.path = std::string(place);
   }

@@ -20,14 +20,13 @@ namespace {
 
 /// Zeroed memory, taken from the kernel page by page as it is used.
 Mapping map_private(std::size_t bytes) {
-  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED)
     throw CommError(fmt::format("cannot map {} bytes: {}", bytes, core::errno_text(errno)));
   return {static_cast<std::byte*>(base), bytes,
           std::shared_ptr<void>(base, [bytes](void* p) { ::munmap(p, bytes); })};
 }
-
-
 
 }  // namespace
 
@@ -63,11 +62,14 @@ class LocalSegments final : public Segments {
   Location locate(const void* data, int64_t, const std::vector<int>&) const override {
     return {kWorldId, reinterpret_cast<uint64_t>(data)};
   }
-  std::byte* at(Location location) const override { return reinterpret_cast<std::byte*>(location.offset); }
+  std::byte* at(Location location) const override {
+    return reinterpret_cast<std::byte*>(location.offset);
+  }
   Mapping make(uint64_t id, std::size_t bytes, const std::vector<int>& ranks) override {
     return hub_->share(id, bytes, ranks.size());
   }
   void add(uint64_t, const Mapping&, const std::vector<int>&) override {}
+  void remove(uint64_t) override {}
 
  private:
   std::shared_ptr<LocalHub> hub_;
@@ -86,9 +88,11 @@ std::shared_ptr<Backend> make_local(std::shared_ptr<LocalHub> hub, int rank) {
   WorldMemory memory(hub->memory, size);
   std::vector<Member> members(static_cast<std::size_t>(size), Member{host_name(), ::getpid(), 0});
   Transport transport;
+  transport.kind = "local";
   transport.memory = hub;
   transport.page = memory.page;
-  transport.streams = std::make_unique<RingStreams>(memory.rings, rank, size, seats_of(*memory.page, size));
+  transport.streams =
+      std::make_unique<RingStreams>(memory.rings, rank, size, seats_of(*memory.page, size));
   transport.sleeper = std::make_unique<Bell>(memory.page->seats[rank]);
   transport.segments = std::make_shared<LocalSegments>(hub);
   auto world = std::make_shared<World>(rank, std::move(members), std::move(transport));

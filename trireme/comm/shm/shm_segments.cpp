@@ -15,9 +15,10 @@ namespace {
 constexpr auto kPatience = std::chrono::seconds(60);
 
 [[noreturn]] void refuse(const char* what, std::size_t bytes) {
-  throw CommError(fmt::format("{} {} of shared memory: {}; free some, raise the limit (ulimit -v, the cgroup), or use "
-                              "TRIREME_BACKEND=tcp, which shares none",
-                              what, core::format_bytes(static_cast<int64_t>(bytes)), core::errno_text(errno)));
+  throw CommError(fmt::format(
+      "{} {} of shared memory: {}; free some, raise the limit (ulimit -v, the cgroup), or use "
+      "TRIREME_BACKEND=tcp, which shares none",
+      what, core::format_bytes(static_cast<int64_t>(bytes)), core::errno_text(errno)));
 }
 
 net::Fd make_memory(std::size_t bytes) {
@@ -35,10 +36,15 @@ Mapping map(int fd, std::size_t bytes) {
 
 }  // namespace
 
-ShmSegments::ShmSegments(Monitor& monitor, net::Secret secret, net::Identity me, std::vector<std::string> sockets)
-    : monitor_(monitor), secret_(std::move(secret)), me_(std::move(me)), sockets_(std::move(sockets)) {}
+ShmSegments::ShmSegments(Monitor& monitor, net::Secret secret, net::Identity me,
+                         std::vector<std::string> sockets)
+    : monitor_(monitor),
+      secret_(std::move(secret)),
+      me_(std::move(me)),
+      sockets_(std::move(sockets)) {}
 
-Segments::Location ShmSegments::locate(const void* data, int64_t bytes, const std::vector<int>& ranks) const {
+Segments::Location ShmSegments::locate(const void* data, int64_t bytes,
+                                       const std::vector<int>& ranks) const {
   if (by_address_.empty()) return {};
   const auto* address = static_cast<const std::byte*>(data);
   auto known = by_address_.upper_bound(address);
@@ -62,9 +68,11 @@ Mapping ShmSegments::make(uint64_t id, std::size_t bytes, const std::vector<int>
   return make_by(id, bytes, ranks, net::Clock::now() + kPatience);
 }
 
-Mapping ShmSegments::make_by(uint64_t id, std::size_t bytes, const std::vector<int>& ranks, net::Deadline deadline) {
+Mapping ShmSegments::make_by(uint64_t id, std::size_t bytes, const std::vector<int>& ranks,
+                             net::Deadline deadline) {
   if (ranks.front() != me_.rank) {
-    const net::Fd fd = fetch_segment(sockets_[static_cast<std::size_t>(ranks.front())], id, secret_, me_, deadline);
+    const net::Fd fd = fetch_segment(sockets_[static_cast<std::size_t>(ranks.front())], id, secret_,
+                                     me_, deadline);
     return map(fd.get(), bytes);
   }
   try {
@@ -81,6 +89,13 @@ Mapping ShmSegments::make_by(uint64_t id, std::size_t bytes, const std::vector<i
 void ShmSegments::add(uint64_t id, const Mapping& mapping, const std::vector<int>& ranks) {
   by_address_[mapping.base] = {id, mapping, ranks};
   by_id_[id] = mapping.base;
+}
+
+void ShmSegments::remove(uint64_t id) {
+  const auto base = by_id_.find(id);
+  if (base == by_id_.end()) return;
+  by_address_.erase(base->second);
+  by_id_.erase(base);
 }
 
 }  // namespace trireme::comm

@@ -15,15 +15,18 @@ namespace trireme::comm {
 class ShmSegments final : public Segments {
  public:
   /// `sockets`: the unix socket of every rank.
-  ShmSegments(Monitor& monitor, net::Secret secret, net::Identity me, std::vector<std::string> sockets);
+  ShmSegments(Monitor& monitor, net::Secret secret, net::Identity me,
+              std::vector<std::string> sockets);
 
   Location locate(const void* data, int64_t bytes, const std::vector<int>& ranks) const override;
   std::byte* at(Location location) const override;
   Mapping make(uint64_t id, std::size_t bytes, const std::vector<int>& ranks) override;
   void add(uint64_t id, const Mapping& mapping, const std::vector<int>& ranks) override;
+  void remove(uint64_t id) override;
 
   /// For the first segment of all, which is made before its deadline is nobody's but the job's.
-  Mapping make_by(uint64_t id, std::size_t bytes, const std::vector<int>& ranks, net::Deadline deadline);
+  Mapping make_by(uint64_t id, std::size_t bytes, const std::vector<int>& ranks,
+                  net::Deadline deadline);
 
  private:
   struct Known {

@@ -18,6 +18,7 @@ class TcpStreams final : public Streams {
   int64_t write_some(int peer, const iovec* parts, int num_parts) override;
   int64_t read_some(int peer, void* data, int64_t bytes) override;
   bool readable(int peer) override;
+  bool ended(int peer) override { return !readable(peer); }
 
   struct Peer {
     net::Socket socket;
