@@ -38,7 +38,7 @@ TEST(Cuda, FourRanksOnOneGpuReduceTheirTensors) {
       EXPECT_TRUE(torch::equal(sum.cpu(), torch::full({count}, 4 * me.rank, torch::kInt))) << count;
 
       // A ring of sends: what follows a wait() on the stream sees what came.
-      auto token = torch::full({count}, me.rank, gpu), got = torch::empty({count}, gpu);
+      auto token = torch::full({count}, static_cast<double>(me.rank), gpu.dtype(torch::kFloat)), got = torch::empty({count}, gpu.dtype(torch::kFloat));
       auto sent = world.send(token, (me.rank + 1) % 4);
       world.recv(got, (me.rank + 3) % 4).wait();
       sent.wait();

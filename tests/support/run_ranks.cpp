@@ -1,6 +1,7 @@
 #include "support/run_ranks.h"
 
 #include <fcntl.h>
+#include <ftw.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
@@ -8,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -60,6 +62,14 @@ std::string tail(const fs::path& file, std::size_t bytes = 4000) {
   text << std::ifstream(file).rdbuf();
   const std::string all = text.str();
   return all.size() <= bytes ? all : "...\n" + all.substr(all.size() - bytes);
+}
+
+/// Not std::filesystem::remove_all: a libtorch with CUDA exports a broken one of its own.
+void remove_folder(const std::string& folder) {
+  ::nftw(
+      folder.c_str(),
+      [](const char* path, const struct stat*, int, FTW*) { return std::remove(path); }, 16,
+      FTW_DEPTH | FTW_PHYS);
 }
 
 /// In a rank: run the body, leave the marker that proves it ran, and stop here.
@@ -172,7 +182,7 @@ void run_ranks(int size, const std::function<void(const Rank&)>& body, RunOption
     ADD_FAILURE() << "rank " << rank << " of " << size << " " << bad << "\n"
                   << tail(log_of(scratch, rank));
   }
-  fs::remove_all(scratch);
+  remove_folder(scratch);
 }
 
 }  // namespace trireme::test

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -22,6 +21,12 @@ std::string first_line(const std::string& path) {
   std::ifstream file(path);
   std::getline(file, line);
   return line;
+}
+
+std::string link_target(const char* path) {
+  char target[256];
+  const ssize_t length = ::readlink(path, target, sizeof target);
+  return length < 0 ? "" : std::string(target, static_cast<std::size_t>(length));
 }
 
 std::string to_text(const Entry& entry) {
@@ -101,10 +106,8 @@ std::string host_name() {
 
 std::string host_key() {
   if (const auto group = core::env("GROUP_RANK")) return "group " + *group;
-  std::error_code none;
-  return first_line("/proc/sys/kernel/random/boot_id") + " " +
-         std::filesystem::read_symlink("/proc/self/ns/net", none).string() + " " +
-         std::filesystem::read_symlink("/proc/self/ns/pid", none).string();
+  return first_line("/proc/sys/kernel/random/boot_id") + " " + link_target("/proc/self/ns/net") +
+         " " + link_target("/proc/self/ns/pid");
 }
 
 uint64_t process_born(int64_t pid) {

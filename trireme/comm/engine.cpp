@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "trireme/core/error.h"
 
@@ -73,10 +74,12 @@ void Engine::start(std::shared_ptr<Task> task, Helper helper) {
 }
 
 void Engine::call_helper() {
-  {
+  try {
     const std::lock_guard lock(helper_mutex_);
     if (!helper_.joinable()) helper_ = std::jthread([this](std::stop_token stop) { help(stop); });
     helper_wanted_ = true;
+  } catch (const std::system_error&) {
+    return;  // no thread to be had: whoever waits does the work
   }
   helper_wakes_.notify_one();
   if (helper_runs_.load()) sleeper_.wake();

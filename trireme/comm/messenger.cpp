@@ -139,8 +139,17 @@ bool Messenger::step_receives(int rank, Peer& peer) {
       finish(*peer.target, peer.header);
       peer.target = nullptr;
     } else {
+      // Its receive may have been posted while it came in.
+      const MessageHeader header = peer.kept->header;
       peer.early.push_back(std::move(*peer.kept));
       peer.kept.reset();
+      const auto posted =
+          std::find_if(peer.receives.begin(), peer.receives.end(),
+                       [&](const Transfer* t) { return t->ready && matches(t->header, header); });
+      if (posted != peer.receives.end()) {
+        Transfer& transfer = **posted;
+        if (take_early(peer, transfer)) std::erase(peer.receives, &transfer);
+      }
     }
     peer.header_bytes = 0;
   }

@@ -1,6 +1,8 @@
 #include "trireme/comm/program_run.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 #include "trireme/comm/kernels.h"
 
@@ -145,13 +147,19 @@ Task::Step ProgramRun::step() {
 }
 
 std::vector<int> ProgramRun::missing() const {
-  std::vector<int> ranks;
-  for (std::size_t i : moving_) {
-    if (!transfers_[i].done) ranks.push_back(transfers_[i].peer);
+  // A rank that has sent anything has come; that it cannot send more is another's fault.
+  std::set<int> came, pending;
+  for (std::size_t i = 0; i < transfers_.size(); ++i) {
+    if (program_.actions[i].kind == Kind::Recv && transfers_[i].done)
+      came.insert(transfers_[i].peer);
   }
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return ranks;
+  for (std::size_t i : moving_) {
+    if (!transfers_[i].done) pending.insert(transfers_[i].peer);
+  }
+  std::vector<int> ranks;
+  std::set_difference(pending.begin(), pending.end(), came.begin(), came.end(),
+                      std::back_inserter(ranks));
+  return ranks.empty() ? std::vector<int>(pending.begin(), pending.end()) : ranks;
 }
 
 }  // namespace trireme::comm

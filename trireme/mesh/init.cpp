@@ -1,7 +1,9 @@
 #include "trireme/mesh/init.h"
 
-#include <array>
-#include <filesystem>
+#include <unistd.h>
+
+#include <new>
+#include <system_error>
 
 #include "trireme/comm/bootstrap.h"
 #include "trireme/comm/local/local.h"
@@ -85,18 +87,9 @@ double positive_seconds(const char* variable, double otherwise) {
   return seconds;
 }
 
-}  // namespace
-
-comm::Communicator init(const std::string& url) {
-  const Rendezvous where =
-      find_rendezvous(url.empty() ? core::env("TRIREME_INIT").value_or("") : url);
-  if (where.kind == Rendezvous::Kind::Alone)
-    return {"world", comm::make_local(comm::make_local_hub(1), 0)};
-
-  positive_seconds("TRIREME_HEARTBEAT_S", 1);
-  const auto patience = core::from_seconds(positive_seconds("TRIREME_TIMEOUT_S", kPatienceSeconds));
-  const auto deadline = net::Clock::now() + patience;
-  const net::Secret secret = net::secret_of_job(where.job);
+/// Finds the other ranks, and makes the world with them.
+comm::Communicator join(const Rendezvous& where, const net::Secret& secret,
+                        net::Deadline deadline) {
   Meeting meeting = meet(where, secret, deadline);
   comm::Bootstrap bootstrap{.store = *meeting.store,
                             .secret = secret,
@@ -112,8 +105,34 @@ comm::Communicator init(const std::string& url) {
   core::Log(where.rank, "world").info(fmt::format("{} ranks over {}", where.size, world.backend()));
   // Nobody needs the store any more once all ranks are here: only then may rank 0 take it down.
   world.barrier();
-  if (where.kind == Rendezvous::Kind::File && where.rank == 0) std::filesystem::remove(where.path);
+  if (where.kind == Rendezvous::Kind::File && where.rank == 0) ::unlink(where.path.c_str());
   return world;
+}
+
+}  // namespace
+
+comm::Communicator init(const std::string& url) {
+  const Rendezvous where =
+      find_rendezvous(url.empty() ? core::env("TRIREME_INIT").value_or("") : url);
+  if (where.kind == Rendezvous::Kind::Alone)
+    return {"world", comm::make_local(comm::make_local_hub(1), 0)};
+
+  positive_seconds("TRIREME_HEARTBEAT_S", 1);
+  const auto patience = core::from_seconds(positive_seconds("TRIREME_TIMEOUT_S", kPatienceSeconds));
+  const auto deadline = net::Clock::now() + patience;
+  const net::Secret secret = net::secret_of_job(where.job);
+  try {
+    return join(where, secret, deadline);
+  } catch (const std::system_error& error) {
+    throw CommError(
+        fmt::format("rank {} of {} cannot join: {}; raise the limits on threads (ulimit -u) and "
+                    "memory (ulimit -v)",
+                    where.rank, where.size, error.what()));
+  } catch (const std::bad_alloc&) {
+    throw CommError(
+        fmt::format("rank {} of {} cannot join: no memory; raise the limit (ulimit -v, the cgroup)",
+                    where.rank, where.size));
+  }
 }
 
 }  // namespace trireme
