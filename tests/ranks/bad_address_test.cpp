@@ -81,7 +81,7 @@ TEST_F(BadAddress, AVariableThatMakesNoSenseIsNamed) {
       {"TRIREME_TIMEOUT_S", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TRIREME_TIMEOUT_S", "soon"}}},
       {"TRIREME_TIMEOUT_S", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TRIREME_TIMEOUT_S", "-5"}}},
       {"TRIREME_SECRET", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TRIREME_SECRET", "short"}}},
-      {"TRIREME_INIT", {{"TRIREME_INIT", "nonsense"}}},
+      {"nonsense", {{"TRIREME_INIT", "nonsense"}}},
       {"TRIREME_BACKEND", {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "9"}, {"TRIREME_BACKEND", "pigeon"}}},
   };
   for (const auto& [name, variables] : cases) EXPECT_THAT(refusal_with(variables), HasSubstr(name));

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <sstream>
+#include <thread>
 
 #include "trireme/core/env.h"
 #include "trireme/core/error.h"
@@ -43,6 +45,49 @@ Entry from_text(const std::string& text) {
 
 }  // namespace
 
+namespace {
+
+constexpr char kGaveUp = '!';  // before a sentence that somebody left where a rank should have come
+
+/// Somebody else is this rank: says who, and what to do about it.
+[[noreturn]] void refuse_taken(const Bootstrap& bootstrap, const std::string& there) {
+  if (there[0] == kGaveUp) throw TimeoutError(there.substr(1));
+  const std::string who = there.substr(0, there.find('\n'));
+  const std::string host = who.substr(0, who.rfind(' '));
+  const auto pid = core::parse_int(who.substr(who.rfind(' ') + 1)).value_or(0);
+  if (host == host_name() && process_born(pid) == 0)
+    throw CommError(
+        fmt::format("rank {} of job '{}' is taken by pid {} of this host, which is gone; if its "
+                    "job is over, remove {}",
+                    bootstrap.rank, bootstrap.job, pid, bootstrap.place));
+  throw CommError(
+      fmt::format("rank {} of job '{}' is taken: host {}, pid {} came first; every rank must be "
+                  "started once, with a "
+                  "number of its own",
+                  bootstrap.rank, bootstrap.job, host, pid));
+}
+
+/// Names the ranks that are not there, and leaves the sentence in their places: whoever waits for
+/// them says the same, at once.
+[[noreturn]] void give_up(const Bootstrap& bootstrap, const std::function<std::string(int)>& key,
+                          std::chrono::nanoseconds waited) {
+  const auto soon = net::Clock::now() + std::chrono::seconds(1);
+  std::vector<int> missing;
+  for (int rank = 0; rank < bootstrap.size; ++rank) {
+    if (!bootstrap.store.get(key(rank), soon)) missing.push_back(rank);
+  }
+  const std::string sentence = fmt::format(
+      "rank{} {} of {} never came to job '{}' (rank {} waited {}); were all ranks started?",
+      missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), bootstrap.size, bootstrap.job,
+      bootstrap.rank, core::format_duration(waited));
+  for (int rank : missing) bootstrap.store.compare_and_set(key(rank), "", kGaveUp + sentence, soon);
+  // The store may end with this process: let the others read it.
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  throw TimeoutError(sentence);
+}
+
+}  // namespace
+
 std::vector<std::string> exchange(const Bootstrap& bootstrap, const std::string& what,
                                   const std::string& mine) {
   const auto key = [&](int rank) { return fmt::format("{}/{}", what, rank); };
@@ -50,32 +95,18 @@ std::vector<std::string> exchange(const Bootstrap& bootstrap, const std::string&
   const std::string text = fmt::format("{} {}\n{}", host_name(), ::getpid(), mine);
   const std::string there =
       bootstrap.store.compare_and_set(key(bootstrap.rank), "", text, bootstrap.deadline);
-  if (there != text) {
-    const std::string who = there.substr(0, there.find('\n'));
-    throw CommError(
-        fmt::format("rank {} of job '{}' is taken: host {}, pid {} came first; every rank must be "
-                    "started once, "
-                    "with a number of its own",
-                    bootstrap.rank, bootstrap.job, who.substr(0, who.rfind(' ')),
-                    who.substr(who.rfind(' ') + 1)));
-  }
+  if (there != text) refuse_taken(bootstrap, there);
   const auto began = net::Clock::now();
   std::vector<std::string> all;
   for (int rank = 0; rank < bootstrap.size; ++rank) {
+    std::string other;
     try {
-      const std::string text_of = bootstrap.store.wait(key(rank), bootstrap.deadline);
-      all.push_back(text_of.substr(text_of.find('\n') + 1));
+      other = bootstrap.store.wait(key(rank), bootstrap.deadline);
     } catch (const TimeoutError&) {
-      std::vector<int> missing;
-      for (int other = rank; other < bootstrap.size; ++other) {
-        const auto soon = net::Clock::now() + std::chrono::seconds(1);
-        if (!bootstrap.store.get(key(other), soon)) missing.push_back(other);
-      }
-      throw TimeoutError(fmt::format(
-          "rank{} {} of {} never came to job '{}' (rank {} waited {}); were all ranks started?",
-          missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), bootstrap.size, bootstrap.job,
-          bootstrap.rank, core::format_duration(net::Clock::now() - began)));
+      give_up(bootstrap, key, net::Clock::now() - began);
     }
+    if (other[0] == kGaveUp) throw TimeoutError(other.substr(1));
+    all.push_back(other.substr(other.find('\n') + 1));
   }
   return all;
 }

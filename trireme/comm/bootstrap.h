@@ -20,6 +20,7 @@ struct Bootstrap {
   int size = 1;
   std::string address = "127.0.0.1";  ///< by which the other ranks reach this host
   std::string host_key;               ///< the same for ranks of one host; empty: found out
+  std::string place;                  ///< of the store, for people: a path or an address
   net::Deadline deadline;
 
   net::Identity as(std::string role) const { return {job, std::move(role), rank, size}; }

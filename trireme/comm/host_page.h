@@ -8,7 +8,7 @@
 namespace trireme::comm {
 
 /// Why a world ended. The first one that a rank writes down is the one that all ranks report.
-enum class CauseKind : uint32_t { None, Died, Hung, Left, Timeout, Mismatch, Aborted };
+enum class CauseKind : uint32_t { None, Died, Hung, Left, Timeout, Mismatch, Aborted, Error };
 
 struct Cause {
   CauseKind kind = CauseKind::None;
@@ -42,9 +42,12 @@ struct HostPage {
   std::atomic<uint32_t> cause_kind{0};
   std::atomic<int32_t> cause_rank{0};
   char cause_text[kTextBytes];
-  alignas(128) Seat seats[1];  ///< really one per rank of the world; those of other hosts show only `state`
+  alignas(128)
+      Seat seats[1];  ///< really one per rank of the world; those of other hosts show only `state`
 
-  static std::size_t bytes(int ranks) { return sizeof(HostPage) + sizeof(Seat) * static_cast<std::size_t>(ranks); }
+  static std::size_t bytes(int ranks) {
+    return sizeof(HostPage) + sizeof(Seat) * static_cast<std::size_t>(ranks);
+  }
 
   /// Writes the cause down if nobody has. Returns true if this call was the first.
   bool claim(const Cause& cause);

@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t kHeaderBytes = sizeof(MessageHeader);
 constexpr int64_t kMostPerStep = 1 << 20;  // then others get their turn
 constexpr uint64_t kMostBytes = uint64_t{1} << 46;
+constexpr uint64_t kGoodbye = ~uint64_t{0};  // the group of a message that is the last
 
 bool matches(const MessageHeader& a, const MessageHeader& b) {
   return a.group == b.group && a.key == b.key;
@@ -19,11 +20,25 @@ bool matches(const MessageHeader& a, const MessageHeader& b) {
 
 }  // namespace
 
-Messenger::Messenger(Streams& streams, int rank, int size, Lookup lookup)
+Messenger::Messenger(Streams& streams, int rank, int size, Lookup lookup,
+                     std::function<void(int)> goodbye)
     : streams_(streams),
       rank_(rank),
       peers_(static_cast<std::size_t>(size)),
-      lookup_(std::move(lookup)) {}
+      lookup_(std::move(lookup)),
+      goodbye_(std::move(goodbye)) {}
+
+void Messenger::say_goodbye(int peer) noexcept {
+  // In the middle of a message nobody could tell it from its bytes.
+  if (!peers_[static_cast<std::size_t>(peer)].sends.empty()) return;
+  MessageHeader header;
+  header.group = kGoodbye;
+  const iovec part{&header, sizeof header};
+  try {
+    streams_.write_some(peer, &part, 1);
+  } catch (const StreamClosed&) {  // it has left before us
+  }
+}
 
 void Messenger::send(Transfer& transfer) {
   peers_[static_cast<std::size_t>(transfer.peer)].sends.push_back(&transfer);
@@ -119,6 +134,11 @@ bool Messenger::step_receives(int rank, Peer& peer) {
       if (peer.header.magic != MessageHeader::kMagic || peer.header.bytes > kMostBytes)
         throw StreamClosed{rank};  // not a message: the stream is of no use
       peer.payload_bytes = 0;
+      if (peer.header.group == kGoodbye) {
+        goodbye_(rank);
+        peer.header_bytes = 0;
+        continue;
+      }
     }
     if (peer.target == nullptr && !peer.kept && !begin_payload(rank, peer)) break;
     if (mismatch_) break;

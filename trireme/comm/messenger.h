@@ -67,7 +67,11 @@ class Messenger {
   /// number of that group, if it got there.
   using Lookup = std::function<std::optional<std::pair<uint64_t, core::OpInfo>>(uint64_t group,
                                                                                 uint64_t number)>;
-  Messenger(Streams& streams, int rank, int size, Lookup lookup);
+  /// `goodbye` is called with a rank that said that it leaves.
+  Messenger(Streams& streams, int rank, int size, Lookup lookup, std::function<void(int)> goodbye);
+
+  /// Tells a peer on another host that this rank leaves: an end of its stream is then no failure.
+  void say_goodbye(int peer) noexcept;
 
   void send(Transfer& transfer);
   void receive(Transfer& transfer);
@@ -116,6 +120,7 @@ class Messenger {
   int rank_;
   std::vector<Peer> peers_;
   Lookup lookup_;
+  std::function<void(int)> goodbye_;
   int active_ = 0;  ///< posted and not finished
   std::optional<Mismatch> mismatch_;
 };

@@ -40,6 +40,13 @@ bool same_user(int socket) {
 
 }  // namespace
 
+void wait_for_exit(int64_t pid) {
+  if (pid == ::getpid()) return;
+  const net::Fd process = open_pidfd(pid);
+  pollfd watched{process.get(), POLLIN, 0};
+  if (process) ::poll(&watched, 1, 200);
+}
+
 Monitor::Monitor(Options options)
     : options_(std::move(options)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   thread_ = std::jthread([this](std::stop_token stop) { run(stop); });

@@ -39,6 +39,9 @@ class Shelf {
 net::Fd fetch_segment(const std::string& name, uint64_t id, const net::Secret& secret,
                       const net::Identity& me, net::Deadline deadline);
 
+/// Returns when that process of this host has ended, or after a moment.
+void wait_for_exit(int64_t pid);
+
 /// Watches over one rank's world, on a thread of its own: sees peers of this host die (pidfd) or
 /// hang (heartbeat), and carries news between hosts (a connection between their first ranks).
 /// Whoever sees a failure first writes it on the host's page. A second thread hands out segments.

@@ -18,8 +18,8 @@ using core::ReduceOp;
 /// Rows (of dim 0) of each rank's part; empty: all alike.
 using Rows = std::vector<int64_t>;
 
-// Every operation is a plain struct, and `Op` is the closed set of them: running, recording, tracing
-// and pricing are interpreters of the same value.
+// Every operation is a plain struct, and `Op` is the closed set of them: running, recording,
+// tracing and pricing are interpreters of the same value.
 // clang-format off
 struct AllReduce     { at::Tensor data; ReduceOp op = ReduceOp::Sum; Algorithm algorithm = Algorithm::Auto; };
 struct Broadcast     { at::Tensor data; int root = 0; Algorithm algorithm = Algorithm::Auto; };

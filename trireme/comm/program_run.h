@@ -34,11 +34,11 @@ class ProgramRun {
   Messenger& messenger_;
   const Lane& lane_;
   std::vector<std::byte> scratch_;
-  std::vector<Transfer> transfers_;            ///< by action; unused for arithmetic
-  std::vector<int> blocked_;                   ///< by action: how many it still comes after
-  std::vector<std::vector<int>> unblocks_;     ///< by action: who comes after it
-  std::vector<uint32_t> steps_;                ///< by action: transfers in the chain up to it
-  std::vector<std::size_t> moving_;            ///< transfers that are under way
+  std::vector<Transfer> transfers_;         ///< by action; unused for arithmetic
+  std::vector<int> blocked_;                ///< by action: how many it still comes after
+  std::vector<std::vector<int>> unblocks_;  ///< by action: who comes after it
+  std::vector<uint32_t> steps_;             ///< by action: transfers in the chain up to it
+  std::vector<std::size_t> moving_;         ///< transfers that are under way
   std::size_t left_;
 };
 

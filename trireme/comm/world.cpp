@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <exception>
 #include <thread>
 
 #include "trireme/comm/monitor.h"
@@ -18,23 +19,32 @@ World::World(int rank, std::vector<Member> members, Transport transport)
       transport_(std::move(transport)),
       recorder_(rank),
       log_(rank, "world"),
-      messenger_(*transport_.streams, rank, static_cast<int>(members_.size()),
-                 [this](uint64_t group,
-                        uint64_t number) -> std::optional<std::pair<uint64_t, core::OpInfo>> {
-                   const auto lane = lanes_.find(group);
-                   if (lane == lanes_.end()) return std::nullopt;
-                   return lane->second->called(number);
-                 }),
+      messenger_(
+          *transport_.streams, rank, static_cast<int>(members_.size()),
+          [this](uint64_t group,
+                 uint64_t number) -> std::optional<std::pair<uint64_t, core::OpInfo>> {
+            const auto lane = lanes_.find(group);
+            if (lane == lanes_.end()) return std::nullopt;
+            return lane->second->called(number);
+          },
+          [this](int left) { seat(left).state.store(static_cast<uint32_t>(SeatState::Left)); }),
       engine_(messenger_, *transport_.sleeper, *this) {
   seat(rank_).state.store(static_cast<uint32_t>(SeatState::Present));
   if (transport_.monitor) transport_.monitor->start(*this);
 }
 
 World::~World() {
+  // Gone because of an exception: the others must not take that for a normal end.
+  if (std::uncaught_exceptions() > exceptions_ && !failed())
+    fail({CauseKind::Error, rank_, describe(rank_) + " stopped because of an error of its own"});
   seat(rank_).state.store(static_cast<uint32_t>(SeatState::Left));
   if (transport_.monitor) transport_.monitor->leave();
   for (int other = 0; other < size(); ++other) {
-    if (other != rank_ && here(other)) ring(seat(other));
+    if (other == rank_) continue;
+    if (here(other))
+      ring(seat(other));
+    else
+      messenger_.say_goodbye(other);
   }
 }
 
@@ -133,6 +143,9 @@ void World::raise(const Task& task) {
 void World::raise(const std::string& group, uint64_t number, const core::OpInfo& info) {
   const Cause cause = transport_.page->cause();
   recorder_.write(cause.text);
+  // It is about to say what is wrong: let it come first, also in the eyes of the launcher.
+  if (cause.kind == CauseKind::Error && cause.rank != rank_ && here(cause.rank))
+    wait_for_exit(member(cause.rank).pid);
   const std::string text = fmt::format("{} #{} on '{}', rank {}: {}", core::to_string(info), number,
                                        group, rank_, cause.text);
   if (cause.kind == CauseKind::Timeout) throw TimeoutError(text);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -88,6 +89,7 @@ class World : public Watch {
   [[noreturn]] void raise(const std::string& group, uint64_t number, const core::OpInfo& info);
 
   const int rank_;
+  const int exceptions_ = std::uncaught_exceptions();  ///< in flight when the world was made
   const std::vector<Member> members_;
   Transport transport_;
   Recorder recorder_;

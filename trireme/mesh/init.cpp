@@ -64,8 +64,7 @@ Meeting meet(const Rendezvous& where, const net::Secret& secret, net::Deadline d
 
 /// Auto is shm if all ranks are on one host. Every rank says which host it is on and what it wants,
 /// so that all of them choose the same.
-Kind choose_backend(const comm::Bootstrap& bootstrap) {
-  const Kind mine = wanted_backend();
+Kind choose_backend(const comm::Bootstrap& bootstrap, Kind mine) {
   const auto all = comm::exchange(bootstrap, "host",
                                   fmt::format("{}|{}", static_cast<int>(mine), comm::host_key()));
   bool one_host = true;
@@ -91,15 +90,17 @@ double positive_seconds(const char* variable, double otherwise) {
 comm::Communicator join(const Rendezvous& where, const net::Secret& secret,
                         net::Deadline deadline) {
   Meeting meeting = meet(where, secret, deadline);
-  comm::Bootstrap bootstrap{.store = *meeting.store,
-                            .secret = secret,
-                            .job = where.job,
-                            .rank = where.rank,
-                            .size = where.size,
-                            .address = meeting.address,
-                            .host_key = {},
-                            .deadline = deadline};
-  const Kind kind = choose_backend(bootstrap);
+  comm::Bootstrap bootstrap{
+      .store = *meeting.store,
+      .secret = secret,
+      .job = where.job,
+      .rank = where.rank,
+      .size = where.size,
+      .address = meeting.address,
+      .host_key = {},
+      .place = where.kind == Rendezvous::Kind::File ? where.path : where.address.to_string(),
+      .deadline = deadline};
+  const Kind kind = choose_backend(bootstrap, wanted);
   comm::Communicator world(
       "world", kind == Kind::Shm ? comm::make_shm(bootstrap) : comm::make_tcp(bootstrap));
   core::Log(where.rank, "world").info(fmt::format("{} ranks over {}", where.size, world.backend()));
@@ -117,12 +118,17 @@ comm::Communicator init(const std::string& url) {
   if (where.kind == Rendezvous::Kind::Alone)
     return {"world", comm::make_local(comm::make_local_hub(1), 0)};
 
+  const Kind wanted = wanted_backend();
   positive_seconds("TRIREME_HEARTBEAT_S", 1);
   const auto patience = core::from_seconds(positive_seconds("TRIREME_TIMEOUT_S", kPatienceSeconds));
   const auto deadline = net::Clock::now() + patience;
   const net::Secret secret = net::secret_of_job(where.job);
   try {
-    return join(where, secret, deadline);
+    return join(where, wanted, secret, deadline);
+  } catch (const TimeoutError&) {
+    // Nobody will meet here any more.
+    if (where.kind == Rendezvous::Kind::File) ::unlink(where.path.c_str());
+    throw;
   } catch (const std::system_error& error) {
     throw CommError(
         fmt::format("rank {} of {} cannot join: {}; raise the limits on threads (ulimit -u) and "
