@@ -87,7 +87,7 @@ double positive_seconds(const char* variable, double otherwise) {
 }
 
 /// Finds the other ranks, and makes the world with them.
-comm::Communicator join(const Rendezvous& where, const net::Secret& secret,
+comm::Communicator join(const Rendezvous& where, Kind wanted, const net::Secret& secret,
                         net::Deadline deadline) {
   Meeting meeting = meet(where, secret, deadline);
   comm::Bootstrap bootstrap{
