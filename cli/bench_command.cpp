@@ -89,8 +89,7 @@ std::vector<std::string> rank_arguments(const CommBench& bench) {
 }
 
 bool under_launcher() {
-  return core::env("RANK") || core::env("OMPI_COMM_WORLD_RANK") ||
-         core::env("PMI_RANK") ||
+  return core::env("RANK") || core::env("OMPI_COMM_WORLD_RANK") || core::env("PMI_RANK") ||
          core::env("SLURM_PROCID");
 }
 

@@ -1,9 +1,10 @@
-#include <ATen/Version.h>
+#include <fmt/format.h>
+
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/ops/full.h>
+#include <ATen/Version.h>
 #include <ATen/ops/eq.h>
-#include <fmt/format.h>
+#include <ATen/ops/full.h>
 #include <torch/version.h>
 
 #include <cstdio>
@@ -16,9 +17,14 @@
 namespace trireme::cli {
 
 int doctor(const std::vector<std::string>&) {
-  fmt::print("libtorch       {} (CPU capability {}, {} threads)\n", TORCH_VERSION, at::get_cpu_capability(), at::get_num_threads());
-  fmt::print("CUDA           {}\n", at::hasCUDA() ? fmt::format("{} devices", at::globalContext().hasCUDA() ? at::detail::getCUDAHooks().deviceCount() : 0)
-                                                  : "none in this libtorch, or no device");
+  fmt::print("libtorch       {} (CPU capability {}, {} threads)\n", TORCH_VERSION,
+             at::get_cpu_capability(), at::get_num_threads());
+  fmt::print("CUDA           {}\n",
+             at::hasCUDA()
+                 ? fmt::format("{} devices", at::globalContext().hasCUDA()
+                                                 ? at::detail::getCUDAHooks().deviceCount()
+                                                 : 0)
+                 : "none in this libtorch, or no device");
   fmt::print("reductions     {}\n", comm::kernels().name);
   return 0;
 }
@@ -29,7 +35,8 @@ int doctor_ranks(const std::vector<std::string>&) {
   world.all_reduce(sum).wait();
   const double expected = world.size() * (world.size() + 1) / 2.0;
   if (!sum.eq(expected).all().item<bool>())
-    throw Error(fmt::format("the all-reduce of {} ranks gave {} instead of {}", world.size(), sum[0].item<float>(), expected));
+    throw Error(fmt::format("the all-reduce of {} ranks gave {} instead of {}", world.size(),
+                            sum[0].item<float>(), expected));
   if (world.rank() == 0) fmt::print("two ranks      met and added up\n");
   return 0;
 }

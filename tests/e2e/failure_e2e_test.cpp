@@ -7,6 +7,7 @@
 #include <chrono>
 #include <iostream>
 #include <regex>
+#include <thread>
 
 #include "support/command.h"
 #include "support/leftovers.h"
@@ -145,6 +146,18 @@ TEST_P(FailingJob, GoesOnAfterMemoryWasRefused) {
     EXPECT_THAT(result.err, HasSubstr("rank " + std::string(who) + " (host "));
     EXPECT_THAT(result.err, HasSubstr("Cannot allocate memory"));
   }
+}
+
+TEST_P(FailingJob, GoesOnAfterAPauseThatIsLongerThanItsHeartbeat) {
+  Command job({kTrireme, "run", "-n", "3", kRank, "work", "3"},
+              {.environment = {{"TRIREME_BACKEND", GetParam()}, {"TRIREME_HEARTBEAT_S", "1"}, {"TRIREME_TIMEOUT_S", "2"}}, .deadline = 30s});
+  everybody_is_ready(job);
+  job.signal(SIGTSTP);  // Ctrl-Z
+  std::this_thread::sleep_for(2500ms);
+  job.signal(SIGCONT);
+  const auto result = job.finish();
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("[0] went on"), HasSubstr("[1] went on"), HasSubstr("[2] went on")));
 }
 
 TEST_P(FailingJob, StartsAgainWithFreshRanks) {

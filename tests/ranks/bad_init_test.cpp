@@ -135,7 +135,7 @@ TEST(BadNeighbours, AtTheRanksOwnDoorsDisturbNobody) {
     const auto deadline = Clock::now() + kLongest;
     const auto store = net::open_file_store((self.scratch / "meet").string(), {"today", "rank", self.rank, 3}, deadline);
     const comm::Bootstrap bootstrap{.store = *store, .secret = net::secret_of_job("today"), .job = "today", .rank = self.rank,
-                                    .size = 3, .address = "127.0.0.1", .host_key = {}, .deadline = deadline};
+                                    .size = 3, .address = "127.0.0.1", .host_key = {}, .place = "a file", .deadline = deadline};
     leave_word(self, "pid" + std::to_string(self.rank), std::to_string(::getpid()));
     std::vector<net::Socket> vandals;
     if (self.rank == 2) {  // the others' doors are open: they wait for this rank

@@ -77,6 +77,23 @@ TEST_P(Hang, OfAStoppedRankIsFoundByItsHeartbeat) {
   }
 }
 
+TEST_P(Hang, IsToldToTheOneThatHungWhenItComesBack) {
+  run_ranks(
+      3,
+      [&](const Rank& self) {
+        const auto world = join_watchful(self);
+        const Doing doing = make_doing("all_reduce_1KB", world);
+        doing.once(world);
+        if (self.rank == 1) raise_on_record(self, SIGSTOP);
+        const Report report = until_it_fails(self, [&] { doing.once(world); });
+        const std::string name = name_of_fallen(self, 1);
+        EXPECT_THAT(report.cause, HasSubstr(name + " hangs"));
+        if (self.rank == 0) ::kill(std::stoi(name.substr(name.find("pid ") + 4)), SIGCONT);
+        expect_good_report(self, world, report, doing.said, {0, 1, 2});
+      },
+      {.deadline = kLongest * 2});
+}
+
 TEST_P(Hang, IsNotReportedWhenAllWereStoppedTogether) {
   // As Ctrl-Z does: longer than the heartbeat, and longer than an operation may take.
   run_ranks(

@@ -106,6 +106,19 @@ int poor(const Communicator& world, const std::string& who) {
   return 0;
 }
 
+/// All is well for so many seconds, as rank 0 counts them.
+int work(const Communicator& world, const std::string& seconds) {
+  const auto end = Clock::now() + std::chrono::seconds(std::stoi(seconds));
+  say("ready " + std::to_string(world.rank()) + " pid " + std::to_string(::getpid()));
+  for (float over = 0; over == 0;) {
+    const auto flag = torch::full({1}, world.rank() == 0 && Clock::now() > end ? 1.0 : 0.0);
+    world.all_reduce(flag).wait();
+    over = flag.item<float>();
+  }
+  say("went on");
+  return 0;
+}
+
 /// Ranks of the second half leave one after the other, lowest first; the first half goes on alone.
 int leave_in_order(const Communicator& whole, const std::string&) {
   const int half = whole.size() / 2, rank = whole.rank();
@@ -138,6 +151,7 @@ int main(int argc, char** argv) {
       {"vanish-at", vanish},
       {"hold", hold},
       {"poor", poor},
+      {"work", work},
       {"leave-in-order", leave_in_order},
   };
   const auto scene = scenes.find(argc > 1 ? argv[1] : "");

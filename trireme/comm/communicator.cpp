@@ -91,12 +91,16 @@ Work Communicator::start_all(std::vector<Op> ops) const {
   state->timeout = group_->timeout;
   state->group = group_;
   state->ops = std::move(ops);
-  for (Op& op : state->ops) {
-    const core::OpInfo info = describe(op, rank(), size());
+  // All are checked before the first is started: a list is one operation to its caller.
+  std::vector<core::OpInfo> infos;
+  for (const Op& op : state->ops) infos.push_back(describe(op, rank(), size()));
+  for (std::size_t i = 0; i < infos.size(); ++i) {
+    Op& op = state->ops[i];
     stage_through_host(op, *state);
-    const uint64_t number = is_transfer(info.kind) ? ++group_->transfers : ++group_->collectives;
-    group_->backend->check(info, number);
-    if (auto pending = group_->backend->start(op, info, number))
+    const uint64_t number =
+        is_transfer(infos[i].kind) ? ++group_->transfers : ++group_->collectives;
+    group_->backend->check(infos[i], number);
+    if (auto pending = group_->backend->start(op, infos[i], number))
       state->pending.push_back(std::move(pending));
   }
   return Work(std::move(state));

@@ -121,7 +121,7 @@ void Engine::wait(Task& task, nanoseconds timeout) {
       last = now;
       if (waited > timeout) {
         const Turn turn(*this);
-        if (!task.done() && !watch_.failed()) watch_.report_timeout(task, task.missing(), timeout);
+        if (!task.done() && !watch_.failed()) watch_.report_timeout(task, missing(task), timeout);
         look_at_failures();
         break;
       }
@@ -131,6 +131,12 @@ void Engine::wait(Task& task, nanoseconds timeout) {
     if (others) call_helper();  // what else was started goes on without this thread
   }
   if (task.failed_) watch_.raise(task);
+}
+
+/// Whom the task waits for: in a lane, those that hold up the first in line.
+std::vector<int> Engine::missing(const Task& task) const {
+  if (!task.ordered || task.lane->waiting.empty()) return task.missing();
+  return task.lane->waiting.front()->missing();
 }
 
 /// Steps everything once. The turn is held.

@@ -91,6 +91,7 @@ class Engine {
 
   bool step_all();
   bool step_lane(Lane& lane);
+  std::vector<int> missing(const Task& task) const;
   void finish(Task& task);
   void fail_all();
   bool look_at_failures();

@@ -324,7 +324,7 @@ void GroupBackend::check(const core::OpInfo& info, uint64_t number) {
 }
 
 Traffic GroupBackend::traffic() const {
-  return world_->engine().locked([&] { return world_->messenger().traffic; });
+  return world_->traffic();
 }
 
 }  // namespace trireme::comm

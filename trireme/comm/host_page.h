@@ -45,8 +45,18 @@ struct HostPage {
   alignas(128)
       Seat seats[1];  ///< really one per rank of the world; those of other hosts show only `state`
 
+  /// Bytes that `taker` has read in the memory of `owner`. Each taker writes a row of its own.
+  std::atomic<uint64_t>& taken(int taker, int owner, int ranks) {
+    auto* rows = reinterpret_cast<std::byte*>(seats + ranks);
+    return reinterpret_cast<std::atomic<uint64_t>*>(
+        rows + row_bytes(ranks) * static_cast<std::size_t>(taker))[owner];
+  }
+  static std::size_t row_bytes(int ranks) {
+    return (static_cast<std::size_t>(ranks) * sizeof(uint64_t) + 127) / 128 * 128;
+  }
+
   static std::size_t bytes(int ranks) {
-    return sizeof(HostPage) + sizeof(Seat) * static_cast<std::size_t>(ranks);
+    return sizeof(HostPage) + (sizeof(Seat) + row_bytes(ranks)) * static_cast<std::size_t>(ranks);
   }
 
   /// Writes the cause down if nobody has. Returns true if this call was the first.

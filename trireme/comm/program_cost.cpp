@@ -4,7 +4,7 @@
 //   one shot    1                 (n-1) B
 //   direct      2 (all_reduce)    B - b_r + (n-1) b_r
 //   ring        2(n-1)            2B - b_(r+1) - b_(r+2)
-//   tree        2 ceil(log2 n)    B to the parent, B to each child
+//   tree        2 floor(log2 n)   B to the parent, B to each child
 #include <bit>
 
 #include "trireme/comm/program.h"
@@ -27,8 +27,9 @@ int64_t part(const std::vector<int64_t>& begins, int size, int rank) {
   return begins[i + 1] - begins[i];
 }
 
-int log2_up(int n) {
-  return std::bit_width(static_cast<unsigned>(n - 1));
+/// Between the root of a binomial tree and its farthest leaf: the most ones in a number below n.
+int depth(int n) {
+  return std::bit_width(static_cast<unsigned>(n)) - 1;
 }
 
 /// Children of `place` in a binomial tree of `size`: one for each distance below its own.
@@ -71,7 +72,7 @@ Cost tree(const Job& job, int rank, int size) {
   const int place = (rank - (all ? 0 : job.info.root) + size) % size;
   const int64_t up = job.info.kind != OpKind::Broadcast && place != 0 ? job.bytes : 0;
   const int64_t down = job.info.kind != OpKind::Reduce ? children(place, size) * job.bytes : 0;
-  return {(all ? 2 : 1) * log2_up(size), up + down};
+  return {(all ? 2 : 1) * depth(size), up + down};
 }
 
 }  // namespace

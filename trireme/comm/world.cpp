@@ -48,6 +48,21 @@ World::~World() {
   }
 }
 
+void World::took(int owner, int64_t bytes) {
+  messenger_.traffic.received_bytes += bytes;
+  auto& taken = transport_.page->taken(rank_, owner, size());
+  taken.store(taken.load(std::memory_order_relaxed) + static_cast<uint64_t>(bytes),
+              std::memory_order_relaxed);
+}
+
+Traffic World::traffic() {
+  Traffic total = engine_.locked([&] { return messenger_.traffic; });
+  for (int taker = 0; taker < size(); ++taker)
+    total.sent_bytes += static_cast<int64_t>(
+        transport_.page->taken(taker, rank_, size()).load(std::memory_order_relaxed));
+  return total;
+}
+
 void World::add(Lane& lane) {
   engine_.locked([&] { lanes_[lane.id] = &lane; });
 }

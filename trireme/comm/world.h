@@ -58,6 +58,10 @@ class World : public Watch {
   Segments* segments() const { return transport_.segments.get(); }
   Recorder& recorder() { return recorder_; }
 
+  /// This rank has read so much in the memory of another rank of its host. The turn is held.
+  void took(int owner, int64_t bytes);
+  Traffic traffic();
+
   void add(Lane& lane);
   void remove(Lane& lane);
 

@@ -21,9 +21,17 @@ Log::Log(int rank, std::string_view group)
 
 Log::~Log() = default;
 
-void Log::debug(std::string_view text) const { sink_->logger.debug(text); }
-void Log::info(std::string_view text) const { sink_->logger.info(text); }
-void Log::warning(std::string_view text) const { sink_->logger.warn(text); }
-void Log::error(std::string_view text) const { sink_->logger.error(text); }
+void Log::debug(std::string_view text) const {
+  sink_->logger.debug(text);
+}
+void Log::info(std::string_view text) const {
+  sink_->logger.info(text);
+}
+void Log::warning(std::string_view text) const {
+  sink_->logger.warn(text);
+}
+void Log::error(std::string_view text) const {
+  sink_->logger.error(text);
+}
 
 }  // namespace trireme::core

@@ -9,8 +9,8 @@ namespace trireme::core {
 /// and key give the same four words on every machine, so chance can be a function of logical
 /// coordinates instead of a generator's state.
 ///
-///   one round:   (c0, c1, c2, c3) -> (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0))
-///   ten rounds; between them the key grows by the golden ratio and sqrt(3) - 1.
+///   one round:   (c0, c1, c2, c3) -> (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0
+///   c0)) ten rounds; between them the key grows by the golden ratio and sqrt(3) - 1.
 constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter,
                                          std::array<uint32_t, 2> key) {
   constexpr uint32_t kMultiply0 = 0xD2511F53, kMultiply1 = 0xCD9E8D57;

@@ -12,12 +12,16 @@ namespace {
 
 using core::Algorithm;
 
-/// Up to here everyone reducing everything for itself beats waiting twice. (More ranks, more to read;
-/// but with more ranks than cores every wait costs a switch.)
-int64_t one_shot_bytes(int size) { return size == 2 ? 16 << 10 : 32 << 10; }
+/// Up to here everyone reducing everything for itself beats waiting twice. (More ranks, more to
+/// read; but with more ranks than cores every wait costs a switch.)
+int64_t one_shot_bytes(int size) {
+  return size == 2 ? 16 << 10 : 32 << 10;
+}
 
 /// From here on memory that is mapped by all is worth a second wait instead of a copy.
-int64_t in_place_bytes(int size) { return size == 2 ? 2 << 10 : 16 << 10; }
+int64_t in_place_bytes(int size) {
+  return size == 2 ? 2 << 10 : 16 << 10;
+}
 
 constexpr int64_t kInPlaceStep = 256 << 10;  // then others get their turn
 constexpr int kFewRanks = 16;
@@ -42,8 +46,9 @@ class Pointers {
 Segments::Location SharedAllReduce::show() {
   const Algorithm asked = job_.info.algorithm;
   if (asked == Algorithm::Ring || asked == Algorithm::Tree) return {kStaged, 0};
-  const bool fits = asked == Algorithm::OneShot ? job_.bytes <= SharedGroup::kSlotBytes
-                                                : asked == Algorithm::Auto && job_.bytes <= one_shot_bytes(group_.size());
+  const bool fits = asked == Algorithm::OneShot
+                        ? job_.bytes <= SharedGroup::kSlotBytes
+                        : asked == Algorithm::Auto && job_.bytes <= one_shot_bytes(group_.size());
   if (fits && job_.bytes < in_place_bytes(group_.size())) return put_in_slot(job_.in, job_.bytes);
   if (asked != Algorithm::OneShot) {
     const auto location = locate(job_.in, job_.bytes);
@@ -63,7 +68,8 @@ Task::Step SharedAllReduce::run() {
       return run_program();
     } else {
       bool all_mapped = true;
-      for (int rank = 0; rank < group_.size(); ++rank) all_mapped &= group_.arrival(number, rank).segment > kInSlot;
+      for (int rank = 0; rank < group_.size(); ++rank)
+        all_mapped &= group_.arrival(number, rank).segment > kInSlot;
       way_ = all_mapped ? Way::InPlace : Way::Staged;
     }
     if (way_ == Way::Staged) {
@@ -86,13 +92,13 @@ Task::Step SharedAllReduce::run() {
 Task::Step SharedAllReduce::one_shot() {
   const int size = group_.size();
   Pointers<const void*> from(size);
-  for (int rank = 0; rank < size; ++rank) from[rank] = rank == group_.rank() ? job_.in : shown(rank);
+  for (int rank = 0; rank < size; ++rank)
+    from[rank] = rank == group_.rank() ? job_.in : shown(rank);
   void* to = job_.out;
-  kernels().reduce(job_.info.dtype, job_.info.reduce, &to, 1, from.data(), size, job_.bytes / job_.info.item_bytes);
-  Traffic& traffic = group_.world().messenger().traffic;
-  traffic.sent_bytes += (size - 1) * job_.bytes;
-  traffic.received_bytes += (size - 1) * job_.bytes;
-  traffic.saw_step(1);
+  kernels().reduce(job_.info.dtype, job_.info.reduce, &to, 1, from.data(), size,
+                   job_.bytes / job_.info.item_bytes);
+  group_.took_from_all(job_.bytes);
+  group_.world().messenger().traffic.saw_step(1);
   return Step::Done;
 }
 
@@ -112,12 +118,13 @@ Task::Step SharedAllReduce::in_place() {
       to[rank] = data + begin;
     }
     if (bytes > 0)
-      kernels().reduce(job_.info.dtype, job_.info.reduce, to.data(), size, from.data(), size, bytes / item);
+      kernels().reduce(job_.info.dtype, job_.info.reduce, to.data(), size, from.data(), size,
+                       bytes / item);
     at_ += std::max<int64_t>(bytes, 0);
     if (mine.begin * item + at_ < mine.end * item) return Step::Moved;
     Traffic& traffic = group_.world().messenger().traffic;
-    traffic.sent_bytes += (size - 1) * mine.size() * item;
-    traffic.received_bytes += (size - 1) * mine.size() * item;
+    group_.took_from_all(mine.size() * item);
+    traffic.sent_bytes += (size - 1) * mine.size() * item;  // written into the others' memory
     traffic.saw_step(2);
     reduced_ = true;
     group_.post(kDone, number);
@@ -150,13 +157,14 @@ bool SharedAllReduce::stage_in() {
   // Two chunks ahead of the last result is enough to keep everybody busy.
   if (in_ == count_ || in_ > out_ + 2) return false;
   const uint64_t chunk = first_ + in_;
-  if (chunk >= SharedGroup::kDepth && !group_.all_at_least(kOut, chunk + 1 - SharedGroup::kDepth)) return false;
+  if (chunk >= SharedGroup::kDepth && !group_.all_at_least(kOut, chunk + 1 - SharedGroup::kDepth))
+    return false;
   for (int i = 1; i < group_.size(); ++i) {
     const int peer = (group_.rank() + i) % group_.size();
     const Range range = part(in_, peer);
     if (range.size() > 0)
-      kernels().copy(group_.staging(group_.rank(), chunk, peer), job_.in + range.begin, range.size());
-    group_.world().messenger().traffic.sent_bytes += range.size();
+      kernels().copy(group_.staging(group_.rank(), chunk, peer), job_.in + range.begin,
+                     range.size());
   }
   ++in_;
   group_.post(kIn, chunk + 1);
@@ -172,13 +180,13 @@ bool SharedAllReduce::stage_reduce() {
   if (range.size() > 0) {
     Pointers<const void*> from(size);
     for (int rank = 0; rank < size; ++rank)
-      from[rank] = rank == group_.rank() ? job_.in + range.begin : group_.staging(rank, chunk, group_.rank());
+      from[rank] = rank == group_.rank() ? job_.in + range.begin
+                                         : group_.staging(rank, chunk, group_.rank());
     void* to[2] = {job_.out + range.begin, group_.staging(group_.rank(), chunk, size)};
-    kernels().reduce(job_.info.dtype, job_.info.reduce, to, 2, from.data(), size, range.size() / job_.info.item_bytes);
+    kernels().reduce(job_.info.dtype, job_.info.reduce, to, 2, from.data(), size,
+                     range.size() / job_.info.item_bytes);
   }
-  Traffic& traffic = group_.world().messenger().traffic;
-  traffic.received_bytes += (size - 1) * range.size();
-  traffic.sent_bytes += (size - 1) * range.size();
+  group_.took_from_all(range.size());
   ++reduce_;
   group_.post(kReduced, chunk + 1);
   return true;
@@ -192,8 +200,9 @@ bool SharedAllReduce::stage_out() {
     const int peer = (group_.rank() + i) % group_.size();
     const Range range = part(out_, peer);
     if (range.size() > 0)
-      kernels().copy(job_.out + range.begin, group_.staging(peer, chunk, group_.size()), range.size());
-    group_.world().messenger().traffic.received_bytes += range.size();
+      kernels().copy(job_.out + range.begin, group_.staging(peer, chunk, group_.size()),
+                     range.size());
+    group_.took(peer, range.size());
   }
   ++out_;
   group_.post(kOut, chunk + 1);

@@ -6,7 +6,8 @@
 
 namespace trireme::comm {
 
-SharedCollective::SharedCollective(SharedGroup& group, Job job, uint64_t op_number, uint64_t fingerprint)
+SharedCollective::SharedCollective(SharedGroup& group, Job job, uint64_t op_number,
+                                   uint64_t fingerprint)
     : group_(group), job_(std::move(job)), fingerprint_(fingerprint) {
   number = op_number;
   info = job_.info;
@@ -22,7 +23,8 @@ Task::Step SharedCollective::step() {
   if (stage_ == Stage::Enter) {
     // Slots and arrivals are used in turn by even and odd collectives: the last reader of the one
     // before last is through when it has come to the last.
-    if (number > 1 && !group_.all_at_least(kArrived, number - 1)) return wait_for(kArrived, number - 1);
+    if (number > 1 && !group_.all_at_least(kArrived, number - 1))
+      return wait_for(kArrived, number - 1);
     group_.arrive(number, fingerprint_, job_.info, show());
     stage_ = Stage::Arrive;
   }
@@ -38,7 +40,8 @@ bool SharedCollective::same_operation() {
     if (group_.arrival(number, rank).fingerprint == fingerprint_) continue;
     World& world = group_.world();
     if (!world.failed())
-      world.report_mismatch({group_.lane().members[static_cast<std::size_t>(rank)], job_.info, group_.info(number, rank)});
+      world.report_mismatch({group_.lane().members[static_cast<std::size_t>(rank)], job_.info,
+                             group_.info(number, rank)});
     return false;
   }
   return true;
@@ -52,8 +55,9 @@ Task::Step SharedCollective::wait_for(Channel channel, uint64_t value) {
 }
 
 Task::Step SharedCollective::run_program() {
-  program_ = std::make_unique<ProgramRun>(job_, make_program(job_, pick(job_, group_.size()), group_.rank(), group_.size()),
-                                          group_.world().messenger(), group_.lane(), number, fingerprint_);
+  program_ = std::make_unique<ProgramRun>(
+      job_, make_program(job_, pick(job_, group_.size()), group_.rank(), group_.size()),
+      group_.world().messenger(), group_.lane(), number, fingerprint_);
   waiting_ = false;
   return program_->step() == Step::Done ? Step::Done : Step::Moved;
 }
@@ -83,7 +87,8 @@ Segments::Location SharedCollective::put_in_slot(const void* data, int64_t bytes
 
 const std::byte* SharedCollective::shown(int of) const {
   const Arrival& arrival = group_.arrival(number, of);
-  if (arrival.segment == kInSlot) return arrival.offset ? arrival.inline_data : group_.slot(number, of);
+  if (arrival.segment == kInSlot)
+    return arrival.offset ? arrival.inline_data : group_.slot(number, of);
   return group_.world().segments()->at({arrival.segment, arrival.offset});
 }
 

@@ -14,7 +14,9 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 
-std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+std::size_t round_up(std::size_t bytes, std::size_t to) {
+  return (bytes + to - 1) / to * to;
+}
 
 constexpr std::size_t kInfoBytes = 256;  // of OpInfo, rounded up to lines
 static_assert(sizeof(core::OpInfo) <= kInfoBytes);
@@ -28,7 +30,11 @@ std::size_t SharedGroup::bytes(int size) {
 }
 
 SharedGroup::SharedGroup(World& world, const Lane& lane, Mapping mapping)
-    : world_(world), lane_(lane), mapping_(std::move(mapping)), rank_(lane.rank), size_(lane.size()) {
+    : world_(world),
+      lane_(lane),
+      mapping_(std::move(mapping)),
+      rank_(lane.rank),
+      size_(lane.size()) {
   const auto n = static_cast<std::size_t>(size_);
   std::byte* at = mapping_.base;
   arrivals_ = reinterpret_cast<Arrival*>(at);
@@ -36,7 +42,8 @@ SharedGroup::SharedGroup(World& world, const Lane& lane, Mapping mapping)
   infos_ = reinterpret_cast<core::OpInfo*>(at);
   at += 2 * n * kInfoBytes;
   counters_ = reinterpret_cast<Counters*>(at);
-  slots_ = mapping_.base + round_up(2 * n * (sizeof(Arrival) + kInfoBytes) + n * sizeof(Counters), kPage);
+  slots_ = mapping_.base +
+           round_up(2 * n * (sizeof(Arrival) + kInfoBytes) + n * sizeof(Counters), kPage);
   staging_ = slots_ + 2 * n * kSlotBytes;
   for (int member : lane.members) seats_.push_back(&world.seat(member));
 }
@@ -47,11 +54,13 @@ Arrival& SharedGroup::arrival(uint64_t number, int rank) const {
 
 const core::OpInfo& SharedGroup::info(uint64_t number, int rank) const {
   const auto index = (number & 1) * static_cast<uint64_t>(size_) + static_cast<uint64_t>(rank);
-  return *reinterpret_cast<core::OpInfo*>(reinterpret_cast<std::byte*>(infos_) + index * kInfoBytes);
+  return *reinterpret_cast<core::OpInfo*>(reinterpret_cast<std::byte*>(infos_) +
+                                          index * kInfoBytes);
 }
 
 std::byte* SharedGroup::slot(uint64_t number, int rank) const {
-  return slots_ + ((number & 1) * static_cast<uint64_t>(size_) + static_cast<uint64_t>(rank)) * kSlotBytes;
+  return slots_ +
+         ((number & 1) * static_cast<uint64_t>(size_) + static_cast<uint64_t>(rank)) * kSlotBytes;
 }
 
 std::byte* SharedGroup::staging(int rank, uint64_t chunk, int part) const {
@@ -75,7 +84,8 @@ bool SharedGroup::all_at_least(Channel channel, uint64_t at) const {
 std::vector<int> SharedGroup::below(Channel channel, uint64_t at) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < size_; ++rank) {
-    if (value(channel, at, rank) < at) ranks.push_back(lane_.members[static_cast<std::size_t>(rank)]);
+    if (value(channel, at, rank) < at)
+      ranks.push_back(lane_.members[static_cast<std::size_t>(rank)]);
   }
   return ranks;
 }
@@ -95,9 +105,16 @@ void SharedGroup::post(Channel channel, uint64_t at) {
     if (wants != 0) {
       if (wants != lane_.id) continue;
       const auto on = static_cast<Channel>(seat.wants_channel.load(std::memory_order_relaxed));
-      if (on != channel || !all_at_least(on, seat.wants_value.load(std::memory_order_relaxed))) continue;
+      if (on != channel || !all_at_least(on, seat.wants_value.load(std::memory_order_relaxed)))
+        continue;
     }
     if (seat.bell.exchange(0) != 0) futex_wake_all(seat.bell);
+  }
+}
+
+void SharedGroup::took_from_all(int64_t bytes_each) {
+  for (int owner = 0; owner < size_; ++owner) {
+    if (owner != rank_) took(owner, bytes_each);
   }
 }
 

@@ -39,7 +39,8 @@ enum Channel : uint32_t {
 
 /// The memory of one group of ranks that share a host, and how they signal in it.
 ///
-///   | arrivals 2 x N | infos 2 x N | counters | slots 2 x N x 64 KiB | staging N x 4 x (N + 1) x 64 KiB |
+///   | arrivals 2 x N | infos 2 x N | counters | slots 2 x N x 64 KiB | staging N x 4 x (N + 1) x
+///   64 KiB |
 class SharedGroup {
  public:
   static constexpr int64_t kSlotBytes = 64 << 10;
@@ -70,6 +71,12 @@ class SharedGroup {
   /// Part `part` of what `rank` staged for `chunk`: the input of rank `part`, or (part == size) its
   /// share of the result.
   std::byte* staging(int rank, uint64_t chunk, int part) const;
+
+  /// This rank has read so much in the memory of rank `owner` of the group.
+  void took(int owner, int64_t bytes) {
+    world_.took(lane_.members[static_cast<std::size_t>(owner)], bytes);
+  }
+  void took_from_all(int64_t bytes_each);
 
   World& world() const { return world_; }
   const Lane& lane() const { return lane_; }

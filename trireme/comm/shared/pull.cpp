@@ -14,8 +14,8 @@ namespace {
 
 using core::OpKind;
 
-constexpr int64_t kPerStep = 512 << 10;         // then others get their turn
-constexpr int64_t kStreamingBytes = 1 << 20;    // larger copies would only push the cache out
+constexpr int64_t kPerStep = 512 << 10;       // then others get their turn
+constexpr int64_t kStreamingBytes = 1 << 20;  // larger copies would only push the cache out
 
 Range at(const std::vector<int64_t>& begins, int rank) {
   return {begins[static_cast<std::size_t>(rank)], begins[static_cast<std::size_t>(rank) + 1]};
@@ -47,7 +47,8 @@ Segments::Location PullCollective::show() {
     if (table > SharedGroup::kSlotBytes) return {kStaged, 0};
     std::memcpy(slot, job_.in_begin.data(), static_cast<std::size_t>(table));
     if (table + shows().size() <= SharedGroup::kSlotBytes) {
-      if (shows().size() > 0) std::memcpy(slot + table, job_.in, static_cast<std::size_t>(shows().size()));
+      if (shows().size() > 0)
+        std::memcpy(slot + table, job_.in, static_cast<std::size_t>(shows().size()));
       return {kInSlot, 0};
     }
     return locate(job_.in, shows().size());
@@ -60,10 +61,11 @@ Segments::Location PullCollective::show() {
 bool PullCollective::shape_agrees(int from, int64_t there, int64_t here) {
   if (there == here) return true;
   const auto& members = group_.lane().members;
-  group_.world().fail({CauseKind::Mismatch, -1,
-                       fmt::format("all_to_all: rank {} sends {} bytes to rank {}, which expects {}",
-                                   members[static_cast<std::size_t>(from)], there,
-                                   members[static_cast<std::size_t>(group_.rank())], here)});
+  group_.world().fail(
+      {CauseKind::Mismatch, -1,
+       fmt::format("all_to_all: rank {} sends {} bytes to rank {}, which expects {}",
+                   members[static_cast<std::size_t>(from)], there,
+                   members[static_cast<std::size_t>(group_.rank())], here)});
   return false;
 }
 
@@ -106,7 +108,8 @@ std::vector<PullCollective::Pull> PullCollective::pulls() {
         const Range here = at(job_.out_begin, from);
         if (!shape_agrees(from, table[me + 1] - table[me], here.size())) return {};
         const bool in_slot = group_.arrival(number, from).segment == kInSlot;
-        list.push_back({from, table[me] + (in_slot ? table_bytes : 0), job_.out + here.begin, here.size()});
+        list.push_back(
+            {from, table[me] + (in_slot ? table_bytes : 0), job_.out + here.begin, here.size()});
       }
       break;
     }
@@ -117,15 +120,15 @@ std::vector<PullCollective::Pull> PullCollective::pulls() {
 }
 
 void PullCollective::take(const Pull& pull, int64_t begin, int64_t bytes) {
-  Traffic& traffic = group_.world().messenger().traffic;
   const int me = group_.rank();
   if (pull.from == Pull::kAll) {
     std::vector<const void*> from;
     for (int rank = 0; rank < group_.size(); ++rank)
       from.push_back((rank == me ? job_.in : shown(rank)) + pull.begin + begin);
     void* to = pull.to + begin;
-    kernels().reduce(job_.info.dtype, job_.info.reduce, &to, 1, from.data(), group_.size(), bytes / job_.info.item_bytes);
-    traffic.received_bytes += bytes * (group_.size() - 1);
+    kernels().reduce(job_.info.dtype, job_.info.reduce, &to, 1, from.data(), group_.size(),
+                     bytes / job_.info.item_bytes);
+    group_.took_from_all(bytes);
     return;
   }
   const bool own_table = job_.info.kind == OpKind::AllToAll && pull.from == me;
@@ -134,7 +137,7 @@ void PullCollective::take(const Pull& pull, int64_t begin, int64_t bytes) {
   if (from == pull.to + begin) return;
   const bool streaming = pull.bytes >= kStreamingBytes;
   (streaming ? kernels().copy_streaming : kernels().copy)(pull.to + begin, from, bytes);
-  if (pull.from != me) traffic.received_bytes += bytes;
+  if (pull.from != me) group_.took(pull.from, bytes);
 }
 
 Task::Step PullCollective::run() {

@@ -68,7 +68,8 @@ int64_t RingStreams::read_some(int peer, void* data, int64_t bytes) {
 
 bool RingStreams::readable(int peer) {
   Ring& ring_from = between(peer, rank_);
-  return ring_from.head.load(std::memory_order_acquire) != ring_from.tail.load(std::memory_order_relaxed);
+  return ring_from.head.load(std::memory_order_acquire) !=
+         ring_from.tail.load(std::memory_order_relaxed);
 }
 
 }  // namespace trireme::comm

@@ -86,7 +86,8 @@ bool TcpStreams::readable(int peer) {
   return !from.closed || from.begin < from.end;
 }
 
-TcpSleeper::TcpSleeper(const TcpStreams& streams) : streams_(streams), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+TcpSleeper::TcpSleeper(const TcpStreams& streams)
+    : streams_(streams), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 namespace {
 
@@ -100,12 +101,14 @@ void TcpSleeper::prepare(const Hint&) {
   watched.push_back({wake_.get(), POLLIN, 0});
   for (const TcpStreams::Peer& peer : streams_.peers()) {
     if (peer.closed) continue;
-    watched.push_back({peer.socket.fd(), static_cast<short>(POLLIN | (peer.full ? POLLOUT : 0)), 0});
+    watched.push_back(
+        {peer.socket.fd(), static_cast<short>(POLLIN | (peer.full ? POLLOUT : 0)), 0});
   }
 }
 
 void TcpSleeper::sleep(std::chrono::nanoseconds most) {
-  ::poll(watched.data(), watched.size(), static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(most).count()));
+  ::poll(watched.data(), watched.size(),
+         static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(most).count()));
   if (watched.front().revents == 0) return;
   uint64_t count = 0;
   [[maybe_unused]] const auto got = ::read(wake_.get(), &count, sizeof count);
