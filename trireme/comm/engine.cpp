@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::nanoseconds;
 
 // A futex sleep costs 40 to 50 us to come back from, a yield well under 1 us: many yields first.
-constexpr int kSpins = 60;
+constexpr int kSpins = 30;
 constexpr int kYields = 120;
 // Also how soon a failure on another host is seen by a rank that sleeps.
 constexpr auto kNap = std::chrono::milliseconds(20);
@@ -100,8 +100,11 @@ void Engine::wait(Task& task, nanoseconds timeout) {
     while (!task.done()) {
       {
         const Turn turn(*this);
+        // After a yield one look is enough: where ranks outnumber cores, spinning keeps the very rank
+        // from running that this one waits for.
+        const int most_spins = round == 0 ? kSpins : 1;
         int spins = 0;
-        while (!task.done() && spins < kSpins) {
+        while (!task.done() && spins < most_spins) {
           if (step_all()) {
             spins = 0;
             round = 0;
@@ -112,7 +115,10 @@ void Engine::wait(Task& task, nanoseconds timeout) {
           }
         }
         others = !busy_.empty() || !loose_.empty();
-        if (task.done() || look_at_failures()) break;
+        if (task.done()) break;
+        // Who has left is worth a look now and then; a failure is seen at once.
+        const bool look = watch_.failed() || messenger_.mismatch() || round % 32 == 31;
+        if (look && look_at_failures()) break;
       }
       // Only time in which this thread itself ran counts: a nap that took long was a stopped
       // process or a suspended laptop.
