@@ -100,8 +100,8 @@ void Engine::wait(Task& task, nanoseconds timeout) {
     while (!task.done()) {
       {
         const Turn turn(*this);
-        // After a yield one look is enough: where ranks outnumber cores, spinning keeps the very rank
-        // from running that this one waits for.
+        // After a yield one look is enough: where ranks outnumber cores, spinning keeps the very
+        // rank from running that this one waits for.
         const int most_spins = round == 0 ? kSpins : 1;
         int spins = 0;
         while (!task.done() && spins < most_spins) {

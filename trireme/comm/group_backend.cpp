@@ -25,6 +25,7 @@ constexpr double kInternalTimeoutSeconds = 300;
 constexpr int64_t kPoolBytes = 256
                                << 20;  // of registered memory that is kept though nobody uses it
 constexpr int64_t kHugePage = 2 << 20;
+constexpr auto kAskAfter = std::chrono::milliseconds(100);
 
 /// A collective over streams.
 class ProgramTask final : public Task {
@@ -42,7 +43,9 @@ class ProgramTask final : public Task {
       run_ = std::make_unique<ProgramRun>(
           job_, make_program(job_, pick(job_, lane_.size()), lane_.rank, lane_.size()),
           world_.messenger(), lane_, number, fingerprint_);
-    return run_->step();
+    const Step step = run_->step();
+    if (step == Step::Stuck && !asked_) ask_when_stuck();
+    return step;
   }
   std::vector<int> missing() const override { return run_ ? run_->missing() : std::vector<int>{}; }
 
@@ -51,7 +54,16 @@ class ProgramTask final : public Task {
   uint64_t fingerprint_;
   World& world_;
   const Lane& lane_;
+  /// Nothing has come for a while: do the ranks that are missing mean the same operation?
+  void ask_when_stuck() {
+    if (std::chrono::steady_clock::now() - started < kAskAfter) return;
+    asked_ = true;
+    for (int peer : run_->missing())
+      world_.messenger().ask(peer, lane_.id, number, fingerprint_, info);
+  }
+
   std::unique_ptr<ProgramRun> run_;
+  bool asked_ = false;
 };
 
 /// A send or a receive.

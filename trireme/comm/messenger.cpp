@@ -81,6 +81,7 @@ void Messenger::cancel(Transfer& transfer) noexcept {
 
 bool Messenger::step() {
   bool moved = false;
+  std::erase_if(questions_, [](const Transfer& question) { return question.done; });
   for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
     Peer& peer = peers_[rank];
     if (!peer.sends.empty()) moved |= step_sends(static_cast<int>(rank), peer);
@@ -161,7 +162,9 @@ bool Messenger::step_receives(int rank, Peer& peer) {
     } else {
       // Its receive may have been posted while it came in.
       const MessageHeader header = peer.kept->header;
-      peer.early.push_back(std::move(*peer.kept));
+      // The answer to a question is whether this rank, when it gets there, means the same.
+      const bool answered = is_question(header.key) && lookup_(header.group, number_of(header.key));
+      if (!answered) peer.early.push_back(std::move(*peer.kept));
       peer.kept.reset();
       const auto posted =
           std::find_if(peer.receives.begin(), peer.receives.end(),
@@ -183,9 +186,11 @@ bool Messenger::begin_payload(int rank, Peer& peer) {
                    [&](const Transfer* t) { return matches(t->header, peer.header); });
   if (posted != peer.receives.end()) {
     if (!agree(rank, **posted, peer.header)) return true;
-    if (!(*posted)->ready) return false;
-    peer.target = *posted;
-    return true;
+    if ((*posted)->ready) {
+      peer.target = *posted;
+      return true;
+    }
+    if (!others_wait(peer)) return false;
   }
   if (is_collective(peer.header.key)) {
     const auto mine = lookup_(peer.header.group, number_of(peer.header.key));
@@ -196,6 +201,27 @@ bool Messenger::begin_payload(int rank, Peer& peer) {
   }
   peer.kept.emplace(Early{peer.header, std::vector<std::byte>(peer.header.bytes)});
   return true;
+}
+
+/// Does anybody wait for something in this stream that is not of the collective whose message is
+/// next? Then that message must get out of the way, and is kept aside.
+bool Messenger::others_wait(const Peer& peer) const {
+  return std::any_of(peer.receives.begin(), peer.receives.end(), [&](const Transfer* t) {
+    return t->header.group != peer.header.group || !is_collective(t->header.key) ||
+           number_of(t->header.key) != number_of(peer.header.key);
+  });
+}
+
+void Messenger::ask(int peer, uint64_t group, uint64_t number, uint64_t fingerprint,
+                    const core::OpInfo& info) {
+  Transfer& question = questions_.emplace_back();
+  question.peer = peer;
+  question.header.step = 0;
+  question.header.group = group;
+  question.header.key = collective_key(number, kAskLabel);
+  question.header.fingerprint = fingerprint;
+  question.header.info = info;
+  send(question);
 }
 
 bool Messenger::agree(int rank, const Transfer& transfer, const MessageHeader& header) {
@@ -223,11 +249,14 @@ void Messenger::finish(Transfer& transfer, const MessageHeader& header) {
 void Messenger::check_early(uint64_t group, uint64_t number, uint64_t fingerprint,
                             const core::OpInfo& info) {
   for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
-    for (const Early& early : peers_[rank].early) {
-      if (early.header.group == group && is_collective(early.header.key) &&
-          number_of(early.header.key) == number && early.header.fingerprint != fingerprint)
+    std::erase_if(peers_[rank].early, [&](const Early& early) {
+      const uint64_t key = early.header.key;
+      if (early.header.group != group || !is_collective(key) || number_of(key) != number)
+        return false;
+      if (early.header.fingerprint != fingerprint)
         mismatch_ = Mismatch{static_cast<int>(rank), info, early.header.info};
-    }
+      return is_question(key);
+    });
   }
 }
 

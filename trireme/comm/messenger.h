@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,6 +33,11 @@ struct MessageHeader {
 /// of a send or receive is its tag.
 constexpr uint64_t collective_key(uint64_t number, int label) {
   return uint64_t{1} << 63 | number << 24 | static_cast<uint64_t>(label);
+}
+/// The label of a question: "this is what I called; and you?"
+constexpr int kAskLabel = (1 << 24) - 1;
+constexpr bool is_question(uint64_t key) {
+  return (key >> 63) != 0 && (key & kAskLabel) == kAskLabel;
 }
 constexpr bool is_collective(uint64_t key) {
   return key >> 63 != 0;
@@ -77,6 +83,11 @@ class Messenger {
   void receive(Transfer& transfer);
   void cancel(Transfer& transfer) noexcept;
 
+  /// Tells a peer what this rank called, with no data: where two ranks each wait for the other,
+  /// this is what shows that they do not mean the same.
+  void ask(int peer, uint64_t group, uint64_t number, uint64_t fingerprint,
+           const core::OpInfo& info);
+
   /// The memory of a receive that was posted as not ready may be written from now on.
   void make_ready(Transfer& transfer);
 
@@ -88,7 +99,7 @@ class Messenger {
   /// The first two calls found to differ; nothing while all is well.
   const std::optional<Mismatch>& mismatch() const { return mismatch_; }
 
-  /// Messages that came early for this collective and mean another one.
+  /// Looks at what came early for this collective: does it mean another one?
   void check_early(uint64_t group, uint64_t number, uint64_t fingerprint, const core::OpInfo& info);
 
   Traffic traffic;
@@ -112,6 +123,7 @@ class Messenger {
   bool step_sends(int rank, Peer& peer);
   bool step_receives(int rank, Peer& peer);
   bool begin_payload(int rank, Peer& peer);
+  bool others_wait(const Peer& peer) const;
   bool take_early(Peer& peer, Transfer& transfer);
   void finish(Transfer& transfer, const MessageHeader& header);
   bool agree(int rank, const Transfer& transfer, const MessageHeader& header);
@@ -121,7 +133,8 @@ class Messenger {
   std::vector<Peer> peers_;
   Lookup lookup_;
   std::function<void(int)> goodbye_;
-  int active_ = 0;  ///< posted and not finished
+  std::list<Transfer> questions_;  ///< that have not gone out yet
+  int active_ = 0;                 ///< posted and not finished
   std::optional<Mismatch> mismatch_;
 };
 
