@@ -1,6 +1,6 @@
-// A job over two hosts, started by hand on each with `trireme run --nnodes 2`. The hosts are network
-// namespaces with a cable between them and names of their own, so that nothing but tcp can carry
-// the ranks' words.
+// A job over two hosts, started by hand on each with `trireme run --nnodes 2`. The hosts are
+// network namespaces with a cable between them and names of their own, so that nothing but tcp can
+// carry the ranks' words.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -34,7 +34,8 @@ class Hosts {
   Hosts() {
     must({"ip", "netns", "add", space("a")});
     must({"ip", "netns", "add", space("b")});
-    must({"ip", "link", "add", "cable", "netns", space("a"), "type", "veth", "peer", "name", "cable", "netns", space("b")});
+    must({"ip", "link", "add", "cable", "netns", space("a"), "type", "veth", "peer", "name",
+          "cable", "netns", space("b")});
     for (const char* host : {"a", "b"}) {
       must({"ip", "-n", space(host), "addr", "add", address(host) + "/24", "dev", "cable"});
       must({"ip", "-n", space(host), "link", "set", "cable", "up"});
@@ -58,7 +59,9 @@ class Hosts {
     return reason;
   }
 
-  std::string space(const std::string& host) const { return "trireme-" + std::to_string(::getpid()) + "-" + host; }
+  std::string space(const std::string& host) const {
+    return "trireme-" + std::to_string(::getpid()) + "-" + host;
+  }
   std::string address(const std::string& host) const {
     return "10.231." + std::to_string(::getpid() % 250) + (host == "a" ? ".1" : ".2");
   }
@@ -66,8 +69,11 @@ class Hosts {
 
   /// What runs a command on that host, which calls itself host-a or host-b.
   std::vector<std::string> on(const std::string& host, std::vector<std::string> command) const {
-    std::vector<std::string> words = {"ip", "netns", "exec", space(host), "unshare", "--uts", "sh", "-c",
-                                      "hostname host-" + host + "; exec \"$@\"", "sh"};
+    std::vector<std::string> words = {
+        "ip",        "netns",   "exec",
+        space(host), "unshare", "--uts",
+        "sh",        "-c",      "hostname host-" + host + "; exec \"$@\"",
+        "sh"};
     words.insert(words.end(), command.begin(), command.end());
     return words;
   }
@@ -98,10 +104,20 @@ class TwoHosts : public ::testing::Test {
   /// Two ranks on this host, of four.
   Command start(const std::string& host, std::vector<std::string> program,
                 std::vector<std::pair<std::string, std::string>> more = {}) {
-    std::vector<std::string> words = {kBin + "trireme", "run", "-n", "2", "--nnodes", "2", "--node-rank", host == "a" ? "0" : "1",
-                                      "--master-addr", hosts_->address("a")};
+    std::vector<std::string> words = {kBin + "trireme",
+                                      "run",
+                                      "-n",
+                                      "2",
+                                      "--nnodes",
+                                      "2",
+                                      "--node-rank",
+                                      host == "a" ? "0" : "1",
+                                      "--master-addr",
+                                      hosts_->address("a")};
     words.insert(words.end(), program.begin(), program.end());
-    more.insert(more.begin(), {{"TRIREME_SECRET", "the secret of " + left_.mark() + " and nobody else"}, {"TRIREME_HEARTBEAT_S", "2"}});
+    more.insert(more.begin(),
+                {{"TRIREME_SECRET", "the secret of " + left_.mark() + " and nobody else"},
+                 {"TRIREME_HEARTBEAT_S", "2"}});
     return Command(hosts_->on(host, std::move(words)), {.environment = more, .deadline = 40s});
   }
   void everybody_is_ready(Command& a, Command& b) {
@@ -110,7 +126,10 @@ class TwoHosts : public ::testing::Test {
   }
   static std::string pid_of(const CommandResult& result, int rank) {
     std::smatch found;
-    return std::regex_search(result.err, found, std::regex("ready " + std::to_string(rank) + " pid ([0-9]+)")) ? found[1].str() : "?";
+    return std::regex_search(result.err, found,
+                             std::regex("ready " + std::to_string(rank) + " pid ([0-9]+)"))
+               ? found[1].str()
+               : "?";
   }
 
   struct Seen {
@@ -120,12 +139,14 @@ class TwoHosts : public ::testing::Test {
   static Seen seen_by(const CommandResult& result, int rank) {
     std::smatch found;
     const std::string number = std::to_string(rank);
-    const std::regex form("\\[" + number + "\\] saw at ([0-9]+): .* on 'world', rank " + number + ": (.*)");
+    const std::regex form("\\[" + number + "\\] saw at ([0-9]+): .* on 'world', rank " + number +
+                          ": (.*)");
     if (!std::regex_search(result.err, found, form)) return {"nothing, in " + result.err};
     return {found[2], Clock::time_point(Clock::duration(std::stoll(found[1])))};
   }
   static void note(const std::string& what, Clock::time_point from, const Seen& seen) {
-    std::cout << "[  TIMES   ] " << what << ": " << std::chrono::duration<double, std::milli>(seen.when - from).count() << " ms\n";
+    std::cout << "[  TIMES   ] " << what << ": "
+              << std::chrono::duration<double, std::milli>(seen.when - from).count() << " ms\n";
   }
   /// A pipe that is still being read holds what a rank said so far; only its end tells it all.
   struct Both {
@@ -142,22 +163,27 @@ class TwoHosts : public ::testing::Test {
   void kill_on_b(int victim) {
     Command a = start("a", {kRank, "loop"}), b = start("b", {kRank, "loop"});
     everybody_is_ready(a, b);
-    const auto ranks = run_command({"pgrep", "-P", std::to_string(b.pid()), "-x", "trireme_test_ra"});
+    const auto ranks =
+        run_command({"pgrep", "-P", std::to_string(b.pid()), "-x", "trireme_test_ra"});
     std::istringstream pids(ranks.out);
     int pid = 0;
-    for (int rank = 2; rank <= victim; ++rank) ASSERT_TRUE(pids >> pid) << "no such rank: " << ranks.out;
+    for (int rank = 2; rank <= victim; ++rank)
+      ASSERT_TRUE(pids >> pid) << "no such rank: " << ranks.out;
     const auto killed = Clock::now();
     ::kill(pid, SIGKILL);
     const auto [on_a, on_b] = finish(a, b);
     ASSERT_EQ(pid_of(on_b, victim), std::to_string(pid));
     EXPECT_EQ(on_b.code, 128 + SIGKILL);
     EXPECT_NE(on_a.code, 0);
-    const std::string name = "rank " + std::to_string(victim) + " (host host-b, pid " + std::to_string(pid) + ") died";
+    const std::string name =
+        "rank " + std::to_string(victim) + " (host host-b, pid " + std::to_string(pid) + ") died";
     for (const int rank : {0, 1, 5 - victim}) {
       const Seen seen = seen_by(rank < 2 ? on_a : on_b, rank);
       EXPECT_THAT(seen.cause, HasSubstr(name)) << "says rank " << rank;
       EXPECT_LT(seen.when - killed, 1s) << "says rank " << rank;
-      note("rank " + std::to_string(rank) + " says that rank " + std::to_string(victim) + " died after", killed, seen);
+      note("rank " + std::to_string(rank) + " says that rank " + std::to_string(victim) +
+               " died after",
+           killed, seen);
     }
   }
 
@@ -170,24 +196,32 @@ TEST_F(TwoHosts, RunTheExamples) {
   const auto [on_a, on_b] = finish(a, b);
   EXPECT_EQ(on_a.code, 0) << on_a.err;
   EXPECT_EQ(on_b.code, 0) << on_b.err;
-  EXPECT_THAT(on_a.out, AllOf(HasSubstr("rank 0 of 4"), HasSubstr("rank 1 of 4"), HasSubstr("= 10")));
-  EXPECT_THAT(on_b.out, AllOf(HasSubstr("rank 2 of 4"), HasSubstr("rank 3 of 4"), HasSubstr("= 10")));
+  EXPECT_THAT(on_a.out,
+              AllOf(HasSubstr("rank 0 of 4"), HasSubstr("rank 1 of 4"), HasSubstr("= 10")));
+  EXPECT_THAT(on_b.out,
+              AllOf(HasSubstr("rank 2 of 4"), HasSubstr("rank 3 of 4"), HasSubstr("= 10")));
 
-  Command second_a = start("a", {kBin + "02_all_reduce"}), second_b = start("b", {kBin + "02_all_reduce"});
+  Command second_a = start("a", {kBin + "02_all_reduce"}),
+          second_b = start("b", {kBin + "02_all_reduce"});
   const auto [again_a, again_b] = finish(second_a, second_b);
   EXPECT_EQ(again_a.code, 0) << again_a.err;
   EXPECT_EQ(again_b.code, 0) << again_b.err;
 }
 
-TEST_F(TwoHosts, NameARankThatWasKilledOnTheOtherHost) { kill_on_b(3); }
+TEST_F(TwoHosts, NameARankThatWasKilledOnTheOtherHost) {
+  kill_on_b(3);
+}
 
-TEST_F(TwoHosts, NameTheFirstRankOfAHostThatWasKilled) { kill_on_b(2); }
+TEST_F(TwoHosts, NameTheFirstRankOfAHostThatWasKilled) {
+  kill_on_b(2);
+}
 
 TEST_F(TwoHosts, NameARankThatHangsOnTheOtherHost) {
   Command a = start("a", {kRank, "stop-at", "3"}), b = start("b", {kRank, "stop-at", "3"});
   const auto [on_a, on_b] = finish(a, b);
   const std::string name = "rank 3 (host host-b, pid " + pid_of(on_b, 3) + ") hangs";
-  for (const int rank : {0, 1, 2}) EXPECT_THAT(seen_by(rank < 2 ? on_a : on_b, rank).cause, HasSubstr(name)) << rank;
+  for (const int rank : {0, 1, 2})
+    EXPECT_THAT(seen_by(rank < 2 ? on_a : on_b, rank).cause, HasSubstr(name)) << rank;
 }
 
 TEST_F(TwoHosts, NameTheOtherHostWhenTheCableIsCut) {
@@ -211,7 +245,8 @@ TEST_F(TwoHosts, EndWhenOneLauncherIsKilled) {
   b.signal(SIGKILL);
   const auto [on_a, on_b] = finish(a, b);
   EXPECT_NE(on_a.code, 0);
-  EXPECT_THAT(seen_by(on_a, 0).cause, AnyOf(HasSubstr("rank 2 (host host-b"), HasSubstr("rank 3 (host host-b")));
+  EXPECT_THAT(seen_by(on_a, 0).cause,
+              AnyOf(HasSubstr("rank 2 (host host-b"), HasSubstr("rank 3 (host host-b")));
   EXPECT_EQ(seen_by(on_a, 0).cause, seen_by(on_a, 1).cause);
 }
 
@@ -230,14 +265,18 @@ TEST_F(TwoHosts, NameTheRanksOfAHostThatNeverCame) {
   EXPECT_EQ(result.code, 1);
   EXPECT_LT(result.wall, 10s);
   for (const char* rank : {"[0] ", "[1] "}) {
-    const std::regex form("\\[" + std::string(1, rank[1]) + "\\] error: [^\n]*\\b2\\b[^\n]*\\b3\\b[^\n]* never came");
-    EXPECT_TRUE(std::regex_search(result.err, form)) << "rank " << rank << "should name ranks 2 and 3:\n" << result.err;
+    const std::regex form("\\[" + std::string(1, rank[1]) +
+                          "\\] error: [^\n]*\\b2\\b[^\n]*\\b3\\b[^\n]* never came");
+    EXPECT_TRUE(std::regex_search(result.err, form))
+        << "rank " << rank << "should name ranks 2 and 3:\n"
+        << result.err;
   }
 }
 
 TEST_F(TwoHosts, RefuseAHostWithAnotherSecret) {
   Command a = start("a", {kRank, "loop"}, {{"TRIREME_TIMEOUT_S", "3"}});
-  Command b = start("b", {kRank, "loop"}, {{"TRIREME_TIMEOUT_S", "3"}, {"TRIREME_SECRET", "not the secret of this job"}});
+  Command b = start("b", {kRank, "loop"},
+                    {{"TRIREME_TIMEOUT_S", "3"}, {"TRIREME_SECRET", "not the secret of this job"}});
   const auto [on_a, on_b] = finish(a, b);
   EXPECT_EQ(on_a.code, 1);
   EXPECT_EQ(on_b.code, 1);

@@ -36,7 +36,8 @@ using Variables = std::vector<std::pair<const char*, const char*>>;
 
 std::string refusal_with(const Variables& variables) {
   std::vector<std::unique_ptr<ScopedEnv>> set;
-  for (const auto& [name, value] : variables) set.push_back(std::make_unique<ScopedEnv>(name, value));
+  for (const auto& [name, value] : variables)
+    set.push_back(std::make_unique<ScopedEnv>(name, value));
   return refusal();
 }
 
@@ -50,8 +51,10 @@ class BadAddress : public ::testing::Test {
 
 TEST_F(BadAddress, Rank9Of8IsRefused) {
   for (const char* url : {"tcp://127.0.0.1:1?rank=9&size=8", "file:///tmp/no?rank=9&size=8"})
-    EXPECT_THAT(refusal(url), AllOf(HasSubstr("rank 9"), HasSubstr("world of 8"), HasSubstr("0 to 7")));
-  EXPECT_THAT(refusal_with({{"RANK", "9"}, {"WORLD_SIZE", "8"}}), AllOf(HasSubstr("rank 9"), HasSubstr("world of 8")));
+    EXPECT_THAT(refusal(url),
+                AllOf(HasSubstr("rank 9"), HasSubstr("world of 8"), HasSubstr("0 to 7")));
+  EXPECT_THAT(refusal_with({{"RANK", "9"}, {"WORLD_SIZE", "8"}}),
+              AllOf(HasSubstr("rank 9"), HasSubstr("world of 8")));
   EXPECT_THAT(refusal_with({{"RANK", "-1"}, {"WORLD_SIZE", "8"}}), HasSubstr("rank -1"));
   EXPECT_THAT(refusal("tcp://127.0.0.1:1?rank=0&size=0"), HasSubstr("0 ranks"));
 }
@@ -80,16 +83,24 @@ TEST_F(BadAddress, AVariableThatMakesNoSenseIsNamed) {
       {"MASTER_PORT", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "http"}}},
       {"TRIREME_TIMEOUT_S", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TRIREME_TIMEOUT_S", "soon"}}},
       {"TRIREME_TIMEOUT_S", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TRIREME_TIMEOUT_S", "-5"}}},
+      {"TRIREME_HEARTBEAT_S", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TRIREME_HEARTBEAT_S", "0"}}},
+      {"TRIREME_HEARTBEAT_S", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TRIREME_HEARTBEAT_S", "-1"}}},
+      {"TRIREME_HEARTBEAT_S",
+       {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TRIREME_HEARTBEAT_S", "soon"}}},
       {"TRIREME_SECRET", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TRIREME_SECRET", "short"}}},
       {"nonsense", {{"TRIREME_INIT", "nonsense"}}},
-      {"TRIREME_BACKEND", {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "9"}, {"TRIREME_BACKEND", "pigeon"}}},
+      {"TRIREME_BACKEND",
+       {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "9"}, {"TRIREME_BACKEND", "pigeon"}}},
   };
   for (const auto& [name, variables] : cases) EXPECT_THAT(refusal_with(variables), HasSubstr(name));
 }
 
 TEST_F(BadAddress, AMasterThatCannotBeFoundIsNamed) {
   for (const char* rank : {"0", "1"}) {
-    EXPECT_THAT(refusal_with({{"RANK", rank}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "no-such-host.invalid"}, {"MASTER_PORT", "29511"}}),
+    EXPECT_THAT(refusal_with({{"RANK", rank},
+                              {"WORLD_SIZE", "2"},
+                              {"MASTER_ADDR", "no-such-host.invalid"},
+                              {"MASTER_PORT", "29511"}}),
                 HasSubstr("no-such-host.invalid"));
   }
   // Somebody else's address: this rank 0 cannot be the master.
@@ -102,10 +113,12 @@ TEST_F(BadAddress, AFileThatCannotBeUsedIsNamed) {
   const ScratchFolder folder;
   const std::string text = folder / "text", open_to_all = folder / "open", link = folder / "link";
   std::ofstream(text) << "dear diary";
-  std::filesystem::permissions(text, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  std::filesystem::permissions(
+      text, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   std::ofstream(open_to_all) << "";
   std::filesystem::create_symlink(text, link);
-  for (const std::string& path : {std::string("/no/such/folder/meet"), std::string("/proc/meet"), std::string("/tmp"), text, open_to_all, link})
+  for (const std::string& path : {std::string("/no/such/folder/meet"), std::string("/proc/meet"),
+                                  std::string("/tmp"), text, open_to_all, link})
     EXPECT_THAT(refusal("file://" + path + "?rank=0&size=2"), HasSubstr(path));
   std::string diary;
   std::getline(std::ifstream(text), diary);

@@ -219,7 +219,7 @@ void expect_rank_2_named(const BackendUnderTest& backend, const std::string& op,
     world.barrier();
     const auto began = std::chrono::steady_clock::now();
     if (world.rank() == 2) {
-      while (std::chrono::steady_clock::now() - began < milliseconds(1500)) std::this_thread::sleep_for(milliseconds(10));
+      while (std::chrono::steady_clock::now() - began < milliseconds(900)) std::this_thread::sleep_for(milliseconds(10));
       EXPECT_THROW(world.barrier(), TimeoutError) << "it too learns why the world ended";
       return;
     }
@@ -228,7 +228,7 @@ void expect_rank_2_named(const BackendUnderTest& backend, const std::string& op,
     EXPECT_THAT(sentence, AllOf(HasSubstr(op), HasSubstr("no answer from rank 2 (host"), HasSubstr("300 ms")));
     EXPECT_THAT(sentence, AllOf(Not(HasSubstr("rank 0 (host")), Not(HasSubstr("rank 1 (host")))) << "a rank that did come is blamed";
     EXPECT_GE(took, milliseconds(250));
-    EXPECT_LT(took, milliseconds(1200));
+    EXPECT_LT(took, milliseconds(900));
   });
 }
 

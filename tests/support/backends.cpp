@@ -31,23 +31,25 @@ class LocalWorlds {
       if (!place) place = comm::make_local_hub(size_);
       hub = place;
     }
-    comm::Communicator world(name, comm::make_local(hub, rank));
+    auto backend = comm::make_local(hub, rank);
     const std::lock_guard lock(mutex_);
-    joined_.push_back(world);
-    return world;
+    joined_.push_back(backend);
+    return {name, std::move(backend)};
   }
 
   /// A rank is lost: let nobody wait for it.
   void abort(const std::string& why) {
     const std::lock_guard lock(mutex_);
-    for (const auto& world : joined_) world.abort(why);
+    for (const auto& joined : joined_) {
+      if (const auto backend = joined.lock()) backend->abort(why);
+    }
   }
 
  private:
   const int size_;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<comm::LocalHub>> hubs_;
-  std::vector<comm::Communicator> joined_;
+  std::vector<std::weak_ptr<comm::Backend>> joined_;  ///< a rank leaves its world when its body does
 };
 
 using Body = std::function<void(int rank, const Join& join)>;

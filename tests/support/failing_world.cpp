@@ -2,10 +2,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <torch/torch.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#include <torch/torch.h>
 
 #include <algorithm>
 #include <atomic>
@@ -20,6 +23,7 @@
 #include "trireme/core/error.h"
 #include "trireme/mesh/init.h"
 #include "trireme/net/secret.h"
+#include "trireme/net/socket.h"
 
 namespace trireme::test {
 
@@ -29,7 +33,8 @@ using Clock = std::chrono::steady_clock;
 namespace fs = std::filesystem;
 
 constexpr const char* kTimesFile = "TRIREME_TEST_TIMES";
-constexpr auto kAtOnce = std::chrono::milliseconds(500);  // what follows a failure; really microseconds
+constexpr auto kAtOnce =
+    std::chrono::milliseconds(500);  // what follows a failure; really microseconds
 
 /// For the whole run: a secret, so that nobody's key is touched, and a file of measured times.
 class OneRun : public ::testing::Environment {
@@ -44,22 +49,25 @@ class OneRun : public ::testing::Environment {
     std::map<std::string, std::vector<double>> times;
     std::ifstream stream(file_);
     double ms = 0;
-    for (std::string heading; stream >> ms && std::getline(stream, heading);) times[heading].push_back(ms);
+    for (std::string heading; stream >> ms && std::getline(stream, heading);)
+      times[heading].push_back(ms);
     for (auto& [heading, list] : times) {
       std::sort(list.begin(), list.end());
-      std::cout << "[  TIMES   ]" << heading << ": median " << list[list.size() / 2] << " ms, most " << list.back()
-                << " ms, of " << list.size() << "\n";
+      std::cout << "[  TIMES   ]" << heading << ": median " << list[list.size() / 2] << " ms, most "
+                << list.back() << " ms, of " << list.size() << "\n";
     }
     fs::remove(file_);
   }
   fs::path file_;
 };
-[[maybe_unused]] ::testing::Environment* const kOneRun = ::testing::AddGlobalTestEnvironment(new OneRun);
+[[maybe_unused]] ::testing::Environment* const kOneRun =
+    ::testing::AddGlobalTestEnvironment(new OneRun);
 
 std::string own_name(int rank) {
   char host[256] = "?";
   ::gethostname(host, sizeof host - 1);
-  return "rank " + std::to_string(rank) + " (host " + host + ", pid " + std::to_string(::getpid()) + ")";
+  return "rank " + std::to_string(rank) + " (host " + host + ", pid " + std::to_string(::getpid()) +
+         ")";
 }
 
 }  // namespace
@@ -71,27 +79,35 @@ comm::Communicator join(const Rank& self, const std::string& backend, const std:
 }
 
 std::vector<std::string> doings() {
-  return {"all_reduce_1KB", "all_reduce_16MB", "all_reduce_16MB_registered", "all_reduce_ring", "broadcast",
-          "reduce",         "all_gather",      "reduce_scatter",             "all_to_all",      "gather",
-          "scatter",        "barrier",         "send_recv"};
+  return {"all_reduce_1KB",  "all_reduce_16MB", "all_reduce_16MB_registered",
+          "all_reduce_ring", "broadcast",       "reduce",
+          "all_gather",      "reduce_scatter",  "all_to_all",
+          "gather",          "scatter",         "barrier",
+          "send_recv"};
 }
 
 Doing make_doing(const std::string& name, const comm::Communicator& world) {
   constexpr int64_t kElems = 1 << 18, kLargeElems = 4 << 20;
   const int size = world.size(), rank = world.rank(), last = size - 1;
   const std::string said = name.substr(0, name.find("_1")).substr(0, name.find("_ring"));
-  const auto part = torch::full({kElems}, rank + 1.0), whole = torch::full({kElems * size}, rank + 1.0);
+  const auto part = torch::full({kElems}, rank + 1.0),
+             whole = torch::full({kElems * size}, rank + 1.0);
   using World = const comm::Communicator&;
-  if (name == "all_reduce_1KB") return {name, said, [x = torch::ones({256})](World w) { w.all_reduce(x).wait(); }};
-  if (name == "all_reduce_16MB") return {name, said, [x = torch::ones({kLargeElems})](World w) { w.all_reduce(x).wait(); }};
+  if (name == "all_reduce_1KB")
+    return {name, said, [x = torch::ones({256})](World w) { w.all_reduce(x).wait(); }};
+  if (name == "all_reduce_16MB")
+    return {name, said, [x = torch::ones({kLargeElems})](World w) { w.all_reduce(x).wait(); }};
   if (name == "all_reduce_16MB_registered")
     return {name, said, [x = world.allocate({kLargeElems})](World w) { w.all_reduce(x).wait(); }};
   if (name == "all_reduce_ring")
-    return {name, said, [=](World w) { w.all_reduce(part, comm::ReduceOp::Sum, comm::Algorithm::Ring).wait(); }};
+    return {name, said, [=](World w) {
+              w.all_reduce(part, comm::ReduceOp::Sum, comm::Algorithm::Ring).wait();
+            }};
   if (name == "broadcast") return {name, said, [=](World w) { w.broadcast(part, last).wait(); }};
   if (name == "reduce") return {name, said, [=](World w) { w.reduce(part, 0).wait(); }};
   if (name == "all_gather") return {name, said, [=](World w) { w.all_gather(whole, part).wait(); }};
-  if (name == "reduce_scatter") return {name, said, [=](World w) { w.reduce_scatter(part, whole).wait(); }};
+  if (name == "reduce_scatter")
+    return {name, said, [=](World w) { w.reduce_scatter(part, whole).wait(); }};
   if (name == "all_to_all") {
     const auto out = torch::zeros_like(whole);
     return {name, said, [=](World w) { w.all_to_all(out, whole).wait(); }};
@@ -112,14 +128,16 @@ Doing make_doing(const std::string& name, const comm::Communicator& world) {
 }
 
 void leave_word(const Rank& self, const std::string& name, const std::string& text) {
-  const fs::path file = self.scratch / name, beside = file.string() + "." + std::to_string(self.rank);
+  const fs::path file = self.scratch / name,
+                 beside = file.string() + "." + std::to_string(self.rank);
   std::ofstream(beside) << text;
   fs::rename(beside, file);
 }
 
 std::string read_word(const Rank& self, const std::string& name) {
   const fs::path file = self.scratch / name;
-  if (!eventually([&] { return fs::exists(file); }, kLongest)) throw std::runtime_error(name + " never came");
+  if (!eventually([&] { return fs::exists(file); }, kLongest))
+    throw std::runtime_error(name + " never came");
   std::ostringstream text;
   text << std::ifstream(file).rdbuf();
   return text.str();
@@ -140,7 +158,8 @@ void raise_on_record(const Rank& self, int signal) {
 }
 
 std::chrono::steady_clock::time_point time_of_fall(const Rank& self, int rank) {
-  return Clock::time_point(Clock::duration(std::stoll(read_word(self, "fall" + std::to_string(rank)))));
+  return Clock::time_point(
+      Clock::duration(std::stoll(read_word(self, "fall" + std::to_string(rank)))));
 }
 
 std::string name_of_fallen(const Rank& self, int rank) {
@@ -148,8 +167,18 @@ std::string name_of_fallen(const Rank& self, int rank) {
   return text.substr(text.find(' ') + 1);
 }
 
-void fall_while(const Rank& self, int signal, const Doing& doing, const comm::Communicator& world, int rounds,
-                std::chrono::microseconds delay) {
+void wait_until_dead(const Rank& self, int rank) {
+  const std::string name = name_of_fallen(self, rank);
+  const pid_t pid = std::stoi(name.substr(name.find("pid ") + 4));
+  const net::Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!process) return;
+  if (net::wait_ready(process.get(), POLLIN, Clock::now() + kLongest) ==
+      net::Readiness::DeadlinePassed)
+    throw std::runtime_error(name + " lives");
+}
+
+void fall_while(const Rank& self, int signal, const Doing& doing, const comm::Communicator& world,
+                int rounds, std::chrono::microseconds delay) {
   std::atomic<int> round{0};
   std::jthread fate([&] {
     while (round.load() < rounds) std::this_thread::yield();
@@ -169,7 +198,8 @@ Report until_it_fails(const Rank& self, const std::function<void()>& doing) {
   try {
     while (Clock::now() < end) doing();
   } catch (const CommError& error) {
-    Report report{error.what(), "", Clock::now(), dynamic_cast<const TimeoutError*>(&error) != nullptr};
+    Report report{error.what(), "", Clock::now(),
+                  dynamic_cast<const TimeoutError*>(&error) != nullptr};
     const std::string before = ", rank " + std::to_string(self.rank) + ": ";
     const auto at = report.text.find(before);
     if (at != report.text.npos) report.cause = report.text.substr(at + before.size());
@@ -181,11 +211,14 @@ Report until_it_fails(const Rank& self, const std::function<void()>& doing) {
 void expect_good_report(const Rank& self, const comm::Communicator& world, const Report& report,
                         const std::string& said, const std::vector<int>& survivors) {
   // "all_reduce [256] float32 #12 on 'world', rank 0: ..."
-  const std::regex form("^" + said + "\\b.* #[0-9]+ on 'world', rank " + std::to_string(self.rank) + ": [^\n]+$");
+  const std::regex form("^" + said + "\\b.* #[0-9]+ on 'world', rank " + std::to_string(self.rank) +
+                        ": [^\n]+$");
   EXPECT_TRUE(std::regex_search(report.text, form)) << report.text;
 
   leave_word(self, "cause" + std::to_string(self.rank), report.cause);
-  for (const int other : survivors) EXPECT_EQ(read_word(self, "cause" + std::to_string(other)), report.cause) << "says rank " << other;
+  for (const int other : survivors)
+    EXPECT_EQ(read_word(self, "cause" + std::to_string(other)), report.cause)
+        << "says rank " << other;
 
   const int next = (self.rank + 1) % self.size;
   const auto data = torch::ones({static_cast<int64_t>(self.size) * 4});
@@ -197,7 +230,8 @@ void expect_good_report(const Rank& self, const comm::Communicator& world, const
       {"split", [&] { (void)world.split("part", 0, 0); }},
       {"allocate on shm", [&] {
          (void)world.allocate({16});
-         if (std::string(::getenv("TRIREME_BACKEND")) == "tcp") world.barrier();  // plain memory there
+         if (std::string(::getenv("TRIREME_BACKEND")) == "tcp")
+           world.barrier();  // plain memory there
        }}};
   for (const auto& [name, call] : later) {
     const auto began = Clock::now();

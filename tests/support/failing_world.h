@@ -15,7 +15,8 @@ namespace trireme::test {
 constexpr auto kLongest = std::chrono::seconds(20);
 
 /// Meets the other ranks through a file in the scratch folder. `name` tells several worlds apart.
-comm::Communicator join(const Rank& self, const std::string& backend, const std::string& name = "meet");
+comm::Communicator join(const Rank& self, const std::string& backend,
+                        const std::string& name = "meet");
 
 /// One kind of operation, as something to do again and again.
 struct Doing {
@@ -42,8 +43,8 @@ std::chrono::steady_clock::time_point time_of_fall(const Rank& self, int rank);
 
 /// After `rounds` of the doing, and a moment of `delay` (so that it is in the middle of one), the
 /// signal comes from a thread of its own.
-void fall_while(const Rank& self, int signal, const Doing& doing, const comm::Communicator& world, int rounds,
-                std::chrono::microseconds delay);
+void fall_while(const Rank& self, int signal, const Doing& doing, const comm::Communicator& world,
+                int rounds, std::chrono::microseconds delay);
 
 /// What was thrown, and when.
 struct Report {
@@ -56,6 +57,9 @@ struct Report {
 /// Does it until it throws CommError. Fails the test if that takes longer than kLongest.
 Report until_it_fails(const Rank& self, const std::function<void()>& doing);
 
+/// Returns when that rank, which raised SIGKILL, holds nothing any more.
+void wait_until_dead(const Rank& self, int rank);
+
 /// "rank 1 (host b, pid 8812)", as that rank itself wrote it down before it fell.
 std::string name_of_fallen(const Rank& self, int rank);
 
@@ -66,6 +70,7 @@ void expect_good_report(const Rank& self, const comm::Communicator& world, const
 
 /// Keeps a time, in ms, under a heading; the medians are printed when all tests are over.
 void record_ms(const std::string& heading, double ms);
-double ms_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to);
+double ms_between(std::chrono::steady_clock::time_point from,
+                  std::chrono::steady_clock::time_point to);
 
 }  // namespace trireme::test

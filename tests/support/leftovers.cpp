@@ -55,8 +55,8 @@ int parent_of(int pid) {
 std::set<std::string> socket_inodes_of(int pid) {
   std::set<std::string> inodes;
   std::error_code gone;
-  for (fs::directory_iterator entry("/proc/" + std::to_string(pid) + "/fd", gone), end; !gone && entry != end;
-       entry.increment(gone)) {
+  for (fs::directory_iterator entry("/proc/" + std::to_string(pid) + "/fd", gone), end;
+       !gone && entry != end; entry.increment(gone)) {
     const std::string target = target_of(entry->path());
     if (target.starts_with("socket:[")) inodes.insert(target.substr(8, target.size() - 9));
   }
@@ -73,7 +73,8 @@ std::map<std::string, std::string> tcp_listeners() {
     while (std::getline(stream, line)) {
       std::istringstream words(line);
       std::string slot, local, remote, state, queues, timer, retries, user, timeout, inode;
-      words >> slot >> local >> remote >> state >> queues >> timer >> retries >> user >> timeout >> inode;
+      words >> slot >> local >> remote >> state >> queues >> timer >> retries >> user >> timeout >>
+          inode;
       if (state == kListening) found[inode] = local;
     }
   }
@@ -118,9 +119,12 @@ bool uses(int pid, const std::string& file) {
 }  // namespace
 
 Leftovers::Leftovers()
-    : mark_(unique_marker()), names_before_(names_of(abstract_sockets())), files_before_(shared_files()) {
+    : mark_(unique_marker()),
+      names_before_(names_of(abstract_sockets())),
+      files_before_(shared_files()) {
   if (const char* outer = ::getenv(kMark)) outer_mark_ = outer;
-  // A rank runs the test up to its own part again: what it starts belongs to the test that started it.
+  // A rank runs the test up to its own part again: what it starts belongs to the test that started
+  // it.
   if (::getenv("TRIREME_TEST_RANK") == nullptr) ::setenv(kMark, mark_.c_str(), 1);
 }
 
@@ -158,7 +162,8 @@ std::vector<std::string> Leftovers::now() const {
   for (const std::string& file : shared_files()) {
     if (files_before_.contains(file)) continue;
     bool somebody_elses = false;
-    for (const int pid : pids) somebody_elses |= !ours.contains(pid) && pid != ::getpid() && uses(pid, file);
+    for (const int pid : pids)
+      somebody_elses |= !ours.contains(pid) && pid != ::getpid() && uses(pid, file);
     if (!somebody_elses) found.push_back("file " + file);
   }
   return found;
@@ -175,7 +180,8 @@ std::vector<int> tcp_listeners_of(int pid) {
   std::vector<int> ports;
   const auto inodes = socket_inodes_of(pid);
   for (const auto& [inode, address] : tcp_listeners()) {
-    if (inodes.contains(inode)) ports.push_back(std::stoi(address.substr(address.rfind(':') + 1), nullptr, 16));
+    if (inodes.contains(inode))
+      ports.push_back(std::stoi(address.substr(address.rfind(':') + 1), nullptr, 16));
   }
   return ports;
 }

@@ -2,8 +2,9 @@
 // others' failures it says on one line, "saw at T: ...", where T is the steady clock in ns.
 #include <signal.h>
 #include <sys/resource.h>
-#include <torch/torch.h>
 #include <unistd.h>
+
+#include <torch/torch.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -24,9 +25,13 @@ using Clock = std::chrono::steady_clock;
 constexpr int kRoundsBefore = 20;  // things go well for a while
 constexpr auto kLongest = std::chrono::seconds(60);
 
-void say(const std::string& line) { std::cerr << line + "\n" << std::flush; }
+void say(const std::string& line) {
+  std::cerr << line + "\n" << std::flush;
+}
 
-std::string now() { return std::to_string(Clock::now().time_since_epoch().count()); }
+std::string now() {
+  return std::to_string(Clock::now().time_since_epoch().count());
+}
 
 int reached(const Communicator& world, const torch::Tensor& data) {
   world.all_reduce(data).wait();
@@ -34,7 +39,8 @@ int reached(const Communicator& world, const torch::Tensor& data) {
 }
 
 /// All-reduces until something fails; `at` is done after the first rounds.
-int loop(const Communicator& world, const std::function<void()>& at = [] {}) {
+int loop(
+    const Communicator& world, const std::function<void()>& at = [] {}) {
   const auto data = torch::zeros({1 << 14});
   for (int round = 0; round < kRoundsBefore; ++round) reached(world, data);
   say("ready " + std::to_string(world.rank()) + " pid " + std::to_string(::getpid()));
@@ -51,7 +57,8 @@ int loop(const Communicator& world, const std::function<void()>& at = [] {}) {
 }
 
 /// What rank `number` does in the middle.
-std::function<void()> only(const Communicator& world, const std::string& number, std::function<void()> what) {
+std::function<void()> only(const Communicator& world, const std::string& number,
+                           std::function<void()> what) {
   return world.rank() == std::stoi(number) ? what : [] {};
 }
 
@@ -125,7 +132,8 @@ int leave_in_order(const Communicator& whole, const std::string&) {
   const auto part = whole.split(rank < half ? "first" : "second", rank < half ? 0 : 1, rank);
   const auto data = torch::zeros({1 << 14});
   whole.barrier();
-  const auto end = Clock::now() + std::chrono::milliseconds(rank < half ? 1500 : 300 * (rank - half));
+  const auto end =
+      Clock::now() + std::chrono::milliseconds(rank < half ? 1500 : 300 * (rank - half));
   if (rank >= half) {
     while (Clock::now() < end) ::usleep(1000);
     return 0;
