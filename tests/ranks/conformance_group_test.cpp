@@ -172,6 +172,7 @@ TEST_P(Groups, TwoWorldsInOneProcessDoNotDisturbEachOther) {
       ASSERT_TRUE(same_bits(b, marked(6, {1'000 * i})));
     }
     // The end of one is not the end of the other.
+    second.barrier();
     if (rank == 0) first.abort("enough");
     EXPECT_THROW(
         {
