@@ -31,6 +31,7 @@ def rank_main(rank, ranks, port, sizes):
             begin = time.perf_counter()
             dist.all_reduce(data)
             slowest = torch.tensor([time.perf_counter() - begin], dtype=torch.float64)
+            dist.barrier()
             assert bool((data == ranks * (ranks + 1) / 2).all())
             dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
             if repeat >= 0:

@@ -1,5 +1,7 @@
 // What an algorithm moved, against the formula of what it costs: every step and every byte.
+#include <cstdlib>
 #include <functional>
+#include <string>
 
 #include "support/backends.h"
 #include "support/reference.h"
@@ -79,7 +81,11 @@ std::vector<Case> all_cases() {
 
 /// A fresh world each: `steps` is the most of a world's life. Looked at after a barrier, which moves
 /// no bytes: what the others take out of this rank's memory may be taken after its own part is done.
-void expect_cost(const Case& one, const Communicator& world) {
+/// Staged through shared memory, an all_reduce is cut chunk by chunk instead of once, so a rank's
+/// share may be a chunk more or less; the shares of all ranks together may not.
+constexpr int64_t kChunkBytes = 64 << 10;
+
+void expect_cost(const Case& one, const Communicator& world, const std::string& backend) {
   const Op op = one.op(world.rank(), world.size());
   const core::OpInfo info = comm::describe(op, world.rank(), world.size());
   const comm::Cost cost = comm::cost(comm::lower(op, info, world.rank(), world.size()), one.algorithm, world.rank(), world.size());
@@ -87,20 +93,26 @@ void expect_cost(const Case& one, const Communicator& world) {
   world.start(op).wait();
   world.barrier();
   const comm::Traffic after = world.traffic();
-  EXPECT_EQ(after.sent_bytes - before.sent_bytes, cost.sent_bytes)
-      << one.name << " by " << to_string(one.algorithm) << ", rank " << world.rank() << " of " << world.size();
+  const std::string name = one.name + " by " + std::string(to_string(one.algorithm)) + " on " + std::to_string(world.size());
+  const bool by_chunks = backend == "shm" && info.kind == core::OpKind::AllReduce && one.algorithm == Algorithm::Direct;
+  const int64_t sent = after.sent_bytes - before.sent_bytes;
+  EXPECT_LE(std::abs(sent - cost.sent_bytes), by_chunks ? (world.size() - 2) * kChunkBytes : 0)
+      << name << ", rank " << world.rank() << ": sent " << sent << ", formula " << cost.sent_bytes;
+  at::Tensor total = at::tensor({sent, cost.sent_bytes}, at::kLong);
+  world.all_reduce(total).wait();
+  EXPECT_EQ(total[0].item().toLong(), total[1].item().toLong()) << name << ", all ranks together";
   // The longest chain may end at another rank.
   at::Tensor steps = at::full({1}, after.steps, at::kLong);
   world.all_reduce(steps, ReduceOp::Max).wait();
-  EXPECT_EQ(steps.item().toInt(), cost.steps) << one.name << " by " << to_string(one.algorithm) << " on " << world.size();
+  EXPECT_EQ(steps.item().toInt(), cost.steps) << name;
 }
 
 TEST_P(Traffic, OfEveryAlgorithmIsWhatItsFormulaSays) {
   const std::vector<int> sizes = GetParam().threads ? std::vector{2, 3, 4, 5, 6} : std::vector{3};
   for (const int size : sizes) {
-    run_worlds(GetParam(), size, [](int, const Join& join) {
+    run_worlds(GetParam(), size, [&](int, const Join& join) {
       int number = 0;
-      for (const Case& one : all_cases()) expect_cost(one, join("case-" + std::to_string(number++)));
+      for (const Case& one : all_cases()) expect_cost(one, join("case-" + std::to_string(number++)), GetParam().name);
     });
   }
 }

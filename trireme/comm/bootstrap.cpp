@@ -74,7 +74,10 @@ constexpr char kGaveUp = '!';  // before a sentence that somebody left where a r
   const auto soon = net::Clock::now() + std::chrono::seconds(1);
   std::vector<int> missing;
   for (int rank = 0; rank < bootstrap.size; ++rank) {
-    if (!bootstrap.store.get(key(rank), soon)) missing.push_back(rank);
+    const auto there = bootstrap.store.get(key(rank), soon);
+    if (there && (*there)[0] == kGaveUp)
+      throw TimeoutError(there->substr(1));  // somebody was faster
+    if (!there) missing.push_back(rank);
   }
   const std::string sentence = fmt::format(
       "rank{} {} of {} never came to job '{}' (rank {} waited {}); were all ranks started?",
@@ -148,7 +151,9 @@ uint64_t process_born(int64_t pid) {
   if (name_end == line.npos) return 0;
   std::istringstream rest(line.substr(name_end + 2));
   std::string field;
-  for (int i = 0; i < 20; ++i) rest >> field;
+  rest >> field;
+  if (field == "Z" || field == "X") return 0;  // dead, and only not yet reaped
+  for (int i = 1; i < 20; ++i) rest >> field;
   return static_cast<uint64_t>(core::parse_int(field).value_or(0));
 }
 

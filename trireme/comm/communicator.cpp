@@ -81,29 +81,31 @@ Traffic Communicator::traffic() const {
 }
 
 Work Communicator::start(Op op) const {
-  std::vector<Op> ops;
-  ops.push_back(std::move(op));
-  return start_all(std::move(ops));
+  const core::OpInfo info = describe(op, rank(), size());
+  auto state = std::make_unique<Work::State>();
+  state->ops.push_back(std::move(op));
+  start_one(state->ops.front(), info, *state);
+  return Work(std::move(state));
 }
 
 Work Communicator::start_all(std::vector<Op> ops) const {
-  auto state = std::make_unique<Work::State>();
-  state->timeout = group_->timeout;
-  state->group = group_;
-  state->ops = std::move(ops);
   // All are checked before the first is started: a list is one operation to its caller.
   std::vector<core::OpInfo> infos;
-  for (const Op& op : state->ops) infos.push_back(describe(op, rank(), size()));
-  for (std::size_t i = 0; i < infos.size(); ++i) {
-    Op& op = state->ops[i];
-    stage_through_host(op, *state);
-    const uint64_t number =
-        is_transfer(infos[i].kind) ? ++group_->transfers : ++group_->collectives;
-    group_->backend->check(infos[i], number);
-    if (auto pending = group_->backend->start(op, infos[i], number))
-      state->pending.push_back(std::move(pending));
-  }
+  for (const Op& op : ops) infos.push_back(describe(op, rank(), size()));
+  auto state = std::make_unique<Work::State>();
+  for (Op& op : ops) state->ops.push_back(std::move(op));
+  for (std::size_t i = 0; i < infos.size(); ++i) start_one(state->ops[i], infos[i], *state);
   return Work(std::move(state));
+}
+
+void Communicator::start_one(Op& op, const core::OpInfo& info, Work::State& state) const {
+  state.timeout = group_->timeout;
+  state.group = group_;
+  if (!on_cpu(op)) stage_through_host(op, state);
+  const uint64_t number = is_transfer(info.kind) ? ++group_->transfers : ++group_->collectives;
+  group_->backend->check(info, number);
+  if (auto pending = group_->backend->start(op, info, number))
+    state.pending.push_back(std::move(pending));
 }
 
 Work Communicator::all_reduce(at::Tensor data, ReduceOp op, Algorithm algorithm) const {

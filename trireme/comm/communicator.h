@@ -83,6 +83,7 @@ class Communicator {
 
  private:
   struct Group;
+  void start_one(Op& op, const core::OpInfo& info, Work::State& state) const;
   Work start_all(std::vector<Op> ops) const;
   std::shared_ptr<Group> group_;
 };

@@ -15,9 +15,11 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::nanoseconds;
 
 // A futex sleep costs 40 to 50 us to come back from, a yield well under 1 us: many yields first.
-constexpr int kSpins = 30;
+constexpr int kSpins = 30;   // about a microsecond
+constexpr int kMoves = 256;  // then failures and the clock get a look
 constexpr int kYields = 120;
 // Also how soon a failure on another host is seen by a rank that sleeps.
+constexpr auto kAtOnce = std::chrono::microseconds(100);
 constexpr auto kNap = std::chrono::milliseconds(20);
 
 void pause() {
@@ -39,8 +41,11 @@ Engine::Turn::~Turn() {
   engine.turn_.unlock();
 }
 
-Engine::Engine(Messenger& messenger, Sleeper& sleeper, Watch& watch)
-    : messenger_(messenger), sleeper_(sleeper), watch_(watch) {}
+Engine::Engine(Messenger& messenger, Sleeper& sleeper, Watch& watch, Crowd crowd)
+    : messenger_(messenger),
+      sleeper_(sleeper),
+      watch_(watch),
+      spins_(crowd == Crowd::MoreThanCores ? 1 : kSpins) {}
 
 Engine::~Engine() {
   if (!helper_.joinable()) return;
@@ -51,9 +56,11 @@ Engine::~Engine() {
 
 void Engine::start(std::shared_ptr<Task> task, Helper helper) {
   bool unfinished = false;
+  bool lane_alone = true;
   {
     const Turn turn(*this);
     Task& started = *task;
+    watch_.started(started);
     if (started.ordered) {
       Lane& lane = *started.lane;
       if (lane.waiting.empty()) busy_.push_back(&lane);
@@ -61,6 +68,7 @@ void Engine::start(std::shared_ptr<Task> task, Helper helper) {
       if (lane.waiting.size() == 1) {
         step_lane(lane);
       } else {
+        lane_alone = false;
         helper = Helper::Wake;  // it must begin when the one before it ends, whoever looks then
       }
     } else {
@@ -69,8 +77,15 @@ void Engine::start(std::shared_ptr<Task> task, Helper helper) {
     }
     if (messenger_.mismatch()) look_at_failures();
     unfinished = !started.done();
+    if (helper == Helper::Wake && lane_alone && waits_at_once(started)) helper = Helper::Rest;
   }
   if (unfinished && helper == Helper::Wake) call_helper();
+}
+
+/// A large operation whose caller goes on computing needs the helper; one that is waited for at
+/// once only pays for its waking. The group's last large one tells which it will be.
+bool Engine::waits_at_once(const Task& task) const {
+  return task.large && task.lane->waited_at_once;
 }
 
 void Engine::call_helper() {
@@ -91,33 +106,37 @@ void Task::wait(nanoseconds timeout) {
 
 // Holds the turn while it spins; gives it up to yield or sleep.
 void Engine::wait(Task& task, nanoseconds timeout) {
+  if (task.large) task.lane->waited_at_once = Clock::now() - task.started < kAtOnce;
   if (!task.done()) {
     waiters_.fetch_add(1, std::memory_order_relaxed);
     nanoseconds waited{0};
     auto last = Clock::time_point{};
-    int round = 0;
+    int round = 0, looks = 0;
     bool others = false;
     while (!task.done()) {
+      bool moved = false;
       {
         const Turn turn(*this);
         // After a yield one look is enough: where ranks outnumber cores, spinning keeps the very
         // rank from running that this one waits for.
-        const int most_spins = round == 0 ? kSpins : 1;
-        int spins = 0;
+        const int most_spins = round == 0 ? spins_ : 1;
+        int spins = 0, moves = 0;
         while (!task.done() && spins < most_spins) {
           if (step_all()) {
             spins = 0;
             round = 0;
-            if (wanting_.load(std::memory_order_relaxed) > 0) break;
+            // Something may always move, and not be what this task waits for.
+            if (++moves == kMoves || wanting_.load(std::memory_order_relaxed) > 0) break;
           } else {
             ++spins;
             pause();
           }
         }
+        moved = moves > 0;
         others = !busy_.empty() || !loose_.empty();
         if (task.done()) break;
         // Who has left is worth a look now and then; a failure is seen at once.
-        const bool look = watch_.failed() || messenger_.mismatch() || round % 32 == 31;
+        const bool look = watch_.failed() || messenger_.mismatch() || ++looks % 32 == 0;
         if (look && look_at_failures()) break;
       }
       // Only time in which this thread itself ran counts: a nap that took long was a stopped
@@ -131,6 +150,7 @@ void Engine::wait(Task& task, nanoseconds timeout) {
         look_at_failures();
         break;
       }
+      if (moved) continue;
       idle(++round);
     }
     waiters_.fetch_sub(1, std::memory_order_relaxed);

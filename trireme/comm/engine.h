@@ -44,6 +44,7 @@ class Watch {
   virtual void report_closed(int rank) = 0;
   virtual void report_broken(const std::string& what) = 0;
   [[noreturn]] virtual void raise(const Task& task) = 0;
+  virtual void started(Task& task) = 0;
   virtual void finished(const Task& task) = 0;
 };
 
@@ -57,7 +58,9 @@ class Watch {
 /// A thread that cannot go on spins briefly, yields, then sleeps: ranks may outnumber cores.
 class Engine {
  public:
-  Engine(Messenger& messenger, Sleeper& sleeper, Watch& watch);
+  /// Where ranks outnumber cores, a rank that spins keeps the one that it waits for from running.
+  enum class Crowd : uint8_t { FewerThanCores, MoreThanCores };
+  Engine(Messenger& messenger, Sleeper& sleeper, Watch& watch, Crowd crowd);
   ~Engine();
 
   /// Starts a collective in the order of its lane, or a send or receive at once. Wake: it is large
@@ -97,12 +100,14 @@ class Engine {
   bool look_at_failures();
   Hint hint() const;
   void idle(int round);
+  bool waits_at_once(const Task& task) const;
   void call_helper();
   void help(std::stop_token stop);
 
   Messenger& messenger_;
   Sleeper& sleeper_;
   Watch& watch_;
+  const int spins_;
 
   std::recursive_mutex
       turn_;  ///< recursive: a task may end, and cancel its transfers, inside a turn

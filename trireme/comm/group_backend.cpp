@@ -138,6 +138,7 @@ GroupBackend::~GroupBackend() {
 }
 
 std::shared_ptr<Task> GroupBackend::make_task(Job job, uint64_t number) {
+  const int64_t bytes = job.bytes;
   const uint64_t fingerprint = core::fingerprint(lane_->id, number, job.info);
   std::shared_ptr<Task> task;
   if (job.info.kind == OpKind::Send || job.info.kind == OpKind::Recv) {
@@ -150,8 +151,8 @@ std::shared_ptr<Task> GroupBackend::make_task(Job job, uint64_t number) {
   }
   task->engine = &world_->engine();
   task->lane = lane_.get();
-  task->started = std::chrono::steady_clock::now();
-  task->record = world_->recorder().started(lane_->name, number, task->info, task->started);
+  task->large = bytes >= kHelperBytes;
+  if (task->large || !shared_) task->started = std::chrono::steady_clock::now();
   return task;
 }
 

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kHeaderBytes = sizeof(MessageHeader);
 constexpr int64_t kMostPerStep = 1 << 20;  // then others get their turn
+constexpr int64_t kMostEarly = 64 << 20;   // per peer
 constexpr uint64_t kMostBytes = uint64_t{1} << 46;
 constexpr uint64_t kGoodbye = ~uint64_t{0};  // the group of a message that is the last
 
@@ -67,6 +68,7 @@ bool Messenger::take_early(Peer& peer, Transfer& transfer) {
   if (!early->payload.empty())
     std::memcpy(transfer.data, early->payload.data(), early->payload.size());
   finish(transfer, early->header);
+  peer.early_bytes -= static_cast<int64_t>(early->header.bytes);
   peer.early.erase(early);
   return true;
 }
@@ -199,6 +201,9 @@ bool Messenger::begin_payload(int rank, Peer& peer) {
       return true;
     }
   }
+  // A rank that runs far ahead waits, unless somebody here waits for what is behind.
+  if (peer.early_bytes > kMostEarly && !others_wait(peer)) return false;
+  peer.early_bytes += static_cast<int64_t>(peer.header.bytes);
   peer.kept.emplace(Early{peer.header, std::vector<std::byte>(peer.header.bytes)});
   return true;
 }

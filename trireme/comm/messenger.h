@@ -113,6 +113,7 @@ class Messenger {
     std::deque<Transfer*> sends;
     std::vector<Transfer*> receives;
     std::deque<Early> early;
+    int64_t early_bytes = 0;
     // The message that is coming in now.
     MessageHeader header;
     int64_t header_bytes = 0, payload_bytes = 0;

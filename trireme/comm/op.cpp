@@ -308,6 +308,20 @@ Job lower(const Op& op, const core::OpInfo& info, int rank, int size) {
   return job;
 }
 
+bool on_cpu(const Op& op) {
+  const auto here = [](const at::Tensor& t) { return !t.defined() || t.is_cpu(); };
+  return std::visit(Overloaded{
+                        [](const Barrier&) { return true; },
+                        [&](const auto& o) {
+                          if constexpr (requires { o.data; })
+                            return here(o.data);
+                          else
+                            return here(o.in) && here(o.out);
+                        },
+                    },
+                    op);
+}
+
 std::vector<at::Tensor*> inputs(Op& op) {
   return std::visit(Overloaded{
                         [](AllGather& o) { return std::vector{&o.in}; },

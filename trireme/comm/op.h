@@ -44,6 +44,9 @@ core::OpInfo describe(const Op& op, int rank, int size);
 /// The operation on plain memory. `op` has passed `describe`.
 Job lower(const Op& op, const core::OpInfo& info, int rank, int size);
 
+/// Are all its tensors in the memory of the host?
+bool on_cpu(const Op& op);
+
 /// The tensors of an operation: those it reads and those it writes, for whoever must replace them.
 std::vector<at::Tensor*> inputs(Op& op);
 std::vector<at::Tensor*> outputs(Op& op);

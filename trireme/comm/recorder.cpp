@@ -1,6 +1,7 @@
 #include "trireme/comm/recorder.h"
 
 #include <sys/stat.h>
+#include <time.h>
 
 #include <algorithm>
 #include <fstream>
@@ -12,9 +13,15 @@ namespace trireme::comm {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using std::chrono::nanoseconds;
 
-int64_t micros(Clock::duration duration) {
+nanoseconds coarse_now() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return std::chrono::seconds(now.tv_sec) + nanoseconds(now.tv_nsec);
+}
+
+int64_t micros(nanoseconds duration) {
   return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
 }
 
@@ -22,31 +29,27 @@ int64_t micros(Clock::duration duration) {
 
 Recorder::Recorder(int rank) : rank_(rank), folder_(core::env("TRIREME_RECORD_DIR")) {}
 
-uint64_t Recorder::started(const std::string& group, uint64_t number, const core::OpInfo& info,
-                           Clock::time_point when) {
-  const std::lock_guard lock(mutex_);
+uint64_t Recorder::started(const std::string& group, uint64_t number, const core::OpInfo& info) {
   Entry& entry = entries_[count_ % kEntries];
   const auto length = std::min(group.size(), entry.group.size() - 1);
   std::copy_n(group.begin(), length, entry.group.begin());
   entry.group[length] = '\0';
   entry.number = number;
   entry.info = info;
-  entry.started = when;
+  entry.started = coarse_now();
   entry.finished = {};
   return count_++;
 }
 
 void Recorder::finished(uint64_t place) {
-  const std::lock_guard lock(mutex_);
-  if (count_ - place <= kEntries) entries_[place % kEntries].finished = Clock::now();
+  if (count_ - place <= kEntries) entries_[place % kEntries].finished = coarse_now();
 }
 
 void Recorder::write(const std::string& cause) noexcept {
   if (!folder_) return;
   try {
-    const std::lock_guard lock(mutex_);
     if (std::exchange(written_, true)) return;
-    const auto now = Clock::now();
+    const auto now = coarse_now();
     core::Json ops = core::Json::array();
     for (uint64_t i = count_ - std::min<uint64_t>(count_, kEntries); i < count_; ++i) {
       const Entry& entry = entries_[i % kEntries];
@@ -54,7 +57,7 @@ void Recorder::write(const std::string& cause) noexcept {
                        {"number", entry.number},
                        {"op", core::to_string(entry.info)},
                        {"started_us_ago", micros(now - entry.started)}};
-      const bool done = entry.finished != Clock::time_point{};
+      const bool done = entry.finished != nanoseconds{};
       op["state"] = done ? "finished" : "pending";
       if (done) op["took_us"] = micros(entry.finished - entry.started);
       ops.push_back(std::move(op));

@@ -43,6 +43,7 @@ class Task : public Pending {
   std::chrono::steady_clock::time_point started;
   Engine* engine = nullptr;
   Lane* lane = nullptr;
+  bool large = false;   ///< enough to move that the engine's thread may be worth waking
   bool ordered = true;  ///< a collective; sends and receives wait for nobody's turn
   uint64_t record = 0;  ///< its place in the recorder
 

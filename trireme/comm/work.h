@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include <chrono>
 #include <memory>
@@ -18,8 +19,8 @@ class [[nodiscard]] Work {
   /// Started operations that finish together, the tensors that they work on, and (for tensors that
   /// live on a GPU) the copies to make when they have.
   struct State {
-    std::vector<std::shared_ptr<Pending>> pending;
-    std::vector<Op> ops;
+    c10::SmallVector<std::shared_ptr<Pending>, 1> pending;
+    c10::SmallVector<Op, 1> ops;
     std::vector<std::pair<at::Tensor, at::Tensor>> copy_back;  ///< to, from
     std::chrono::nanoseconds timeout{};
     std::shared_ptr<void> group;  ///< what it runs in

@@ -13,6 +13,19 @@
 
 namespace trireme::comm {
 
+namespace {
+
+Engine::Crowd crowd_of(const std::vector<Member>& members, int rank) {
+  const int host = members[static_cast<std::size_t>(rank)].host_index;
+  const auto here = std::count_if(members.begin(), members.end(),
+                                  [&](const Member& member) { return member.host_index == host; });
+  return here > static_cast<long>(std::thread::hardware_concurrency())
+             ? Engine::Crowd::MoreThanCores
+             : Engine::Crowd::FewerThanCores;
+}
+
+}  // namespace
+
 World::World(int rank, std::vector<Member> members, Transport transport)
     : rank_(rank),
       members_(std::move(members)),
@@ -28,7 +41,7 @@ World::World(int rank, std::vector<Member> members, Transport transport)
             return lane->second->called(number);
           },
           [this](int left) { seat(left).state.store(static_cast<uint32_t>(SeatState::Left)); }),
-      engine_(messenger_, *transport_.sleeper, *this) {
+      engine_(messenger_, *transport_.sleeper, *this, crowd_of(members_, rank)) {
   seat(rank_).state.store(static_cast<uint32_t>(SeatState::Present));
   if (transport_.monitor) transport_.monitor->start(*this);
 }
@@ -157,7 +170,7 @@ void World::raise(const Task& task) {
 
 void World::raise(const std::string& group, uint64_t number, const core::OpInfo& info) {
   const Cause cause = transport_.page->cause();
-  recorder_.write(cause.text);
+  engine_.locked([&] { recorder_.write(cause.text); });
   // It is about to say what is wrong: let it come first, also in the eyes of the launcher.
   if (cause.kind == CauseKind::Error && cause.rank != rank_ && here(cause.rank))
     wait_for_exit(member(cause.rank).pid);
@@ -169,6 +182,10 @@ void World::raise(const std::string& group, uint64_t number, const core::OpInfo&
 
 void World::check(const Lane& lane, uint64_t number, const core::OpInfo& info) {
   if (failed()) raise(lane.name, number, info);
+}
+
+void World::started(Task& task) {
+  task.record = recorder_.started(task.lane->name, task.number, task.info);
 }
 
 void World::finished(const Task& task) {

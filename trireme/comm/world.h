@@ -84,6 +84,7 @@ class World : public Watch {
   void report_closed(int rank) override;
   void report_broken(const std::string& what) override;
   [[noreturn]] void raise(const Task& task) override;
+  void started(Task& task) override;
   void finished(const Task& task) override;
 
   /// Throws if the world has failed, in the name of an operation that is about to start.
