@@ -11,7 +11,8 @@ namespace {
 
 constexpr int64_t kHeaderBytes = sizeof(MessageHeader);
 constexpr int64_t kMostPerStep = 1 << 20;  // then others get their turn
-constexpr int64_t kMostEarly = 64 << 20;   // per peer
+constexpr std::size_t kMostScratch = 64 << 20;
+constexpr int64_t kMostEarly = 64 << 20;  // per peer
 constexpr uint64_t kMostBytes = uint64_t{1} << 46;
 constexpr uint64_t kGoodbye = ~uint64_t{0};  // the group of a message that is the last
 
@@ -79,6 +80,19 @@ void Messenger::cancel(Transfer& transfer) noexcept {
   std::erase(peer.sends, &transfer);
   std::erase(peer.receives, &transfer);
   if (peer.target == &transfer) peer.target = nullptr;
+}
+
+std::vector<std::byte> Messenger::take_scratch(int64_t bytes) {
+  std::vector<std::byte> scratch = std::move(scratch_);
+  scratch_.clear();
+  if (scratch.size() < static_cast<std::size_t>(bytes))
+    scratch.resize(static_cast<std::size_t>(bytes));
+  return scratch;
+}
+
+void Messenger::give_scratch(std::vector<std::byte> scratch) {
+  if (scratch.size() > scratch_.size() && scratch.size() <= kMostScratch)
+    scratch_ = std::move(scratch);
 }
 
 bool Messenger::step() {

@@ -102,6 +102,11 @@ class Messenger {
   /// Looks at what came early for this collective: does it mean another one?
   void check_early(uint64_t group, uint64_t number, uint64_t fingerprint, const core::OpInfo& info);
 
+  /// Memory for a collective that is under way, kept between them: fresh pages cost more than the
+  /// reduction itself.
+  std::vector<std::byte> take_scratch(int64_t bytes);
+  void give_scratch(std::vector<std::byte> scratch);
+
   Traffic traffic;
 
  private:
@@ -134,6 +139,7 @@ class Messenger {
   std::vector<Peer> peers_;
   Lookup lookup_;
   std::function<void(int)> goodbye_;
+  std::vector<std::byte> scratch_;
   std::list<Transfer> questions_;  ///< that have not gone out yet
   int active_ = 0;                 ///< posted and not finished
   std::optional<Mismatch> mismatch_;

@@ -24,7 +24,7 @@ ProgramRun::ProgramRun(const Job& job, Program program, Messenger& messenger, co
       program_(std::move(program)),
       messenger_(messenger),
       lane_(lane),
-      scratch_(static_cast<std::size_t>(program_.scratch_bytes)),
+      scratch_(messenger.take_scratch(program_.scratch_bytes)),
       transfers_(program_.actions.size()),
       blocked_(program_.actions.size()),
       unblocks_(program_.actions.size()),
@@ -64,6 +64,7 @@ ProgramRun::ProgramRun(const Job& job, Program program, Messenger& messenger, co
 
 ProgramRun::~ProgramRun() {
   for (std::size_t i : moving_) messenger_.cancel(transfers_[i]);
+  messenger_.give_scratch(std::move(scratch_));
 }
 
 std::byte* ProgramRun::at(const Place& place) {

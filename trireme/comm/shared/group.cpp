@@ -5,11 +5,6 @@
 
 namespace trireme::comm {
 
-/// One line per rank: it alone writes, the others read.
-struct alignas(128) SharedGroup::Counters {
-  std::atomic<uint64_t> values[kChannels];
-};
-
 namespace {
 
 constexpr std::size_t kPage = 4096;
@@ -48,10 +43,6 @@ SharedGroup::SharedGroup(World& world, const Lane& lane, Mapping mapping)
   for (int member : lane.members) seats_.push_back(&world.seat(member));
 }
 
-Arrival& SharedGroup::arrival(uint64_t number, int rank) const {
-  return arrivals_[(number & 1) * static_cast<uint64_t>(size_) + static_cast<uint64_t>(rank)];
-}
-
 const core::OpInfo& SharedGroup::info(uint64_t number, int rank) const {
   const auto index = (number & 1) * static_cast<uint64_t>(size_) + static_cast<uint64_t>(rank);
   return *reinterpret_cast<core::OpInfo*>(reinterpret_cast<std::byte*>(infos_) +
@@ -66,19 +57,6 @@ std::byte* SharedGroup::slot(uint64_t number, int rank) const {
 std::byte* SharedGroup::staging(int rank, uint64_t chunk, int part) const {
   const int64_t index = (rank * kDepth + static_cast<int64_t>(chunk % kDepth)) * (size_ + 1) + part;
   return staging_ + index * kChunkBytes;
-}
-
-uint64_t SharedGroup::value(Channel channel, uint64_t at, int rank) const {
-  // Arrivals alternate between two lines; the one for `at` holds `at`, or two less.
-  if (channel == kArrived) return arrival(at, rank).number.load(std::memory_order_acquire);
-  return counters_[rank].values[channel].load(std::memory_order_acquire);
-}
-
-bool SharedGroup::all_at_least(Channel channel, uint64_t at) const {
-  for (int rank = 0; rank < size_; ++rank) {
-    if (value(channel, at, rank) < at) return false;
-  }
-  return true;
 }
 
 std::vector<int> SharedGroup::below(Channel channel, uint64_t at) const {

@@ -44,7 +44,7 @@ enum Channel : uint32_t {
 class SharedGroup {
  public:
   static constexpr int64_t kSlotBytes = 64 << 10;
-  static constexpr int64_t kChunkBytes = 64 << 10;
+  static constexpr int64_t kChunkBytes = 128 << 10;
   static constexpr int kDepth = 4;  ///< chunks in flight
 
   static std::size_t bytes(int size);
@@ -54,7 +54,12 @@ class SharedGroup {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  bool all_at_least(Channel channel, uint64_t value) const;
+  bool all_at_least(Channel channel, uint64_t at) const {
+    for (int rank = 0; rank < size_; ++rank) {
+      if (value(channel, at, rank) < at) return false;
+    }
+    return true;
+  }
   std::vector<int> below(Channel channel, uint64_t value) const;  ///< ranks of the world
 
   /// Raises this rank's counter, and wakes those for whom that was the last thing missing.
@@ -64,7 +69,9 @@ class SharedGroup {
   void arrive(uint64_t number, uint64_t fingerprint, const core::OpInfo& info,
               Segments::Location location);
 
-  Arrival& arrival(uint64_t number, int rank) const;
+  Arrival& arrival(uint64_t number, int rank) const {
+    return arrivals_[(number & 1) * static_cast<uint64_t>(size_) + static_cast<uint64_t>(rank)];
+  }
   const core::OpInfo& info(uint64_t number, int rank) const;
   std::byte* slot(uint64_t number, int rank) const;
 
@@ -83,8 +90,15 @@ class SharedGroup {
   uint64_t chunks = 0;  ///< that have gone through the staging so far
 
  private:
-  struct Counters;
-  uint64_t value(Channel channel, uint64_t at, int rank) const;
+  /// One line per rank: it alone writes, the others read.
+  struct alignas(128) Counters {
+    std::atomic<uint64_t> values[kChannels];
+  };
+  uint64_t value(Channel channel, uint64_t at, int rank) const {
+    // Arrivals alternate between two lines; the one for `at` holds `at`, or two less.
+    if (channel == kArrived) return arrival(at, rank).number.load(std::memory_order_acquire);
+    return counters_[rank].values[channel].load(std::memory_order_acquire);
+  }
 
   World& world_;
   const Lane& lane_;
