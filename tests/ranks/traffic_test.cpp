@@ -6,6 +6,7 @@
 #include "support/backends.h"
 #include "support/reference.h"
 #include "trireme/comm/program.h"
+#include "trireme/comm/shared/group.h"
 
 namespace trireme::test {
 namespace {
@@ -83,7 +84,7 @@ std::vector<Case> all_cases() {
 /// no bytes: what the others take out of this rank's memory may be taken after its own part is done.
 /// Staged through shared memory, an all_reduce is cut chunk by chunk instead of once, so a rank's
 /// share may be a chunk more or less; the shares of all ranks together may not.
-constexpr int64_t kChunkBytes = 64 << 10;
+constexpr int64_t kChunkBytes = comm::SharedGroup::kChunkBytes;
 
 void expect_cost(const Case& one, const Communicator& world, const std::string& backend) {
   const Op op = one.op(world.rank(), world.size());

@@ -98,11 +98,12 @@ void Messenger::give_scratch(std::vector<std::byte> scratch) {
 bool Messenger::step() {
   bool moved = false;
   std::erase_if(questions_, [](const Transfer& question) { return question.done; });
-  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
-    Peer& peer = peers_[rank];
-    if (!peer.sends.empty()) moved |= step_sends(static_cast<int>(rank), peer);
-    if (static_cast<int>(rank) != rank_ && streams_.readable(static_cast<int>(rank)))
-      moved |= step_receives(static_cast<int>(rank), peer);
+  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
+    Peer& peer = peers_[static_cast<std::size_t>(rank)];
+    if (!peer.sends.empty()) moved |= step_sends(rank, peer);
+    // A header may be in, and wait for its receive, with nothing behind it in the stream.
+    const bool parked = peer.header_bytes == kHeaderBytes;
+    if (rank != rank_ && (parked || streams_.readable(rank))) moved |= step_receives(rank, peer);
   }
   return moved;
 }
@@ -138,7 +139,7 @@ bool Messenger::step_sends(int rank, Peer& peer) {
 }
 
 bool Messenger::step_receives(int rank, Peer& peer) {
-  int64_t moved = 0;
+  int64_t moved = 0, finished = 0;
   while (moved < kMostPerStep && !mismatch_) {
     if (peer.header_bytes < kHeaderBytes) {
       const int64_t got =
@@ -169,6 +170,7 @@ bool Messenger::step_receives(int rank, Peer& peer) {
       peer.payload_bytes += got;
       if (peer.payload_bytes < total) continue;
     }
+    ++finished;
     traffic.received_bytes += total;
     if (is_collective(peer.header.key)) traffic.saw_step(static_cast<int>(peer.header.step));
     if (peer.target != nullptr) {
@@ -192,7 +194,7 @@ bool Messenger::step_receives(int rank, Peer& peer) {
     }
     peer.header_bytes = 0;
   }
-  return moved > 0;
+  return moved + finished > 0;
 }
 
 /// Finds where the message goes. False: its memory is not free yet; leave it in the stream.

@@ -1,8 +1,6 @@
 #include "trireme/comm/program_run.h"
 
 #include <algorithm>
-#include <iterator>
-#include <set>
 
 #include "trireme/comm/kernels.h"
 
@@ -147,20 +145,29 @@ Task::Step ProgramRun::step() {
   return moved ? Task::Step::Moved : Task::Step::Stuck;
 }
 
-std::vector<int> ProgramRun::missing() const {
-  // A rank that has sent anything has come; that it cannot send more is another's fault.
-  std::set<int> came, pending;
+/// Ranks of which something is pending: those that have sent nothing yet, and those that have.
+std::pair<std::set<int>, std::set<int>> ProgramRun::pending() const {
+  std::set<int> came, silent, known;
   for (std::size_t i = 0; i < transfers_.size(); ++i) {
     if (program_.actions[i].kind == Kind::Recv && transfers_[i].done)
       came.insert(transfers_[i].peer);
   }
   for (std::size_t i : moving_) {
-    if (!transfers_[i].done) pending.insert(transfers_[i].peer);
+    if (!transfers_[i].done)
+      (came.contains(transfers_[i].peer) ? known : silent).insert(transfers_[i].peer);
   }
-  std::vector<int> ranks;
-  std::set_difference(pending.begin(), pending.end(), came.begin(), came.end(),
-                      std::back_inserter(ranks));
-  return ranks.empty() ? std::vector<int>(pending.begin(), pending.end()) : ranks;
+  return {silent, known};
+}
+
+std::vector<int> ProgramRun::missing() const {
+  // A rank that has sent anything has come; that it cannot send more is another's fault.
+  const auto [silent, known] = pending();
+  const auto& ranks = silent.empty() ? known : silent;
+  return {ranks.begin(), ranks.end()};
+}
+
+bool ProgramRun::certain() const {
+  return !pending().first.empty();
 }
 
 }  // namespace trireme::comm

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "trireme/comm/lane.h"
@@ -22,8 +24,10 @@ class ProgramRun {
 
   /// Ranks (in the world) that still owe something, or have not taken what they are owed.
   std::vector<int> missing() const;
+  bool certain() const;
 
  private:
+  std::pair<std::set<int>, std::set<int>> pending() const;
   void begin(std::size_t index);
   void compute(const Action& action);
   void finish(std::size_t index);

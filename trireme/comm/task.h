@@ -35,6 +35,10 @@ class Task : public Pending {
   /// The ranks (in the world) without which it cannot go on, for the message of a timeout.
   virtual std::vector<int> missing() const = 0;
 
+  /// Whether those have really not come. Otherwise they have, and are held up by others, who may be
+  /// named by somebody that knows better.
+  virtual bool certain() const { return true; }
+
   bool done() const final { return done_.load(std::memory_order_acquire); }
   void wait(std::chrono::nanoseconds timeout) final;
 
