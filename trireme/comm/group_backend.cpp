@@ -48,6 +48,7 @@ class ProgramTask final : public Task {
     return step;
   }
   std::vector<int> missing() const override { return run_ ? run_->missing() : std::vector<int>{}; }
+  bool certain() const override { return !run_ || run_->certain(); }
 
  private:
   Job job_;

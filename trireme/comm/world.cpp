@@ -121,6 +121,9 @@ void World::report_left(const Task&, int rank) {
 
 void World::report_timeout(const Task& task, const std::vector<int>& missing,
                            std::chrono::nanoseconds waited) {
+  // Somebody whom the missing rank itself waits for is about to be named by another: let that be.
+  for (int ms = 0; !task.certain() && ms < 300 && !failed(); ++ms)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::vector<std::string> who;
   for (int rank : missing) who.push_back(describe(rank));
   std::string text =

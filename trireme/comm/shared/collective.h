@@ -22,6 +22,7 @@ class SharedCollective : public Task {
   Step step() final;
   Hint hint() const final;
   std::vector<int> missing() const final;
+  bool certain() const final { return !program_ || program_->certain(); }
 
  protected:
   /// Before this rank arrives: puts its data where the others can see it, and says where.
