@@ -39,8 +39,8 @@ enum Channel : uint32_t {
 
 /// The memory of one group of ranks that share a host, and how they signal in it.
 ///
-///   | arrivals 2 x N | infos 2 x N | counters | slots 2 x N x 64 KiB | staging N x 4 x (N + 1) x
-///   64 KiB |
+///   | arrivals 2 x N | infos 2 x N | counters | slots 2 x N x 64 KiB |
+///   | staging N x 4 x (N + 1) x 128 KiB |
 class SharedGroup {
  public:
   static constexpr int64_t kSlotBytes = 64 << 10;
