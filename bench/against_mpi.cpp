@@ -1,12 +1,14 @@
 // How do our collectives compare with MPI's? Both in the same processes, taking turns, each on
 // freshly written data after a barrier; the median of the slowest rank; every result checked.
 //
-//   mpirun -n 2 build/bin/against_mpi [--op all_reduce] [--backend shm] [--bytes 8,4096,...] [--rounds N]
+//   mpirun -n 2 build/bin/against_mpi [--op all_reduce] [--backend shm] [--bytes 8,4096,...]
+//   [--rounds N]
 //
 // Prints one JSON object per size: microseconds of MPI, of ours on private and on registered
 // memory, and the ratios MPI / ours.
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
+
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -59,7 +61,8 @@ comm::Communicator join(const std::string& backend) {
   MPI_Bcast(path, sizeof path, MPI_CHAR, 0, MPI_COMM_WORLD);
   ::setenv("TRIREME_BACKEND", backend.c_str(), 1);
   ::setenv("TRIREME_SECRET", path, 1);
-  auto world = init("file://" + std::string(path) + "/store?rank=" + std::to_string(rank) + "&size=" + std::to_string(size));
+  auto world = init("file://" + std::string(path) + "/store?rank=" + std::to_string(rank) +
+                    "&size=" + std::to_string(size));
   if (rank == 0) ::rmdir(path);
   return world;
 }
@@ -89,19 +92,28 @@ std::vector<Way> make_ways(const Options& options, const comm::Communicator& wor
     if (options.op == "all_reduce") {
       way.in = way.out = make(count);
       auto* data = way.out.data_ptr<float>();
-      way.run = mpi ? std::function<void()>([=] { MPI_Allreduce(MPI_IN_PLACE, data, static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); })
+      way.run = mpi ? std::function<void()>([=] {
+        MPI_Allreduce(MPI_IN_PLACE, data, static_cast<int>(count), MPI_FLOAT, MPI_SUM,
+                      MPI_COMM_WORLD);
+      })
                     : [=, &world, t = way.out] { world.all_reduce(t).wait(); };
     } else if (options.op == "reduce_scatter") {
       way.in = make(part * n);
       way.out = make(part);
       auto *in = way.in.data_ptr<float>(), *out = way.out.data_ptr<float>();
-      way.run = mpi ? std::function<void()>([=] { MPI_Reduce_scatter_block(in, out, static_cast<int>(part), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); })
+      way.run = mpi ? std::function<void()>([=] {
+        MPI_Reduce_scatter_block(in, out, static_cast<int>(part), MPI_FLOAT, MPI_SUM,
+                                 MPI_COMM_WORLD);
+      })
                     : [=, &world, o = way.out, i = way.in] { world.reduce_scatter(o, i).wait(); };
     } else {  // all_gather, in place as users of either would
       way.out = make(part * n);
       way.in = way.out.slice(0, world.rank() * part, (world.rank() + 1) * part);
       auto* out = way.out.data_ptr<float>();
-      way.run = mpi ? std::function<void()>([=] { MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, out, static_cast<int>(part), MPI_FLOAT, MPI_COMM_WORLD); })
+      way.run = mpi ? std::function<void()>([=] {
+        MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, out, static_cast<int>(part), MPI_FLOAT,
+                      MPI_COMM_WORLD);
+      })
                     : [=, &world, o = way.out, i = way.in] { world.all_gather(o, i).wait(); };
     }
     ways.push_back(std::move(way));
@@ -118,12 +130,15 @@ torch::Tensor expected_of(const std::string& op, const comm::Communicator& world
   }
   auto sum = torch::zeros({way.in.numel()});
   for (int rank = 0; rank < n; ++rank) sum += pattern(way.in.numel(), rank);
-  if (op == "reduce_scatter") return sum.slice(0, world.rank() * way.out.numel(), (world.rank() + 1) * way.out.numel()).contiguous();
+  if (op == "reduce_scatter")
+    return sum.slice(0, world.rank() * way.out.numel(), (world.rank() + 1) * way.out.numel())
+        .contiguous();
   return sum;
 }
 
 double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                   values.end());
   return values[values.size() / 2];
 }
 
@@ -133,7 +148,10 @@ void compare(const Options& options, const comm::Communicator& world, int64_t by
   const auto expected = expected_of(options.op, world, ways.front());
   std::vector<std::vector<double>> times(ways.size());
   auto slowest = torch::zeros({1}, torch::kDouble);
-  const int rounds = options.rounds > 0 ? options.rounds : bytes <= 65536 ? 801 : bytes <= (4 << 20) ? 101 : 21;
+  const int rounds = options.rounds > 0   ? options.rounds
+                     : bytes <= 65536     ? 801
+                     : bytes <= (4 << 20) ? 101
+                                          : 21;
   for (int round = -5; round < rounds; ++round) {
     for (std::size_t i = 0; i < ways.size(); ++i) {
       const std::size_t turn = (i + static_cast<std::size_t>(round + 5)) % ways.size();
@@ -145,7 +163,8 @@ void compare(const Options& options, const comm::Communicator& world, int64_t by
       slowest.fill_(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
       world.barrier();  // nobody checks, which takes a core, while another is still at it
       if (!way.out.equal(expected)) {
-        std::fprintf(stderr, "rank %d: %s by %s is wrong\n", world.rank(), options.op.c_str(), way.name.c_str());
+        std::fprintf(stderr, "rank %d: %s by %s is wrong\n", world.rank(), options.op.c_str(),
+                     way.name.c_str());
         MPI_Abort(MPI_COMM_WORLD, 1);
       }
       world.all_reduce(slowest, comm::ReduceOp::Max).wait();
@@ -153,8 +172,13 @@ void compare(const Options& options, const comm::Communicator& world, int64_t by
     }
   }
   if (world.rank() != 0) return;
-  core::Json line = {{"bench", "against_mpi"}, {"op", options.op}, {"backend", options.backend}, {"ranks", world.size()}, {"bytes", bytes}};
-  for (std::size_t i = 0; i < ways.size(); ++i) line[ways[i].name + "_us"] = std::round(median(times[i]) * 100) / 100;
+  core::Json line = {{"bench", "against_mpi"},
+                     {"op", options.op},
+                     {"backend", options.backend},
+                     {"ranks", world.size()},
+                     {"bytes", bytes}};
+  for (std::size_t i = 0; i < ways.size(); ++i)
+    line[ways[i].name + "_us"] = std::round(median(times[i]) * 100) / 100;
   for (std::size_t i = 1; i < ways.size(); ++i)
     line[ways[i].name + "_ratio"] = std::round(median(times[0]) / median(times[i]) * 100) / 100;
   std::printf("%s\n", line.dump().c_str());

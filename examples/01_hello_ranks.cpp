@@ -1,8 +1,9 @@
 // Every rank says who it is, then they add up their numbers together.
 //
 //   trireme run -n 4 build/bin/01_hello_ranks
-#include <torch/torch.h>
 #include <unistd.h>
+
+#include <torch/torch.h>
 
 #include <iostream>
 
@@ -15,8 +16,9 @@ int main() {
   world.all_reduce(sum).wait();
 
   // One call, so that lines of different ranks do not mix.
-  std::cout << "hello from rank " + std::to_string(world.rank()) + " of " + std::to_string(world.size()) + ", pid " +
-                   std::to_string(::getpid()) + "; 1 + ... + " + std::to_string(world.size()) + " = " +
+  std::cout << "hello from rank " + std::to_string(world.rank()) + " of " +
+                   std::to_string(world.size()) + ", pid " + std::to_string(::getpid()) +
+                   "; 1 + ... + " + std::to_string(world.size()) + " = " +
                    std::to_string(static_cast<int>(sum.item<float>())) + "\n"
             << std::flush;
   world.barrier();

@@ -26,6 +26,7 @@ int main() {
   const double expected = 2.0 - (world.size() - 1);
   const bool right = (gradient == expected).all().item<bool>();
   if (world.rank() == 0)
-    std::cout << "the average gradient is " << gradient[0].item<float>() << ", expected " << expected << "\n";
+    std::cout << "the average gradient is " << gradient[0].item<float>() << ", expected "
+              << expected << "\n";
   return right && meanwhile.isfinite().item<bool>() ? 0 : 1;
 }

@@ -21,7 +21,8 @@ TEST(Examples, HelloRanksAddUpTheirNumbers) {
     const auto result = run_example("01_hello_ranks", 4, backend);
     EXPECT_EQ(result.code, 0) << result.err;
     for (int rank = 0; rank < 4; ++rank)
-      EXPECT_THAT(result.out, HasSubstr("[" + std::to_string(rank) + "] hello from rank " + std::to_string(rank) + " of 4"));
+      EXPECT_THAT(result.out, HasSubstr("[" + std::to_string(rank) + "] hello from rank " +
+                                        std::to_string(rank) + " of 4"));
     EXPECT_THAT(result.out, HasSubstr("1 + ... + 4 = 10"));
   }
 }
@@ -40,11 +41,13 @@ TEST(Examples, AllReduceAveragesByHand) {
 
 TEST(Programs, BenchPrintsOneCheckedLinePerSize) {
   for (const std::string backend : {"shm", "tcp", "local"}) {
-    const auto result = run_command({kBin + "trireme", "bench", "comm", "--ranks", "2", "--backend", backend, "--op", "all_reduce,all_gather",
-                                     "--bytes", "8,64K", "--repeat", "3"});
+    const auto result =
+        run_command({kBin + "trireme", "bench", "comm", "--ranks", "2", "--backend", backend,
+                     "--op", "all_reduce,all_gather", "--bytes", "8,64K", "--repeat", "3"});
     EXPECT_EQ(result.code, 0) << result.err;
     EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 4) << result.out;
-    EXPECT_THAT(result.out, HasSubstr("\"bench\":\"comm\",\"op\":\"all_reduce\",\"backend\":\"" + backend + "\",\"ranks\":2,\"bytes\":8,"));
+    EXPECT_THAT(result.out, HasSubstr("\"bench\":\"comm\",\"op\":\"all_reduce\",\"backend\":\"" +
+                                      backend + "\",\"ranks\":2,\"bytes\":8,"));
   }
 }
 

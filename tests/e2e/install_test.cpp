@@ -23,10 +23,12 @@ TEST(Install, AProjectOfTenLinesBuildsAgainstTheInstalledTree) {
   std::string scratch = (fs::temp_directory_path() / "trireme-install-XXXXXX").string();
   ASSERT_NE(::mkdtemp(scratch.data()), nullptr);
   must({"cmake", "--install", TRIREME_BINARY_DIR, "--prefix", scratch + "/prefix"});
-  must({"cmake", "-G", "Ninja", "-S", TRIREME_SOURCE_DIR "/tests/e2e/consumer", "-B", scratch + "/build",
-        "-DCMAKE_PREFIX_PATH=" + scratch + "/prefix", "-DCMAKE_BUILD_TYPE=Debug"});
+  must({"cmake", "-G", "Ninja", "-S", TRIREME_SOURCE_DIR "/tests/e2e/consumer", "-B",
+        scratch + "/build", "-DCMAKE_PREFIX_PATH=" + scratch + "/prefix",
+        "-DCMAKE_BUILD_TYPE=Debug"});
   must({"cmake", "--build", scratch + "/build"});
-  const auto result = must({scratch + "/prefix/bin/trireme", "run", "-n", "2", scratch + "/build/consumer"});
+  const auto result =
+      must({scratch + "/prefix/bin/trireme", "run", "-n", "2", scratch + "/build/consumer"});
   EXPECT_THAT(result.out, ::testing::HasSubstr("sum 3"));
   fs::remove_all(scratch);
 }

@@ -19,28 +19,32 @@ BackendUnderTest backend_named(const std::string& name) {
 /// The beginning, both sides of 1 and 2 GiB, and the very end.
 std::vector<std::pair<int64_t, int64_t>> looked_at(int64_t bytes) {
   std::vector<std::pair<int64_t, int64_t>> ranges = {{0, 5'000}, {bytes - 5'000, bytes}};
-  for (const int64_t at : {int64_t{1} << 30, int64_t{2} << 30, bytes / 2}) ranges.emplace_back(at - 2'000, std::min(at + 2'000, bytes));
+  for (const int64_t at : {int64_t{1} << 30, int64_t{2} << 30, bytes / 2})
+    ranges.emplace_back(at - 2'000, std::min(at + 2'000, bytes));
   return ranges;
 }
 
 /// Different by rank and by place, for the places that are looked at.
 void mark(at::Tensor& data, int rank) {
-  for (const auto& [begin, end] : looked_at(data.numel())) data.slice(0, begin, end).copy_(at::arange(begin, end, at::kLong).remainder(97) + rank);
+  for (const auto& [begin, end] : looked_at(data.numel()))
+    data.slice(0, begin, end).copy_(at::arange(begin, end, at::kLong).remainder(97) + rank);
 }
 
 TEST(Big, AllReduceOfMoreThanTwoGiBOverSharedMemory) {
-  run_world(
-      backend_named("shm"), 2,
-      [](const Communicator& world) {
-        at::Tensor data = at::full({kBig}, world.rank() + 3, at::kByte);
-        mark(data, world.rank());
-        world.all_reduce(data).wait();
-        EXPECT_EQ(data[kBig / 3].item().toInt(), 7);
-        EXPECT_EQ(data[kBig / 3 * 2].item().toInt(), 7);
-        for (const auto& [begin, end] : looked_at(kBig))
-          EXPECT_TRUE(same_bits(data.slice(0, begin, end), (at::arange(begin, end, at::kLong).remainder(97) * 2 + 1).to(at::kByte))) << begin;
-      },
-      {.deadline = std::chrono::seconds(60), .op_timeout = std::chrono::seconds(50)});
+  run_world(backend_named("shm"), 2,
+            [](const Communicator& world) {
+              at::Tensor data = at::full({kBig}, world.rank() + 3, at::kByte);
+              mark(data, world.rank());
+              world.all_reduce(data).wait();
+              EXPECT_EQ(data[kBig / 3].item().toInt(), 7);
+              EXPECT_EQ(data[kBig / 3 * 2].item().toInt(), 7);
+              for (const auto& [begin, end] : looked_at(kBig))
+                EXPECT_TRUE(same_bits(
+                    data.slice(0, begin, end),
+                    (at::arange(begin, end, at::kLong).remainder(97) * 2 + 1).to(at::kByte)))
+                    << begin;
+            },
+            {.deadline = std::chrono::seconds(60), .op_timeout = std::chrono::seconds(50)});
 }
 
 TEST(Big, AllGatherOfMoreThanTwoGiBBetweenThreads) {
@@ -50,7 +54,8 @@ TEST(Big, AllGatherOfMoreThanTwoGiBBetweenThreads) {
         constexpr int64_t kFirst = (int64_t{1} << 30) + 11;
         const comm::Rows rows = {kFirst, kBig - kFirst};
         const int64_t mine = rows[static_cast<std::size_t>(world.rank())];
-        at::Tensor part = at::full({mine}, world.rank() + 3, at::kByte), all = at::zeros({kBig}, at::kByte);
+        at::Tensor part = at::full({mine}, world.rank() + 3, at::kByte),
+                   all = at::zeros({kBig}, at::kByte);
         part.slice(0, mine - 100).copy_(marked(world.rank(), {100}, at::kByte));
         world.all_gather(all, part, rows).wait();
         EXPECT_TRUE(same_bits(all.slice(0, kFirst - 100, kFirst), marked(0, {100}, at::kByte)));
@@ -75,7 +80,9 @@ TEST(Big, AMessageOfMoreThanTwoGiBOverSockets) {
         world.recv(data, 0).wait();
         EXPECT_EQ(data[kBig / 3].item().toInt(), 3);
         for (const auto& [begin, end] : looked_at(kBig))
-          EXPECT_TRUE(same_bits(data.slice(0, begin, end), at::arange(begin, end, at::kLong).remainder(97).to(at::kByte))) << begin;
+          EXPECT_TRUE(same_bits(data.slice(0, begin, end),
+                                at::arange(begin, end, at::kLong).remainder(97).to(at::kByte)))
+              << begin;
         world.barrier();
       },
       {.deadline = std::chrono::seconds(60), .op_timeout = std::chrono::seconds(50)});

@@ -48,7 +48,8 @@ TEST_P(Groups, OrderOfTheGroupNotOfTheWorldDecidesWhereThingsGo) {
       EXPECT_TRUE(same_bits(data, marked(2, {count})));
       at::Tensor out = at::zeros({count});
       group.reduce_scatter(out, marked(world.rank(), {3 * count})).wait();
-      const at::Tensor sum = marked(0, {3 * count}) + marked(1, {3 * count}) + marked(2, {3 * count});
+      const at::Tensor sum =
+          marked(0, {3 * count}) + marked(1, {3 * count}) + marked(2, {3 * count});
       EXPECT_TRUE(same_bits(out, sum.slice(0, group.rank() * count, (group.rank() + 1) * count)));
     }
     // Addition is in the order of the group: 1e8 first or last makes a difference in float32.
@@ -100,7 +101,8 @@ TEST_P(Groups, NestAndOutliveTheGroupsTheyCameFrom) {
       at::Tensor data = marked(rank, {round * 1'500});
       leaves[0].all_reduce(data).wait();
       const int first = rank / 2 * 2;
-      ASSERT_TRUE(same_bits(data, marked(first, {round * 1'500}) + marked(first + 1, {round * 1'500})));
+      ASSERT_TRUE(
+          same_bits(data, marked(first, {round * 1'500}) + marked(first + 1, {round * 1'500})));
       leaves[1].all_reduce(data).wait();
     }
   });
@@ -110,7 +112,9 @@ TEST_P(Groups, ManyAtOnceWithTheirOperationsInterleaved) {
   run_world(GetParam(), 3, [](const Communicator& world) {
     constexpr int kGroups = 40;
     std::vector<Communicator> groups;
-    for (int i = 0; i < kGroups; ++i) groups.push_back(world.split("group " + std::to_string(i), i % 3 == 0 ? world.rank() / 2 : 0, i % 2 ? -world.rank() : 0));
+    for (int i = 0; i < kGroups; ++i)
+      groups.push_back(world.split("group " + std::to_string(i), i % 3 == 0 ? world.rank() / 2 : 0,
+                                   i % 2 ? -world.rank() : 0));
     for (int round = 0; round < 3; ++round) {
       std::vector<Work> works;
       std::vector<at::Tensor> data;
@@ -136,7 +140,8 @@ TEST_P(Groups, EachThreadOfARankRunsItsOwnAtTheSameTime) {
   run_world(GetParam(), 2, [](const Communicator& world) {
     constexpr int kThreads = 4;
     std::vector<Communicator> groups;
-    for (int i = 0; i < kThreads; ++i) groups.push_back(world.split("thread " + std::to_string(i), 0, world.rank()));
+    for (int i = 0; i < kThreads; ++i)
+      groups.push_back(world.split("thread " + std::to_string(i), 0, world.rank()));
     std::vector<std::jthread> threads;
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&, t, group = groups[static_cast<std::size_t>(t)]] {
@@ -145,7 +150,8 @@ TEST_P(Groups, EachThreadOfARankRunsItsOwnAtTheSameTime) {
             const int64_t count = 1 + (i * 37 + t * 11) % 60 * 2'000;
             at::Tensor data = marked(world.rank() + t, {count});
             group.all_reduce(data).wait();
-            ASSERT_TRUE(same_bits(data, marked(t, {count}) + marked(t + 1, {count}))) << "thread " << t << " round " << i;
+            ASSERT_TRUE(same_bits(data, marked(t, {count}) + marked(t + 1, {count})))
+                << "thread " << t << " round " << i;
             at::Tensor got = at::zeros({500});
             Work receive = group.recv(got, 1 - group.rank(), i);
             group.send(marked(i + group.rank(), {500}), 1 - group.rank(), i).wait();

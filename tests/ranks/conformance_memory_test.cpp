@@ -38,8 +38,10 @@ TEST_P(Memory, ScalarsAndEmptyTensorsAreTensorsToo) {
         receive.wait();
         EXPECT_EQ(got.item().toInt(), (me + n - 1) % n);
       }
-      for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{0}, {0, 3}, {4 * n, 0}}) {
-        at::Tensor nothing = at::zeros(shape), part = at::zeros({shape[0] / n, shape.size() > 1 ? shape[1] : 0});
+      for (const std::vector<int64_t>& shape :
+           std::vector<std::vector<int64_t>>{{0}, {0, 3}, {4 * n, 0}}) {
+        at::Tensor nothing = at::zeros(shape),
+                   part = at::zeros({shape[0] / n, shape.size() > 1 ? shape[1] : 0});
         world.all_reduce(nothing).wait();
         world.broadcast(nothing, 0).wait();
         world.reduce(nothing, 0).wait();
@@ -92,7 +94,8 @@ TEST_P(Memory, RegisteredMemoryIsZeroedHasTheShapeAskedForAndReducesInPlace) {
         for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Max}) {
           data.copy_(draws.of(world.rank(), count, at::kFloat));
           world.all_reduce(data, op).wait();
-          ASSERT_TRUE(same_bits(data, reduced(draws.of_all(count, at::kFloat), op))) << count << " " << to_string(op);
+          ASSERT_TRUE(same_bits(data, reduced(draws.of_all(count, at::kFloat), op)))
+              << count << " " << to_string(op);
         }
       }
     });
@@ -106,7 +109,9 @@ TEST_P(Memory, EveryCollectiveWorksOnRegisteredMemory) {
       at::Tensor whole = world.allocate({n * rows}), part = world.allocate({rows});
       part.copy_(marked(me, {rows}));
       world.all_gather(whole, part).wait();
-      for (int rank = 0; rank < n; ++rank) ASSERT_TRUE(same_bits(whole.slice(0, rank * rows, (rank + 1) * rows), marked(rank, {rows})));
+      for (int rank = 0; rank < n; ++rank)
+        ASSERT_TRUE(
+            same_bits(whole.slice(0, rank * rows, (rank + 1) * rows), marked(rank, {rows})));
       whole.copy_(marked(me, {n * rows}));
       world.reduce_scatter(part, whole).wait();
       ASSERT_TRUE(same_bits(part, sum_of(n, {n * rows}).slice(0, me * rows, me * rows + rows)));
@@ -116,7 +121,8 @@ TEST_P(Memory, EveryCollectiveWorksOnRegisteredMemory) {
       whole.copy_(marked(10 * me, {n * rows}));
       world.all_to_all(other, whole).wait();
       for (int rank = 0; rank < n; ++rank)
-        ASSERT_TRUE(same_bits(other.slice(0, rank * rows, (rank + 1) * rows), marked(10 * rank, {n * rows}).slice(0, me * rows, me * rows + rows)));
+        ASSERT_TRUE(same_bits(other.slice(0, rank * rows, (rank + 1) * rows),
+                              marked(10 * rank, {n * rows}).slice(0, me * rows, me * rows + rows)));
       part.copy_(marked(me, {rows}));
       world.gather(other, part, 2).wait();
       if (me == 2) {
@@ -146,7 +152,8 @@ TEST_P(Memory, ViewsOfRegisteredMemoryAndMixturesWithPrivateMemoryReduceAlike) {
         (registered ? shared : own).fill_(-7);
         view.copy_(marked(me, {count}));
         world.all_reduce(view).wait();
-        ASSERT_TRUE(same_bits(view, sum_of(3, {count}))) << "mixture " << mixture << " of " << count;
+        ASSERT_TRUE(same_bits(view, sum_of(3, {count})))
+            << "mixture " << mixture << " of " << count;
         ASSERT_EQ((registered ? shared : own)[100 * me].item().toInt(), -7);
         ASSERT_EQ((registered ? shared : own)[100 * me + 1 + count].item().toInt(), -7);
         view.copy_(marked(me, {count}));
@@ -154,7 +161,8 @@ TEST_P(Memory, ViewsOfRegisteredMemoryAndMixturesWithPrivateMemoryReduceAlike) {
         ASSERT_TRUE(same_bits(view, marked(mixture % 3, {count}))) << "mixture " << mixture;
         at::Tensor all = at::zeros({3 * count});
         world.all_gather(all, view.copy_(marked(me, {count}))).wait();
-        ASSERT_TRUE(same_bits(all.slice(0, count, 2 * count), marked(1, {count}))) << "mixture " << mixture;
+        ASSERT_TRUE(same_bits(all.slice(0, count, 2 * count), marked(1, {count})))
+            << "mixture " << mixture;
         world.barrier();  // the others may still read the memory that the next round fills
       }
     }
@@ -206,7 +214,8 @@ TEST_P(Memory, MemoryThatWasLetGoIsZeroedAgainAndNotMixedUpWithWhatIsInUse) {
       slot.fill_(i);
       for (const at::Tensor& other : kept) {
         if (other.defined()) {
-          ASSERT_EQ(other.min().item().toLong(), other.max().item().toLong()) << "somebody wrote into memory in use";
+          ASSERT_EQ(other.min().item().toLong(), other.max().item().toLong())
+              << "somebody wrote into memory in use";
         }
       }
     }
@@ -231,7 +240,8 @@ TEST_P(Memory, MemoryThatWasLetGoByAllRanksGoesBackToTheSystem) {
       world.all_reduce(data).wait();
     }
     world.barrier();
-    EXPECT_LT(resident_bytes() - before, 300 << 20) << "820 MiB were allocated, at most 40 at a time and rank";
+    EXPECT_LT(resident_bytes() - before, 300 << 20)
+        << "820 MiB were allocated, at most 40 at a time and rank";
     world.barrier();
   });
 }

@@ -1,7 +1,6 @@
 // Ranks that do not mean the same operation: all of them learn it, with both sides, instead of
 // hanging or going on with garbage. And ranks that do not come at all.
 #include <gmock/gmock.h>
-
 #include <unistd.h>
 
 #include <chrono>
@@ -68,18 +67,24 @@ void expect_mismatches(const BackendUnderTest& backend, int size, const std::vec
   });
 }
 
-at::Tensor floats(at::IntArrayRef shape) { return at::zeros(shape); }
+at::Tensor floats(at::IntArrayRef shape) {
+  return at::zeros(shape);
+}
 
 TEST_P(Mismatch, OfOperationsShapesDtypesAndReductionsNamesBothSides) {
-  const auto reduce = [](at::Tensor data, ReduceOp op = ReduceOp::Sum, Algorithm algorithm = Algorithm::Auto) {
+  const auto reduce = [](at::Tensor data, ReduceOp op = ReduceOp::Sum,
+                         Algorithm algorithm = Algorithm::Auto) {
     return [=](const Communicator& world) { world.all_reduce(data, op, algorithm).wait(); };
   };
   expect_mismatches(
       GetParam(), 2,
-      {differing("ops", reduce(floats({1024})), [](const Communicator& world) { world.broadcast(floats({1024}), 0).wait(); },
+      {differing("ops", reduce(floats({1024})),
+                 [](const Communicator& world) { world.broadcast(floats({1024}), 0).wait(); },
                  {"rank 0: all_reduce [1024] float32", "rank 1: broadcast [1024] float32"}),
-       differing("large-ops", reduce(floats({500'000})), [](const Communicator& world) { world.broadcast(floats({500'000}), 1).wait(); },
-                 {"rank 0: all_reduce [500000] float32", "rank 1: broadcast [500000] float32 root 1"}),
+       differing(
+           "large-ops", reduce(floats({500'000})),
+           [](const Communicator& world) { world.broadcast(floats({500'000}), 1).wait(); },
+           {"rank 0: all_reduce [500000] float32", "rank 1: broadcast [500000] float32 root 1"}),
        differing("shapes", reduce(floats({4, 6})), reduce(floats({6, 4})),
                  {"rank 0: all_reduce [4, 6] float32", "rank 1: all_reduce [6, 4] float32"}),
        differing("large-shapes", reduce(floats({300'000})), reduce(floats({300'001})),
@@ -88,9 +93,10 @@ TEST_P(Mismatch, OfOperationsShapesDtypesAndReductionsNamesBothSides) {
                  {"rank 0: all_reduce [64] int32", "rank 1: all_reduce [64] float32"}),
        differing("reductions", reduce(floats({64})), reduce(floats({64}), ReduceOp::Max),
                  {"rank 0: all_reduce [64] float32", "rank 1: all_reduce [64] float32 max"}),
-       differing("algorithms", reduce(floats({64}), ReduceOp::Sum, Algorithm::Ring), reduce(floats({64}), ReduceOp::Sum, Algorithm::Tree),
-                 {"by ring", "by tree"}),
-       differing("barrier", reduce(floats({64})), [](const Communicator& world) { world.barrier(); },
+       differing("algorithms", reduce(floats({64}), ReduceOp::Sum, Algorithm::Ring),
+                 reduce(floats({64}), ReduceOp::Sum, Algorithm::Tree), {"by ring", "by tree"}),
+       differing("barrier", reduce(floats({64})),
+                 [](const Communicator& world) { world.barrier(); },
                  {"rank 0: all_reduce [64] float32", "rank 1: barrier"}),
        differing("empty", reduce(floats({0})), reduce(floats({1024})),
                  {"rank 0: all_reduce [0] float32", "rank 1: all_reduce [1024] float32"}),
@@ -99,18 +105,30 @@ TEST_P(Mismatch, OfOperationsShapesDtypesAndReductionsNamesBothSides) {
 }
 
 TEST_P(Mismatch, OfRootsIsFoundWhoeverWaitsForWhom) {
-  const auto broadcast = [](int root) { return [=](const Communicator& world) { world.broadcast(floats({8}), root).wait(); }; };
-  const auto reduce = [](int root) { return [=](const Communicator& world) { world.reduce(floats({8}), root).wait(); }; };
-  const auto gather = [](int root) { return [=](const Communicator& world) { world.gather(floats({16}), floats({8}), root).wait(); }; };
-  const auto scatter = [](int root) { return [=](const Communicator& world) { world.scatter(floats({8}), floats({16}), root).wait(); }; };
-  expect_mismatches(GetParam(), 2,
-                    {differing("broadcast-both-send", broadcast(0), broadcast(1), {"rank 0: broadcast [8] float32 root 0", "rank 1: broadcast [8] float32 root 1"}),
-                     differing("broadcast-both-wait", broadcast(1), broadcast(0), {"rank 0: broadcast [8] float32 root 1", "rank 1: broadcast [8] float32 root 0"}),
-                     differing("reduce-both-send", reduce(1), reduce(0), {"root 0", "root 1"}),
-                     differing("reduce-both-wait", reduce(0), reduce(1), {"root 0", "root 1"}),
-                     differing("gather-both-wait", gather(0), gather(1), {"root 0", "root 1"}),
-                     differing("scatter-both-wait", scatter(1), scatter(0), {"root 0", "root 1"}),
-                     differing("scatter-both-send", scatter(0), scatter(1), {"root 0", "root 1"})});
+  const auto broadcast = [](int root) {
+    return [=](const Communicator& world) { world.broadcast(floats({8}), root).wait(); };
+  };
+  const auto reduce = [](int root) {
+    return [=](const Communicator& world) { world.reduce(floats({8}), root).wait(); };
+  };
+  const auto gather = [](int root) {
+    return [=](const Communicator& world) { world.gather(floats({16}), floats({8}), root).wait(); };
+  };
+  const auto scatter = [](int root) {
+    return
+        [=](const Communicator& world) { world.scatter(floats({8}), floats({16}), root).wait(); };
+  };
+  expect_mismatches(
+      GetParam(), 2,
+      {differing("broadcast-both-send", broadcast(0), broadcast(1),
+                 {"rank 0: broadcast [8] float32 root 0", "rank 1: broadcast [8] float32 root 1"}),
+       differing("broadcast-both-wait", broadcast(1), broadcast(0),
+                 {"rank 0: broadcast [8] float32 root 1", "rank 1: broadcast [8] float32 root 0"}),
+       differing("reduce-both-send", reduce(1), reduce(0), {"root 0", "root 1"}),
+       differing("reduce-both-wait", reduce(0), reduce(1), {"root 0", "root 1"}),
+       differing("gather-both-wait", gather(0), gather(1), {"root 0", "root 1"}),
+       differing("scatter-both-wait", scatter(1), scatter(0), {"root 0", "root 1"}),
+       differing("scatter-both-send", scatter(0), scatter(1), {"root 0", "root 1"})});
 }
 
 TEST_P(Mismatch, OfRowsIsFoundAndIsNotGarbage) {
@@ -121,32 +139,52 @@ TEST_P(Mismatch, OfRowsIsFoundAndIsNotGarbage) {
   };
   const auto gather = [](Rows rows) {
     return [=](const Communicator& world) {
-      world.all_gather(floats({4, 3}), floats({rows[static_cast<std::size_t>(world.rank())], 3}), rows).wait();
+      world
+          .all_gather(floats({4, 3}), floats({rows[static_cast<std::size_t>(world.rank())], 3}),
+                      rows)
+          .wait();
     };
   };
   const auto scatter = [](Rows rows) {
     return [=](const Communicator& world) {
-      world.reduce_scatter(floats({rows[static_cast<std::size_t>(world.rank())], 3}), floats({4, 3}), ReduceOp::Sum, rows).wait();
+      world
+          .reduce_scatter(floats({rows[static_cast<std::size_t>(world.rank())], 3}), floats({4, 3}),
+                          ReduceOp::Sum, rows)
+          .wait();
     };
   };
-  expect_mismatches(GetParam(), 2,
-                    {differing("all-to-all", all_to_all({1, 2}, {1, 5}), all_to_all({4, 1}, {2, 1}), {"all_to_all", "rank 0", "rank 1"}),
-                     differing("all-to-all-none-sent", all_to_all({1, 2}, {1, 0}), all_to_all({4, 1}, {2, 1}), {"all_to_all"}),
-                     differing("all-to-all-none-wanted", all_to_all({1, 2}, {1, 4}), all_to_all({0, 1}, {2, 1}), {"all_to_all"}),
-                     differing("all-gather", gather({1, 3}), gather({2, 2}), {"all_gather"}),
-                     differing("all-gather-none", gather({0, 4}), gather({1, 3}), {"all_gather"}),
-                     differing("reduce-scatter", scatter({1, 3}), scatter({2, 2}), {"reduce_scatter"})});
+  expect_mismatches(
+      GetParam(), 2,
+      {differing("all-to-all", all_to_all({1, 2}, {1, 5}), all_to_all({4, 1}, {2, 1}),
+                 {"all_to_all", "rank 0", "rank 1"}),
+       differing("all-to-all-none-sent", all_to_all({1, 2}, {1, 0}), all_to_all({4, 1}, {2, 1}),
+                 {"all_to_all"}),
+       differing("all-to-all-none-wanted", all_to_all({1, 2}, {1, 4}), all_to_all({0, 1}, {2, 1}),
+                 {"all_to_all"}),
+       differing("all-gather", gather({1, 3}), gather({2, 2}), {"all_gather"}),
+       differing("all-gather-none", gather({0, 4}), gather({1, 3}), {"all_gather"}),
+       differing("reduce-scatter", scatter({1, 3}), scatter({2, 2}), {"reduce_scatter"})});
 }
 
 TEST_P(Mismatch, OfWhatIsSentAndWhatIsReceivedNamesBothShapes) {
-  const auto send = [](at::Tensor data) { return [=](const Communicator& world) { world.send(data, 1, 4).wait(); }; };
-  const auto recv = [](at::Tensor data) { return [=](const Communicator& world) { world.recv(data, 0, 4).wait(); }; };
-  expect_mismatches(GetParam(), 2,
-                    {differing("shorter", send(floats({10})), recv(floats({12})), {"rank 0: send [10] float32", "rank 1: recv [12] float32"}),
-                     differing("longer", send(floats({12})), recv(floats({10})), {"rank 0: send [12] float32", "rank 1: recv [10] float32"}),
-                     differing("empty", send(floats({0})), recv(floats({10})), {"rank 0: send [0] float32", "rank 1: recv [10] float32"}),
-                     differing("dtype", send(at::zeros({10}, at::kInt)), recv(floats({10})), {"send [10] int32", "recv [10] float32"}),
-                     differing("other-dtypes", send(at::zeros({10}, at::kBool)), recv(at::zeros({10}, at::kByte)), {"send [10]", "recv [10] uint8"})});
+  const auto send = [](at::Tensor data) {
+    return [=](const Communicator& world) { world.send(data, 1, 4).wait(); };
+  };
+  const auto recv = [](at::Tensor data) {
+    return [=](const Communicator& world) { world.recv(data, 0, 4).wait(); };
+  };
+  expect_mismatches(
+      GetParam(), 2,
+      {differing("shorter", send(floats({10})), recv(floats({12})),
+                 {"rank 0: send [10] float32", "rank 1: recv [12] float32"}),
+       differing("longer", send(floats({12})), recv(floats({10})),
+                 {"rank 0: send [12] float32", "rank 1: recv [10] float32"}),
+       differing("empty", send(floats({0})), recv(floats({10})),
+                 {"rank 0: send [0] float32", "rank 1: recv [10] float32"}),
+       differing("dtype", send(at::zeros({10}, at::kInt)), recv(floats({10})),
+                 {"send [10] int32", "recv [10] float32"}),
+       differing("other-dtypes", send(at::zeros({10}, at::kBool)), recv(at::zeros({10}, at::kByte)),
+                 {"send [10]", "recv [10] uint8"})});
 }
 
 TEST_P(Mismatch, OfOneRankAmongManyReachesAllOfThem) {
@@ -166,7 +204,8 @@ TEST_P(Mismatch, OfOneRankAmongManyReachesAllOfThem) {
                           {"barrier", "rank 1: all_reduce [4] float32"}};
   const Case in_a_group = {"in-a-group",
                            [](const Communicator& world) {
-                             const Communicator group = world.split("pair", world.rank() / 2, -world.rank());
+                             const Communicator group =
+                                 world.split("pair", world.rank() / 2, -world.rank());
                              if (world.rank() == 3)
                                group.all_reduce(floats({5})).wait();
                              else
@@ -178,7 +217,8 @@ TEST_P(Mismatch, OfOneRankAmongManyReachesAllOfThem) {
 
 TEST_P(Mismatch, LeavesARecordOfEveryRankThatNamesTheOpsAndTheCause) {
   // The ranks that are processes inherit it.
-  const std::string name = std::filesystem::temp_directory_path() / ("trireme-record-" + std::to_string(::getpid()));
+  const std::string name =
+      std::filesystem::temp_directory_path() / ("trireme-record-" + std::to_string(::getpid()));
   ::setenv("TRIREME_RECORD_DIR", name.c_str(), /*overwrite=*/0);
   const std::filesystem::path folder = ::getenv("TRIREME_RECORD_DIR");
   run_worlds(GetParam(), 2, [&](int rank, const Join& join) {
@@ -195,13 +235,16 @@ TEST_P(Mismatch, LeavesARecordOfEveryRankThatNamesTheOpsAndTheCause) {
     const auto record = core::Json::parse(file, nullptr, /*allow_exceptions=*/false);
     ASSERT_FALSE(record.is_discarded()) << "rank " << rank << ": no file, or not JSON";
     EXPECT_EQ(record["rank"], rank);
-    EXPECT_THAT(record["cause"].get<std::string>(), AllOf(HasSubstr("all_reduce [100]"), HasSubstr("all_reduce [101]")));
+    EXPECT_THAT(record["cause"].get<std::string>(),
+                AllOf(HasSubstr("all_reduce [100]"), HasSubstr("all_reduce [101]")));
     const auto& ops = record["ops"];
     ASSERT_GE(ops.size(), 2u);
     bool finished = false, pending = false;
     for (const auto& op : ops) {
-      finished |= op["op"] == "all_reduce [33] float32" && op["state"] == "finished" && op["group"] == "world";
-      pending |= op["op"] == "all_reduce [" + std::to_string(rank + 100) + "] float32" && op["state"] == "pending";
+      finished |= op["op"] == "all_reduce [33] float32" && op["state"] == "finished" &&
+                  op["group"] == "world";
+      pending |= op["op"] == "all_reduce [" + std::to_string(rank + 100) + "] float32" &&
+                 op["state"] == "pending";
     }
     EXPECT_TRUE(finished && pending) << record.dump(1);
   });
@@ -212,36 +255,45 @@ TEST_P(Mismatch, LeavesARecordOfEveryRankThatNamesTheOpsAndTheCause) {
 ON_EVERY_BACKEND(Timeout);
 
 /// Rank 2 of 3 does not come: ranks 0 and 1 must name it, and only it, soon after the timeout.
-void expect_rank_2_named(const BackendUnderTest& backend, const std::string& op, const std::function<void(const Communicator&)>& call) {
+void expect_rank_2_named(const BackendUnderTest& backend, const std::string& op,
+                         const std::function<void(const Communicator&)>& call) {
   run_world(backend, 3, [&](const Communicator& world) {
     constexpr auto kTimeout = milliseconds(300);
     world.set_timeout(kTimeout);
     world.barrier();
     const auto began = std::chrono::steady_clock::now();
     if (world.rank() == 2) {
-      while (std::chrono::steady_clock::now() - began < milliseconds(900)) std::this_thread::sleep_for(milliseconds(10));
+      while (std::chrono::steady_clock::now() - began < milliseconds(900))
+        std::this_thread::sleep_for(milliseconds(10));
       EXPECT_THROW(world.barrier(), TimeoutError) << "it too learns why the world ended";
       return;
     }
     const std::string sentence = sentence_of<TimeoutError>([&] { call(world); });
     const auto took = std::chrono::steady_clock::now() - began;
-    EXPECT_THAT(sentence, AllOf(HasSubstr(op), HasSubstr("no answer from rank 2 (host"), HasSubstr("300 ms")));
-    EXPECT_THAT(sentence, AllOf(Not(HasSubstr("rank 0 (host")), Not(HasSubstr("rank 1 (host")))) << "a rank that did come is blamed";
+    EXPECT_THAT(sentence, AllOf(HasSubstr(op), HasSubstr("no answer from rank 2 (host"),
+                                HasSubstr("300 ms")));
+    EXPECT_THAT(sentence, AllOf(Not(HasSubstr("rank 0 (host")), Not(HasSubstr("rank 1 (host"))))
+        << "a rank that did come is blamed";
     EXPECT_GE(took, milliseconds(250));
     EXPECT_LT(took, milliseconds(900));
   });
 }
 
 TEST_P(Timeout, NamesTheRankThatDidNotComeToASmallOne) {
-  expect_rank_2_named(GetParam(), "all_reduce", [](const Communicator& world) { world.all_reduce(floats({16})).wait(); });
+  expect_rank_2_named(GetParam(), "all_reduce",
+                      [](const Communicator& world) { world.all_reduce(floats({16})).wait(); });
 }
 
 TEST_P(Timeout, NamesTheRankThatDidNotComeToALargeOne) {
-  expect_rank_2_named(GetParam(), "all_reduce", [](const Communicator& world) { world.all_reduce(floats({1'000'000})).wait(); });
+  expect_rank_2_named(GetParam(), "all_reduce", [](const Communicator& world) {
+    world.all_reduce(floats({1'000'000})).wait();
+  });
 }
 
 TEST_P(Timeout, NamesTheRankThatDidNotComeToARing) {
-  expect_rank_2_named(GetParam(), "all_reduce", [](const Communicator& world) { world.all_reduce(floats({50'000}), ReduceOp::Sum, Algorithm::Ring).wait(); });
+  expect_rank_2_named(GetParam(), "all_reduce", [](const Communicator& world) {
+    world.all_reduce(floats({50'000}), ReduceOp::Sum, Algorithm::Ring).wait();
+  });
 }
 
 TEST_P(Timeout, NamesTheRankThatDidNotComeWhenALaterOpIsWaitedForFirst) {
@@ -253,7 +305,8 @@ TEST_P(Timeout, NamesTheRankThatDidNotComeWhenALaterOpIsWaitedForFirst) {
 }
 
 TEST_P(Timeout, NamesTheRankThatDidNotSend) {
-  expect_rank_2_named(GetParam(), "recv", [](const Communicator& world) { world.recv(floats({16}), 2, 5).wait(); });
+  expect_rank_2_named(GetParam(), "recv",
+                      [](const Communicator& world) { world.recv(floats({16}), 2, 5).wait(); });
 }
 
 TEST_P(Timeout, NamesTheRankThatDidNotComeToABarrier) {

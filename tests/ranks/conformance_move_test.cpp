@@ -14,22 +14,28 @@ using core::ReduceOp;
 
 ON_EVERY_BACKEND(Move);
 
-std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+std::size_t index(int rank) {
+  return static_cast<std::size_t>(rank);
+}
 
-int64_t total(const Rows& rows) { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
+int64_t total(const Rows& rows) {
+  return std::accumulate(rows.begin(), rows.end(), int64_t{0});
+}
 
 /// Every other rank has nothing; the others have r * step + 1 rows.
 Rows gappy(int size, int64_t step, int first_empty) {
   Rows rows;
-  for (int rank = 0; rank < size; ++rank) rows.push_back(rank % 2 == first_empty ? 0 : rank * step + 1);
+  for (int rank = 0; rank < size; ++rank)
+    rows.push_back(rank % 2 == first_empty ? 0 : rank * step + 1);
   return rows;
 }
 
 /// The ways that `size` ranks may share rows: evenly little and much, unevenly with empty ranks,
 /// all with one rank, none at all.
 std::vector<Rows> ways_to_share(int size) {
-  std::vector<Rows> ways = {Rows(index(size), 1),    Rows(index(size), 5),   Rows(index(size), 20'000), gappy(size, 3, 0),
-                            gappy(size, 3, 1),       gappy(size, 9'001, 1),  Rows(index(size), 0)};
+  std::vector<Rows> ways = {Rows(index(size), 1), Rows(index(size), 5), Rows(index(size), 20'000),
+                            gappy(size, 3, 0),    gappy(size, 3, 1),    gappy(size, 9'001, 1),
+                            Rows(index(size), 0)};
   Rows one(index(size), 0);
   one.back() = 12;
   ways.push_back(one);
@@ -38,7 +44,8 @@ std::vector<Rows> ways_to_share(int size) {
 
 std::vector<at::Tensor> parts_of_all(const Rows& rows, at::ScalarType dtype) {
   std::vector<at::Tensor> parts;
-  for (std::size_t rank = 0; rank < rows.size(); ++rank) parts.push_back(marked(static_cast<int>(rank) + 1, {rows[rank], 3}, dtype));
+  for (std::size_t rank = 0; rank < rows.size(); ++rank)
+    parts.push_back(marked(static_cast<int>(rank) + 1, {rows[rank], 3}, dtype));
   return parts;
 }
 
@@ -47,12 +54,15 @@ TEST_P(Move, BroadcastFromEveryRootInEveryDtype) {
     run_world(GetParam(), size, [](const Communicator& world) {
       for (int root = 0; root < world.size(); ++root) {
         for (const int64_t count : {0, 1, 7, 1000, 40'000, 300'001}) {
-          for (const auto dtype : {at::kFloat, at::kBool, at::kShort, at::kComplexDouble, at::kByte}) {
-            for (const Algorithm algorithm : {Algorithm::Auto, Algorithm::Direct, Algorithm::Tree}) {
+          for (const auto dtype :
+               {at::kFloat, at::kBool, at::kShort, at::kComplexDouble, at::kByte}) {
+            for (const Algorithm algorithm :
+                 {Algorithm::Auto, Algorithm::Direct, Algorithm::Tree}) {
               at::Tensor data = marked(world.rank(), {count}, dtype);
               world.broadcast(data, root, algorithm).wait();
               ASSERT_TRUE(same_bits(data, marked(root, {count}, dtype)))
-                  << "root " << root << " of " << world.size() << ", " << dtype << " by " << to_string(algorithm);
+                  << "root " << root << " of " << world.size() << ", " << dtype << " by "
+                  << to_string(algorithm);
             }
           }
         }
@@ -71,7 +81,8 @@ TEST_P(Move, AllGatherPutsEveryRanksRowsInItsPlace) {
             at::Tensor out = at::full({total(rows), 3}, 99, dtype);
             const at::Tensor in = parts[index(world.rank())].clone();
             world.all_gather(out, in, rows, algorithm).wait();
-            ASSERT_TRUE(same_bits(out, at::cat(parts))) << at::IntArrayRef(rows) << " by " << to_string(algorithm);
+            ASSERT_TRUE(same_bits(out, at::cat(parts)))
+                << at::IntArrayRef(rows) << " by " << to_string(algorithm);
             ASSERT_TRUE(same_bits(in, parts[index(world.rank())])) << "the input was changed";
           }
         }
@@ -108,8 +119,13 @@ TEST_P(Move, ReduceScatterGivesEveryRankItsRowsOfTheSumInRankOrder) {
         }
         const auto wholes = draws.wholes(total(rows) * 3, at::kFloat);
         at::Tensor out = at::full({rows[index(me)], 3}, 99, at::kFloat);
-        world.reduce_scatter(out, wholes[index(me)].view({-1, 3}).clone(), ReduceOp::Mean, rows, Algorithm::Ring).wait();
-        ASSERT_TRUE(same_bits(out, reduced(wholes, ReduceOp::Mean).view({-1, 3}).slice(0, begin, begin + rows[index(me)])))
+        world
+            .reduce_scatter(out, wholes[index(me)].view({-1, 3}).clone(), ReduceOp::Mean, rows,
+                            Algorithm::Ring)
+            .wait();
+        ASSERT_TRUE(same_bits(
+            out,
+            reduced(wholes, ReduceOp::Mean).view({-1, 3}).slice(0, begin, begin + rows[index(me)])))
             << at::IntArrayRef(rows) << " by ring";
       }
     });
@@ -131,7 +147,8 @@ TEST_P(Move, ListsOfTensorsOfManyDtypesAndShapesGoTogether) {
         expected.push_back(at::cat(parts));
       }
       world.all_gather(outs, ins, rows).wait();
-      for (std::size_t i = 0; i < outs.size(); ++i) EXPECT_TRUE(same_bits(outs[i], expected[i])) << "tensor " << i;
+      for (std::size_t i = 0; i < outs.size(); ++i)
+        EXPECT_TRUE(same_bits(outs[i], expected[i])) << "tensor " << i;
 
       const Draws draws(n, 30'000);
       std::vector<at::Tensor> scattered, whole, sums;
@@ -143,8 +160,10 @@ TEST_P(Move, ListsOfTensorsOfManyDtypesAndShapesGoTogether) {
         sums.push_back(reduced(all, ReduceOp::Mean).slice(0, me * each, me * each + each));
       }
       world.reduce_scatter(scattered, whole, ReduceOp::Mean).wait();
-      for (std::size_t i = 0; i < sums.size(); ++i) EXPECT_TRUE(same_bits(scattered[i], sums[i])) << "tensor " << i;
-      world.all_gather(std::vector<at::Tensor>{}, std::vector<at::Tensor>{}).wait();  // nothing is fine too
+      for (std::size_t i = 0; i < sums.size(); ++i)
+        EXPECT_TRUE(same_bits(scattered[i], sums[i])) << "tensor " << i;
+      world.all_gather(std::vector<at::Tensor>{}, std::vector<at::Tensor>{})
+          .wait();  // nothing is fine too
     });
   }
 }
@@ -164,7 +183,9 @@ TEST_P(Move, AllToAllSendsEachRankItsRowsEvenUnevenAndNone) {
                                          [](int, int) { return 0; }};
       for (std::size_t c = 0; c < counts.size(); ++c) {
         for (const auto dtype : {at::kFloat, at::kByte}) {
-          const auto sent = [&](int a, int b) { return marked(10 * a + b, {counts[c](a, b), 2}, dtype); };
+          const auto sent = [&](int a, int b) {
+            return marked(10 * a + b, {counts[c](a, b), 2}, dtype);
+          };
           Rows in_rows, out_rows;
           std::vector<at::Tensor> in, expected;
           for (int peer = 0; peer < n; ++peer) {
@@ -195,12 +216,14 @@ TEST_P(Move, GatherAndScatterWorkAtEveryRoot) {
           at::Tensor whole = me == root ? at::full({total(rows), 3}, 99, at::kFloat) : at::Tensor{};
           world.gather(whole, parts[index(me)].clone(), root, rows).wait();
           if (me == root) {
-            ASSERT_TRUE(same_bits(whole, at::cat(parts))) << "gather " << at::IntArrayRef(rows) << " at " << root;
+            ASSERT_TRUE(same_bits(whole, at::cat(parts)))
+                << "gather " << at::IntArrayRef(rows) << " at " << root;
           }
 
           at::Tensor part = at::full({rows[index(me)], 3}, 99, at::kFloat);
           world.scatter(part, me == root ? at::cat(parts) : at::Tensor{}, root, rows).wait();
-          ASSERT_TRUE(same_bits(part, parts[index(me)])) << "scatter " << at::IntArrayRef(rows) << " from " << root;
+          ASSERT_TRUE(same_bits(part, parts[index(me)]))
+              << "scatter " << at::IntArrayRef(rows) << " from " << root;
         }
         at::Tensor whole = me == root ? at::zeros({world.size() * 2}, at::kLong) : at::Tensor{};
         world.gather(whole, marked(me, {2}, at::kLong), root).wait();

@@ -25,14 +25,15 @@ TEST_P(Order, ManyStartedBeforeAnyIsWaitedForAndWaitedForInReverse) {
       std::vector<at::Tensor> data;
       for (int i = 0; i < 60; ++i) {
         data.push_back(marked(world.rank() + i, {i % 7 == 0 ? 200'000 : 1 + i * 50}));
-        works.push_back(i % 5 == 4 ? world.broadcast(data.back(), i % world.size()) : world.all_reduce(data.back()));
+        works.push_back(i % 5 == 4 ? world.broadcast(data.back(), i % world.size())
+                                   : world.all_reduce(data.back()));
       }
       for (auto work = works.rbegin(); work != works.rend(); ++work) work->wait();
       for (int i = 0; i < 60; ++i) {
         const at::Tensor& got = data[static_cast<std::size_t>(i)];
-        const at::Tensor expected =
-            i % 5 == 4 ? marked(i % world.size() + i, {got.numel()})
-                       : sum_of(world.size(), got.numel()) + static_cast<double>(i) * 1000 * world.size();
+        const at::Tensor expected = i % 5 == 4 ? marked(i % world.size() + i, {got.numel()})
+                                               : sum_of(world.size(), got.numel()) +
+                                                     static_cast<double>(i) * 1000 * world.size();
         EXPECT_TRUE(same_bits(got, expected)) << "op " << i;
       }
     });
@@ -95,7 +96,8 @@ TEST_P(Order, NobodyLeavesABarrierBeforeAllHaveCome) {
       if (round % 4 == world.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
       world.barrier();
       const auto after = std::chrono::steady_clock::now().time_since_epoch().count();
-      at::Tensor latest = at::tensor({before}, at::kLong), earliest = at::tensor({after}, at::kLong);
+      at::Tensor latest = at::tensor({before}, at::kLong),
+                 earliest = at::tensor({after}, at::kLong);
       world.all_reduce(latest, core::ReduceOp::Max).wait();
       world.all_reduce(earliest, core::ReduceOp::Min).wait();
       EXPECT_LE(latest.item().toLong(), earliest.item().toLong()) << "round " << round;

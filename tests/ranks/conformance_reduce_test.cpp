@@ -22,7 +22,8 @@ void sweep_all_reduce(const Communicator& world, Algorithm algorithm) {
     for (const int64_t count : kCounts) {
       const auto all = draws.of_all(count, dtype);
       for (const ReduceOp op : kReduceOps) {
-        SCOPED_TRACE(::testing::Message() << world.size() << " ranks, " << dtype << " " << to_string(op) << " of " << count);
+        SCOPED_TRACE(::testing::Message() << world.size() << " ranks, " << dtype << " "
+                                          << to_string(op) << " of " << count);
         at::Tensor data = all[static_cast<std::size_t>(world.rank())].clone();
         world.all_reduce(data, op, algorithm).wait();
         ASSERT_TRUE(same_bits(data, reduced(all, op)));
@@ -33,7 +34,8 @@ void sweep_all_reduce(const Communicator& world, Algorithm algorithm) {
 
 TEST_P(AllReduce, EqualsTheReductionInRankOrderBitForBit) {
   for (const int size : GetParam().sizes) {
-    run_world(GetParam(), size, [](const Communicator& world) { sweep_all_reduce(world, Algorithm::Auto); });
+    run_world(GetParam(), size,
+              [](const Communicator& world) { sweep_all_reduce(world, Algorithm::Auto); });
   }
 }
 
@@ -55,25 +57,30 @@ TEST_P(AllReduce, RingAndTreeAreExactOnWholeNumbersAndAlikeOnAllRanks) {
       const Draws draws(world.size(), kLongest);
       for (const Algorithm algorithm : {Algorithm::Ring, Algorithm::Tree}) {
         for (const auto dtype : kDTypes) {
-          for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{1000}, int64_t{40'000}}) {
+          for (const int64_t count :
+               {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{1000}, int64_t{40'000}}) {
             for (const ReduceOp op : kReduceOps) {
-              SCOPED_TRACE(::testing::Message() << world.size() << " ranks, " << to_string(algorithm) << " " << dtype << " "
-                                                << to_string(op) << " of " << count);
+              SCOPED_TRACE(::testing::Message()
+                           << world.size() << " ranks, " << to_string(algorithm) << " " << dtype
+                           << " " << to_string(op) << " of " << count);
               // A mean of 3 is not exact in 16 bits, and a product of five 6s is not either.
-              const bool exact = at::isIntegralType(dtype, false) || dtype == at::kDouble || dtype == at::kFloat ||
+              const bool exact = at::isIntegralType(dtype, false) || dtype == at::kDouble ||
+                                 dtype == at::kFloat ||
                                  (op != ReduceOp::Mean && op != ReduceOp::Product);
               const auto wholes = draws.wholes(count, dtype);
               at::Tensor data = wholes[me].clone();
               world.all_reduce(data, op, algorithm).wait();
               const at::Tensor expected = reduced(wholes, op);
-              const bool near = at::allclose(data.to(at::kDouble), expected.to(at::kDouble), 0.02, 0.02);
+              const bool near =
+                  at::allclose(data.to(at::kDouble), expected.to(at::kDouble), 0.02, 0.02);
               ASSERT_TRUE(exact ? same_bits(data, expected) : ::testing::AssertionResult(near));
             }
           }
         }
         at::Tensor reals = draws.of(world.rank(), kLongest, at::kFloat);
         world.all_reduce(reals, ReduceOp::Sum, algorithm).wait();
-        EXPECT_TRUE(at::allclose(reals, reduced(draws.of_all(kLongest, at::kFloat), ReduceOp::Sum), 1e-5, 1e-6));
+        EXPECT_TRUE(at::allclose(reals, reduced(draws.of_all(kLongest, at::kFloat), ReduceOp::Sum),
+                                 1e-5, 1e-6));
         EXPECT_TRUE(same_everywhere(world, reals)) << to_string(algorithm);
       }
     });
@@ -98,7 +105,8 @@ TEST_P(AllReduce, GivesTheSameBitsAgainAndAgainOnAllRanks) {
 
 TEST_P(AllReduce, MaxAndMinHandOnANaNAndInfinitiesAsTorchDoes) {
   run_world(GetParam(), 3, [](const Communicator& world) {
-    constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
+    constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(),
+                    kInf = std::numeric_limits<float>::infinity();
     const auto special = [&](int rank) {
       at::Tensor data = marked(rank, {64});
       if (rank == 1) data[3] = kNaN;
@@ -112,7 +120,8 @@ TEST_P(AllReduce, MaxAndMinHandOnANaNAndInfinitiesAsTorchDoes) {
         for (int rank = 0; rank < 3; ++rank) all.push_back(special(rank).to(dtype));
         at::Tensor data = all[static_cast<std::size_t>(world.rank())].clone();
         world.all_reduce(data, op).wait();
-        EXPECT_TRUE(at::allclose(data.to(at::kDouble), reduced(all, op).to(at::kDouble), 0, 0, /*equal_nan=*/true))
+        EXPECT_TRUE(at::allclose(data.to(at::kDouble), reduced(all, op).to(at::kDouble), 0, 0,
+                                 /*equal_nan=*/true))
             << dtype << " " << to_string(op);
       }
     }
@@ -130,8 +139,9 @@ TEST_P(Reduce, PutsTheResultAtTheRootAndLeavesTheOthersDataAlone) {
         for (const int64_t count : kCounts) {
           for (const auto dtype : {at::kFloat, at::kBFloat16, at::kByte}) {
             for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Max}) {
-              SCOPED_TRACE(::testing::Message() << "root " << root << " of " << world.size() << ", " << dtype << " "
-                                                << to_string(op) << " of " << count);
+              SCOPED_TRACE(::testing::Message()
+                           << "root " << root << " of " << world.size() << ", " << dtype << " "
+                           << to_string(op) << " of " << count);
               const auto all = draws.of_all(count, dtype);
               at::Tensor data = all[me].clone();
               world.reduce(data, root, op).wait();
@@ -141,7 +151,9 @@ TEST_P(Reduce, PutsTheResultAtTheRootAndLeavesTheOthersDataAlone) {
           const auto wholes = draws.wholes(count, at::kFloat);
           at::Tensor data = wholes[me].clone();
           world.reduce(data, root, ReduceOp::Sum, Algorithm::Tree).wait();
-          ASSERT_TRUE(same_bits(data, world.rank() == root ? reduced(wholes, ReduceOp::Sum) : wholes[me])) << "by tree, root " << root;
+          ASSERT_TRUE(
+              same_bits(data, world.rank() == root ? reduced(wholes, ReduceOp::Sum) : wholes[me]))
+              << "by tree, root " << root;
         }
       }
     });

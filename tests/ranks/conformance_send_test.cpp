@@ -27,7 +27,9 @@ TEST_P(SendRecv, EveryPairExchangesEverySizeAndDtypeBothWaysAtOnce) {
           works.push_back(world.recv(got.back().second, peer));
         }
         for (Work& work : works) work.wait();
-        for (auto& [peer, data] : got) ASSERT_TRUE(same_bits(data, marked(10 * peer + world.rank(), {count}, dtype))) << "from " << peer;
+        for (auto& [peer, data] : got)
+          ASSERT_TRUE(same_bits(data, marked(10 * peer + world.rank(), {count}, dtype)))
+              << "from " << peer;
       }
     }
   });
@@ -38,7 +40,8 @@ TEST_P(SendRecv, TagsMayBeReceivedInAnyOrder) {
     constexpr int kTags = 20;
     if (world.rank() == 0) {
       std::vector<Work> works;
-      for (int tag = 0; tag < kTags; ++tag) works.push_back(world.send(marked(tag, {100 + tag}), 1, tag - 3));
+      for (int tag = 0; tag < kTags; ++tag)
+        works.push_back(world.send(marked(tag, {100 + tag}), 1, tag - 3));
       for (Work& work : works) work.wait();
     } else {
       for (int tag = kTags - 1; tag >= 0; --tag) {
@@ -57,10 +60,12 @@ TEST_P(SendRecv, MessagesOfOneTagArriveInTheOrderTheyWereSent) {
     std::vector<at::Tensor> data;
     for (int i = 0; i < kMessages; ++i) {
       data.push_back(world.rank() == 0 ? marked(i, {50}) : at::zeros({50}));
-      works.push_back(world.rank() == 0 ? world.send(data.back(), 1, 5) : world.recv(data.back(), 0, 5));
+      works.push_back(world.rank() == 0 ? world.send(data.back(), 1, 5)
+                                        : world.recv(data.back(), 0, 5));
     }
     for (auto work = works.rbegin(); work != works.rend(); ++work) work->wait();
-    for (int i = 0; i < kMessages; ++i) ASSERT_TRUE(same_bits(data[static_cast<std::size_t>(i)], marked(i, {50}))) << "message " << i;
+    for (int i = 0; i < kMessages; ++i)
+      ASSERT_TRUE(same_bits(data[static_cast<std::size_t>(i)], marked(i, {50}))) << "message " << i;
   });
 }
 
@@ -109,7 +114,8 @@ TEST_P(SendRecv, AReceivePostedEarlyNeverHoldsUpASendOrACollective) {
 /// when rank 0 has that message. Nothing in the collective may stand in the message's way.
 TEST_P(SendRecv, ACollectiveThatCannotGoOnHoldsUpNoMessageBehindIt) {
   run_world(GetParam(), 3, [](const Communicator& world) {
-    for (const Algorithm algorithm : {Algorithm::Auto, Algorithm::Ring, Algorithm::Tree, Algorithm::OneShot}) {
+    for (const Algorithm algorithm :
+         {Algorithm::Auto, Algorithm::Ring, Algorithm::Tree, Algorithm::OneShot}) {
       SCOPED_TRACE(to_string(algorithm));
       constexpr int64_t kCount = 3 * 1'600'000;
       at::Tensor sum = marked(world.rank(), {kCount}), note = at::zeros({1});
@@ -133,7 +139,8 @@ TEST_P(SendRecv, ACollectiveThatCannotGoOnHoldsUpNoMessageBehindIt) {
 
 TEST_P(SendRecv, GroupsDoNotSeeEachOthersMessages) {
   run_world(GetParam(), 2, [](const Communicator& world) {
-    const Communicator a = world.split("a", 0, world.rank()), b = world.split("b", 0, -world.rank());
+    const Communicator a = world.split("a", 0, world.rank()),
+                       b = world.split("b", 0, -world.rank());
     const int peer = 1 - world.rank();
     ASSERT_EQ(b.rank(), peer);
     at::Tensor from_a = at::zeros({5}), from_b = at::zeros({5}), from_world = at::zeros({5});
@@ -153,7 +160,8 @@ TEST_P(SendRecv, GroupsDoNotSeeEachOthersMessages) {
 
 TEST_P(SendRecv, ARingOfRanksPassesAMessageRoundWhileCollectivesRun) {
   run_world(GetParam(), 4, [](const Communicator& world) {
-    const int next = (world.rank() + 1) % world.size(), previous = (world.rank() + world.size() - 1) % world.size();
+    const int next = (world.rank() + 1) % world.size(),
+              previous = (world.rank() + world.size() - 1) % world.size();
     at::Tensor load = marked(world.rank(), {20'000});
     for (int hop = 0; hop < 8; ++hop) {
       at::Tensor arriving = at::zeros({20'000}), sum = at::full({3'000}, world.rank() + hop);

@@ -40,28 +40,40 @@ int64_t sum(const Rows& rows) {
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
-  for (const Algorithm algorithm : {Algorithm::OneShot, Algorithm::Direct, Algorithm::Ring, Algorithm::Tree}) {
+  for (const Algorithm algorithm :
+       {Algorithm::OneShot, Algorithm::Direct, Algorithm::Ring, Algorithm::Tree}) {
     for (const int64_t count : {1, 960, 1'000, 30'720, 2'000'003}) {
-      cases.push_back({"all_reduce " + std::to_string(count), algorithm,
-                       [=](int rank, int) -> Op { return comm::AllReduce{marked(rank, {count}), ReduceOp::Sum, algorithm}; }});
+      cases.push_back({"all_reduce " + std::to_string(count), algorithm, [=](int rank, int) -> Op {
+                         return comm::AllReduce{marked(rank, {count}), ReduceOp::Sum, algorithm};
+                       }});
     }
   }
   for (const Algorithm algorithm : {Algorithm::Direct, Algorithm::Tree}) {
     for (const int64_t count : {10, 50'000}) {
-      cases.push_back({"broadcast " + std::to_string(count), algorithm,
-                       [=](int rank, int size) -> Op { return comm::Broadcast{marked(rank, {count}), size - 1, algorithm}; }});
-      cases.push_back({"reduce " + std::to_string(count), algorithm,
-                       [=](int rank, int) -> Op { return comm::Reduce{marked(rank, {count}), 1, ReduceOp::Sum, algorithm}; }});
+      cases.push_back(
+          {"broadcast " + std::to_string(count), algorithm, [=](int rank, int size) -> Op {
+             return comm::Broadcast{marked(rank, {count}), size - 1, algorithm};
+           }});
+      cases.push_back({"reduce " + std::to_string(count), algorithm, [=](int rank, int) -> Op {
+                         return comm::Reduce{marked(rank, {count}), 1, ReduceOp::Sum, algorithm};
+                       }});
     }
   }
   for (const Algorithm algorithm : {Algorithm::Direct, Algorithm::Ring}) {
     for (const int64_t width : {3, 5'000}) {
-      const auto mine = [](int rank, int size) { return uneven(size)[static_cast<std::size_t>(rank)]; };
-      cases.push_back({"all_gather of rows of " + std::to_string(width), algorithm, [=](int rank, int size) -> Op {
-                         return comm::AllGather{at::zeros({sum(uneven(size)), width}), at::zeros({mine(rank, size), width}), uneven(size), algorithm};
+      const auto mine = [](int rank, int size) {
+        return uneven(size)[static_cast<std::size_t>(rank)];
+      };
+      cases.push_back({"all_gather of rows of " + std::to_string(width), algorithm,
+                       [=](int rank, int size) -> Op {
+                         return comm::AllGather{at::zeros({sum(uneven(size)), width}),
+                                                at::zeros({mine(rank, size), width}), uneven(size),
+                                                algorithm};
                        }});
-      cases.push_back({"reduce_scatter of rows of " + std::to_string(width), algorithm, [=](int rank, int size) -> Op {
-                         return comm::ReduceScatter{at::zeros({mine(rank, size), width}), at::zeros({sum(uneven(size)), width}),
+      cases.push_back({"reduce_scatter of rows of " + std::to_string(width), algorithm,
+                       [=](int rank, int size) -> Op {
+                         return comm::ReduceScatter{at::zeros({mine(rank, size), width}),
+                                                    at::zeros({sum(uneven(size)), width}),
                                                     ReduceOp::Sum, uneven(size), algorithm};
                        }});
     }
@@ -80,22 +92,25 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-/// A fresh world each: `steps` is the most of a world's life. Looked at after a barrier, which moves
-/// no bytes: what the others take out of this rank's memory may be taken after its own part is done.
-/// Staged through shared memory, an all_reduce is cut chunk by chunk instead of once, so a rank's
-/// share may be a chunk more or less; the shares of all ranks together may not.
+/// A fresh world each: `steps` is the most of a world's life. Looked at after a barrier, which
+/// moves no bytes: what the others take out of this rank's memory may be taken after its own part
+/// is done. Staged through shared memory, an all_reduce is cut chunk by chunk instead of once, so a
+/// rank's share may be a chunk more or less; the shares of all ranks together may not.
 constexpr int64_t kChunkBytes = comm::SharedGroup::kChunkBytes;
 
 void expect_cost(const Case& one, const Communicator& world, const std::string& backend) {
   const Op op = one.op(world.rank(), world.size());
   const core::OpInfo info = comm::describe(op, world.rank(), world.size());
-  const comm::Cost cost = comm::cost(comm::lower(op, info, world.rank(), world.size()), one.algorithm, world.rank(), world.size());
+  const comm::Cost cost = comm::cost(comm::lower(op, info, world.rank(), world.size()),
+                                     one.algorithm, world.rank(), world.size());
   const comm::Traffic before = world.traffic();
   world.start(op).wait();
   world.barrier();
   const comm::Traffic after = world.traffic();
-  const std::string name = one.name + " by " + std::string(to_string(one.algorithm)) + " on " + std::to_string(world.size());
-  const bool by_chunks = backend == "shm" && info.kind == core::OpKind::AllReduce && one.algorithm == Algorithm::Direct;
+  const std::string name = one.name + " by " + std::string(to_string(one.algorithm)) + " on " +
+                           std::to_string(world.size());
+  const bool by_chunks = backend == "shm" && info.kind == core::OpKind::AllReduce &&
+                         one.algorithm == Algorithm::Direct;
   const int64_t sent = after.sent_bytes - before.sent_bytes;
   EXPECT_LE(std::abs(sent - cost.sent_bytes), by_chunks ? (world.size() - 2) * kChunkBytes : 0)
       << name << ", rank " << world.rank() << ": sent " << sent << ", formula " << cost.sent_bytes;
@@ -113,7 +128,8 @@ TEST_P(Traffic, OfEveryAlgorithmIsWhatItsFormulaSays) {
   for (const int size : sizes) {
     run_worlds(GetParam(), size, [&](int, const Join& join) {
       int number = 0;
-      for (const Case& one : all_cases()) expect_cost(one, join("case-" + std::to_string(number++)), GetParam().name);
+      for (const Case& one : all_cases())
+        expect_cost(one, join("case-" + std::to_string(number++)), GetParam().name);
     });
   }
 }
@@ -127,9 +143,11 @@ TEST_P(Traffic, OfARingIsTwiceNMinusOneStepsAndThatShareOfTheBytes) {
       at::Tensor data = at::ones({16 * n * 100});
       world.all_reduce(data, ReduceOp::Sum, Algorithm::Ring).wait();
       const comm::Traffic after = world.traffic();
-      // Not a difference: what a faster rank sent may have come before this one looked the first time.
+      // Not a difference: what a faster rank sent may have come before this one looked the first
+      // time.
       EXPECT_EQ(after.received_bytes, 2 * (n - 1) * static_cast<int64_t>(data.nbytes()) / n);
-      EXPECT_EQ(after.sent_bytes - before.sent_bytes, 2 * (n - 1) * static_cast<int64_t>(data.nbytes()) / n);
+      EXPECT_EQ(after.sent_bytes - before.sent_bytes,
+                2 * (n - 1) * static_cast<int64_t>(data.nbytes()) / n);
       EXPECT_EQ(after.steps, 2 * (n - 1));
       EXPECT_EQ(after.messages - before.messages, 2 * (n - 1));
     });
@@ -154,7 +172,8 @@ TEST(Cost, OfAGroupOfOneIsNothing) {
   job.info.kind = core::OpKind::AllReduce;
   job.info.item_bytes = 4;
   job.bytes = 400;
-  for (const Algorithm algorithm : {Algorithm::OneShot, Algorithm::Direct, Algorithm::Ring, Algorithm::Tree}) {
+  for (const Algorithm algorithm :
+       {Algorithm::OneShot, Algorithm::Direct, Algorithm::Ring, Algorithm::Tree}) {
     EXPECT_EQ(comm::cost(job, algorithm, 0, 1).steps, 0);
     EXPECT_EQ(comm::cost(job, algorithm, 0, 1).sent_bytes, 0);
   }

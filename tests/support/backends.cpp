@@ -1,8 +1,9 @@
 #include "support/backends.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <stdlib.h>
+
+#include <ATen/Parallel.h>
 
 #include <condition_variable>
 #include <cstdio>
@@ -49,7 +50,8 @@ class LocalWorlds {
   const int size_;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<comm::LocalHub>> hubs_;
-  std::vector<std::weak_ptr<comm::Backend>> joined_;  ///< a rank leaves its world when its body does
+  std::vector<std::weak_ptr<comm::Backend>>
+      joined_;  ///< a rank leaves its world when its body does
 };
 
 using Body = std::function<void(int rank, const Join& join)>;
@@ -91,14 +93,16 @@ void run_threads(int size, const Body& body, const WorldOptions& options) {
   ::_Exit(3);
 }
 
-void run_processes(const BackendUnderTest& backend, int size, const Body& body, const WorldOptions& options) {
+void run_processes(const BackendUnderTest& backend, int size, const Body& body,
+                   const WorldOptions& options) {
   run_ranks(
       size,
       [&](const Rank& self) {
         at::set_num_threads(1);
         ::setenv("TRIREME_BACKEND", backend.name.c_str(), 1);
         body(self.rank, [&](const std::string& name) {
-          auto world = init(fmt::format("file://{}?rank={}&size={}", (self.scratch / name).string(), self.rank, size));
+          auto world = init(fmt::format("file://{}?rank={}&size={}", (self.scratch / name).string(),
+                                        self.rank, size));
           world.set_timeout(options.op_timeout);
           return world;
         });
@@ -108,7 +112,9 @@ void run_processes(const BackendUnderTest& backend, int size, const Body& body, 
 
 }  // namespace
 
-void PrintTo(const BackendUnderTest& backend, std::ostream* out) { *out << backend.name; }
+void PrintTo(const BackendUnderTest& backend, std::ostream* out) {
+  *out << backend.name;
+}
 
 std::vector<BackendUnderTest> all_backends() {
   return {
@@ -125,9 +131,10 @@ void run_worlds(const BackendUnderTest& backend, int size, const Body& body, Wor
     run_processes(backend, size, body, options);
 }
 
-void run_world(const BackendUnderTest& backend, int size, const std::function<void(const comm::Communicator&)>& body,
-               WorldOptions options) {
-  run_worlds(backend, size, [&](int, const Join& join) { body(join("world")); }, options);
+void run_world(const BackendUnderTest& backend, int size,
+               const std::function<void(const comm::Communicator&)>& body, WorldOptions options) {
+  run_worlds(
+      backend, size, [&](int, const Join& join) { body(join("world")); }, options);
 }
 
 }  // namespace trireme::test

@@ -14,7 +14,7 @@ namespace trireme::test {
 /// One way of carrying bytes, as the conformance suite sees it.
 struct BackendUnderTest {
   std::string name;
-  bool threads = false;        ///< ranks are threads of this process, else processes
+  bool threads = false;         ///< ranks are threads of this process, else processes
   std::vector<int> sizes = {};  ///< of the worlds that broad sweeps run on
 };
 void PrintTo(const BackendUnderTest& backend, std::ostream* out);
@@ -35,20 +35,24 @@ struct WorldOptions {
 /// them fails an EXPECT, throws, or misses the deadline. Processes load libtorch each time: put
 /// many cases into one call.
 void run_world(const BackendUnderTest& backend, int size,
-               const std::function<void(const comm::Communicator& world)>& body, WorldOptions options = {});
+               const std::function<void(const comm::Communicator& world)>& body,
+               WorldOptions options = {});
 
 /// The same for bodies that make worlds of their own, several or none.
-void run_worlds(const BackendUnderTest& backend, int size, const std::function<void(int rank, const Join& join)>& body,
+void run_worlds(const BackendUnderTest& backend, int size,
+                const std::function<void(int rank, const Join& join)>& body,
                 WorldOptions options = {});
 
 /// A test that runs on every backend: TEST_P(Suite, Name) { run_world(GetParam(), ...); }
 class OnEveryBackend : public ::testing::TestWithParam<BackendUnderTest> {};
 
-inline std::string name_of(const ::testing::TestParamInfo<BackendUnderTest>& info) { return info.param.name; }
+inline std::string name_of(const ::testing::TestParamInfo<BackendUnderTest>& info) {
+  return info.param.name;
+}
 
-#define ON_EVERY_BACKEND(Suite)                                                                      \
-  class Suite : public ::trireme::test::OnEveryBackend {};                                           \
-  INSTANTIATE_TEST_SUITE_P(Backends, Suite, ::testing::ValuesIn(::trireme::test::all_backends()),    \
+#define ON_EVERY_BACKEND(Suite)                                                                   \
+  class Suite : public ::trireme::test::OnEveryBackend {};                                        \
+  INSTANTIATE_TEST_SUITE_P(Backends, Suite, ::testing::ValuesIn(::trireme::test::all_backends()), \
                            ::trireme::test::name_of)
 
 }  // namespace trireme::test

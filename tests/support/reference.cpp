@@ -6,8 +6,10 @@ namespace trireme::test {
 
 using core::ReduceOp;
 
-const std::vector<at::ScalarType> kDTypes = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong, at::kByte};
-const std::vector<ReduceOp> kReduceOps = {ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Max, ReduceOp::Min, ReduceOp::Product};
+const std::vector<at::ScalarType> kDTypes = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
+                                             at::kInt,   at::kLong,   at::kByte};
+const std::vector<ReduceOp> kReduceOps = {ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Max,
+                                          ReduceOp::Min, ReduceOp::Product};
 
 Draws::Draws(int ranks, int64_t longest, uint64_t seed) {
   for (int rank = 0; rank < ranks; ++rank) {
@@ -25,7 +27,8 @@ at::Tensor Draws::of(int rank, int64_t count, at::ScalarType dtype) const {
 
 std::vector<at::Tensor> Draws::of_all(int64_t count, at::ScalarType dtype) const {
   std::vector<at::Tensor> all;
-  for (std::size_t rank = 0; rank < reals_.size(); ++rank) all.push_back(of(static_cast<int>(rank), count, dtype));
+  for (std::size_t rank = 0; rank < reals_.size(); ++rank)
+    all.push_back(of(static_cast<int>(rank), count, dtype));
   return all;
 }
 
@@ -36,7 +39,8 @@ at::Tensor Draws::whole(int rank, int64_t count, at::ScalarType dtype) const {
 
 std::vector<at::Tensor> Draws::wholes(int64_t count, at::ScalarType dtype) const {
   std::vector<at::Tensor> all;
-  for (std::size_t rank = 0; rank < reals_.size(); ++rank) all.push_back(whole(static_cast<int>(rank), count, dtype));
+  for (std::size_t rank = 0; rank < reals_.size(); ++rank)
+    all.push_back(whole(static_cast<int>(rank), count, dtype));
   return all;
 }
 
@@ -56,7 +60,8 @@ at::Tensor reduced(const std::vector<at::Tensor>& data, ReduceOp op) {
     }
   }
   if (op == ReduceOp::Mean) {
-    // A tensor, not a number: dividing by a number may become a multiplication, which rounds differently.
+    // A tensor, not a number: dividing by a number may become a multiplication, which rounds
+    // differently.
     const at::Tensor count = at::full_like(sum, static_cast<int64_t>(data.size()));
     sum = integral ? at::div(sum, count, "trunc") : at::div(sum, count);
   }
@@ -73,10 +78,12 @@ at::Tensor marked(int rank, at::IntArrayRef shape, at::ScalarType dtype) {
 
 ::testing::AssertionResult same_bits(const at::Tensor& got, const at::Tensor& expected) {
   if (got.sizes() != expected.sizes() || got.scalar_type() != expected.scalar_type())
-    return ::testing::AssertionFailure() << "got " << got.sizes() << " " << got.scalar_type() << ", expected "
-                                         << expected.sizes() << " " << expected.scalar_type();
+    return ::testing::AssertionFailure()
+           << "got " << got.sizes() << " " << got.scalar_type() << ", expected " << expected.sizes()
+           << " " << expected.scalar_type();
   const at::Tensor a = got.contiguous(), b = expected.contiguous();
-  if (a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0) return ::testing::AssertionSuccess();
+  if (a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0)
+    return ::testing::AssertionSuccess();
   const auto* x = static_cast<const unsigned char*>(a.const_data_ptr());
   const auto* y = static_cast<const unsigned char*>(b.const_data_ptr());
   std::size_t at = 0, wrong = 0;
@@ -84,18 +91,22 @@ at::Tensor marked(int rank, at::IntArrayRef shape, at::ScalarType dtype) {
     if (x[i] != y[i]) at = i, ++wrong;
   }
   const auto i = static_cast<int64_t>(at / a.element_size());
-  return ::testing::AssertionFailure() << got.sizes() << " " << got.scalar_type() << ": element " << i << " is "
-                                       << a.flatten()[i].item().toDouble() << ", expected "
-                                       << b.flatten()[i].item().toDouble() << " (" << wrong << " bytes differ)";
+  return ::testing::AssertionFailure()
+         << got.sizes() << " " << got.scalar_type() << ": element " << i << " is "
+         << a.flatten()[i].item().toDouble() << ", expected " << b.flatten()[i].item().toDouble()
+         << " (" << wrong << " bytes differ)";
 }
 
-::testing::AssertionResult same_everywhere(const comm::Communicator& group, const at::Tensor& mine) {
+::testing::AssertionResult same_everywhere(const comm::Communicator& group,
+                                           const at::Tensor& mine) {
   const at::Tensor flat = mine.contiguous().flatten().view(at::kByte);
   const at::Tensor all = at::empty({group.size() * flat.numel()}, at::kByte);
   group.all_gather(all, flat).wait();
   for (int rank = 0; rank < group.size(); ++rank) {
     const auto same = same_bits(all.slice(0, rank * flat.numel(), (rank + 1) * flat.numel()), flat);
-    if (!same) return ::testing::AssertionFailure() << "rank " << rank << " and rank " << group.rank() << " differ: " << same.message();
+    if (!same)
+      return ::testing::AssertionFailure()
+             << "rank " << rank << " and rank " << group.rank() << " differ: " << same.message();
   }
   return ::testing::AssertionSuccess();
 }

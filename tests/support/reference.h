@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+
 #include <torch/torch.h>
 
 #include <string>
@@ -37,7 +38,8 @@ class Draws {
 /// and rounded once; integers wrap, but not before a mean, which truncates toward zero.
 at::Tensor reduced(const std::vector<at::Tensor>& data, core::ReduceOp op);
 
-/// Element i of rank r's tensor is r * 1000 + i (modulo 251 for uint8): a chunk in the wrong place shows.
+/// Element i of rank r's tensor is r * 1000 + i (modulo 251 for uint8): a chunk in the wrong place
+/// shows.
 at::Tensor marked(int rank, at::IntArrayRef shape, at::ScalarType dtype = at::kFloat);
 
 /// Shape, dtype and every bit.

@@ -134,7 +134,8 @@ void reap(std::vector<Child>& children, const RunOptions& options) {
     if (!others_running) {
       // Only ranks that stopped themselves are left: they have played their part.
       for (int rank : options.stopped) {
-        if (!children[static_cast<std::size_t>(rank)].status) ::kill(children[static_cast<std::size_t>(rank)].pid, SIGKILL);
+        if (!children[static_cast<std::size_t>(rank)].status)
+          ::kill(children[static_cast<std::size_t>(rank)].pid, SIGKILL);
       }
     }
     if (Clock::now() >= deadline) break;
@@ -177,7 +178,8 @@ void run_ranks(int size, const std::function<void(const Rank&)>& body, RunOption
 
   for (int rank = 0; rank < size; ++rank) {
     const bool marked = fs::exists(done_of(scratch, rank));
-    const std::string bad = verdict(children[static_cast<std::size_t>(rank)], marked, options.dies.contains(rank) || options.stopped.contains(rank));
+    const std::string bad = verdict(children[static_cast<std::size_t>(rank)], marked,
+                                    options.dies.contains(rank) || options.stopped.contains(rank));
     if (bad.empty()) continue;
     ADD_FAILURE() << "rank " << rank << " of " << size << " " << bad << "\n"
                   << tail(log_of(scratch, rank));

@@ -32,7 +32,8 @@ const std::vector<int64_t> kCounts = {1, 20, 900, 5'000, 40'000, 150'000};
 
 void reduce_by_every_algorithm(PlainGroup world) {
   for (int round = 0; round < 3; ++round) {
-    for (const Algorithm algorithm : {Algorithm::Auto, Algorithm::OneShot, Algorithm::Direct, Algorithm::Ring, Algorithm::Tree}) {
+    for (const Algorithm algorithm : {Algorithm::Auto, Algorithm::OneShot, Algorithm::Direct,
+                                      Algorithm::Ring, Algorithm::Tree}) {
       for (const int64_t count : kCounts) {
         auto data = numbers(world.rank(), count);
         wait(world.all_reduce(data.data(), count, algorithm));
@@ -45,15 +46,18 @@ void reduce_by_every_algorithm(PlainGroup world) {
 /// Each rank has several threads, each with a group of its own, reducing and exchanging messages.
 void talk_in_several_threads(PlainGroup world) {
   std::vector<PlainGroup> groups;
-  for (int i = 0; i < 3; ++i) groups.push_back(world.split("thread " + std::to_string(i), 0, world.rank()));
+  for (int i = 0; i < 3; ++i)
+    groups.push_back(world.split("thread " + std::to_string(i), 0, world.rank()));
   std::vector<std::jthread> threads;
   for (PlainGroup& group : groups) {
     threads.emplace_back([&group] {
       try {
-        const int next = (group.rank() + 1) % group.size(), previous = (group.rank() + group.size() - 1) % group.size();
+        const int next = (group.rank() + 1) % group.size(),
+                  previous = (group.rank() + group.size() - 1) % group.size();
         for (int i = 0; i < 25; ++i) {
           const int64_t count = kCounts[static_cast<std::size_t>(i) % 5];
-          auto data = numbers(group.rank(), count), sent = numbers(group.rank() + i, 300), got = numbers(0, 300);
+          auto data = numbers(group.rank(), count), sent = numbers(group.rank() + i, 300),
+               got = numbers(0, 300);
           const auto receive = group.recv(got.data(), 300, previous, i);
           const auto reduce = group.all_reduce(data.data(), count);
           const auto send = group.send(sent.data(), 300, next, i);
@@ -77,10 +81,12 @@ void start_many_and_wait_in_reverse(PlainGroup world) {
     std::vector<PlainGroup::Started> works;
     for (int i = 0; i < 12; ++i) {
       data.push_back(numbers(world.rank(), i % 3 == 0 ? 150'000 : 300 * (i + 1)));
-      works.push_back(world.all_reduce(data.back().data(), static_cast<int64_t>(data.back().size())));
+      works.push_back(
+          world.all_reduce(data.back().data(), static_cast<int64_t>(data.back().size())));
     }
     for (auto work = works.rbegin(); work != works.rend(); ++work) wait(*work);
-    for (const auto& one : data) expect_sum(one.data(), static_cast<int64_t>(one.size()), world.size(), "started early");
+    for (const auto& one : data)
+      expect_sum(one.data(), static_cast<int64_t>(one.size()), world.size(), "started early");
   }
 }
 
@@ -133,7 +139,8 @@ TEST(LocalStress, AnAbortReachesRanksThatWait) {
         return;
       }
       std::vector<float> data(static_cast<std::size_t>(round % 2 ? 100 : 100'000));
-      EXPECT_THROW(wait(world.all_reduce(data.data(), static_cast<int64_t>(data.size()))), CommError);
+      EXPECT_THROW(wait(world.all_reduce(data.data(), static_cast<int64_t>(data.size()))),
+                   CommError);
     });
   }
 }

@@ -62,8 +62,8 @@ void run_threads(int size, const Make& make, const std::function<void(PlainGroup
 
 }  // namespace
 
-PlainGroup::Started PlainGroup::start(const comm::Op& op, core::OpKind kind, int64_t count, int root, int tag,
-                                      core::Algorithm algorithm) {
+PlainGroup::Started PlainGroup::start(const comm::Op& op, core::OpKind kind, int64_t count,
+                                      int root, int tag, core::Algorithm algorithm) {
   core::OpInfo info;
   info.kind = kind;
   info.dtype = core::DType::Float32;
@@ -79,20 +79,24 @@ PlainGroup::Started PlainGroup::start(const comm::Op& op, core::OpKind kind, int
 }
 
 PlainGroup::Started PlainGroup::all_reduce(float* data, int64_t count, core::Algorithm algorithm) {
-  return start(comm::AllReduce{memory(data, count)}, core::OpKind::AllReduce, count, -1, 0, algorithm);
+  return start(comm::AllReduce{memory(data, count)}, core::OpKind::AllReduce, count, -1, 0,
+               algorithm);
 }
 PlainGroup::Started PlainGroup::broadcast(float* data, int64_t count, int root) {
-  return start(comm::Broadcast{memory(data, count)}, core::OpKind::Broadcast, count, root, 0, core::Algorithm::Auto);
-}
-PlainGroup::Started PlainGroup::all_gather(float* out, const float* in, int64_t count) {
-  return start(comm::AllGather{memory(out, count * size()), memory(in, count)}, core::OpKind::AllGather, count * size(), -1, 0,
+  return start(comm::Broadcast{memory(data, count)}, core::OpKind::Broadcast, count, root, 0,
                core::Algorithm::Auto);
 }
+PlainGroup::Started PlainGroup::all_gather(float* out, const float* in, int64_t count) {
+  return start(comm::AllGather{memory(out, count * size()), memory(in, count)},
+               core::OpKind::AllGather, count * size(), -1, 0, core::Algorithm::Auto);
+}
 PlainGroup::Started PlainGroup::send(const float* data, int64_t count, int to, int tag) {
-  return start(comm::Send{memory(data, count)}, core::OpKind::Send, count, to, tag, core::Algorithm::Auto);
+  return start(comm::Send{memory(data, count)}, core::OpKind::Send, count, to, tag,
+               core::Algorithm::Auto);
 }
 PlainGroup::Started PlainGroup::recv(float* data, int64_t count, int from, int tag) {
-  return start(comm::Recv{memory(data, count)}, core::OpKind::Recv, count, from, tag, core::Algorithm::Auto);
+  return start(comm::Recv{memory(data, count)}, core::OpKind::Recv, count, from, tag,
+               core::Algorithm::Auto);
 }
 void PlainGroup::barrier() {
   wait(start(comm::Barrier{}, core::OpKind::Barrier, 0, -1, 0, core::Algorithm::Auto));
@@ -113,7 +117,8 @@ void wait(const PlainGroup::Started& work) {
 
 void run_local(int size, const std::function<void(PlainGroup)>& body) {
   const auto hub = comm::make_local_hub(size);
-  run_threads(size, [&](int rank) { return comm::make_local(hub, rank); }, body);
+  run_threads(
+      size, [&](int rank) { return comm::make_local(hub, rank); }, body);
 }
 
 void run_tcp(int size, const std::function<void(PlainGroup)>& body) {
@@ -121,9 +126,17 @@ void run_tcp(int size, const std::function<void(PlainGroup)>& body) {
   const net::Secret secret = net::secret_of_job("tsan");
   const auto make = [&](int rank) {
     const auto deadline = net::Clock::now() + kTimeout;
-    const auto store = net::open_file_store(scratch / "store", {"tsan", "rank", rank, size}, deadline);
-    auto backend = comm::make_tcp({.store = *store, .secret = secret, .job = "tsan", .rank = rank, .size = size,
-                                   .address = "127.0.0.1", .host_key = {}, .place = {}, .deadline = deadline});
+    const auto store =
+        net::open_file_store(scratch / "store", {"tsan", "rank", rank, size}, deadline);
+    auto backend = comm::make_tcp({.store = *store,
+                                   .secret = secret,
+                                   .job = "tsan",
+                                   .rank = rank,
+                                   .size = size,
+                                   .address = "127.0.0.1",
+                                   .host_key = {},
+                                   .place = {},
+                                   .deadline = deadline});
     return backend;
   };
   run_threads(size, make, body);

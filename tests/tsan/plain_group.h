@@ -30,7 +30,8 @@ class PlainGroup {
   void abort(const std::string& why) { backend_->abort(why); }
 
  private:
-  Started start(const comm::Op& op, core::OpKind kind, int64_t count, int root, int tag, core::Algorithm algorithm);
+  Started start(const comm::Op& op, core::OpKind kind, int64_t count, int root, int tag,
+                core::Algorithm algorithm);
 
   std::shared_ptr<comm::Backend> backend_;
   uint64_t collectives_ = 0, transfers_ = 0;

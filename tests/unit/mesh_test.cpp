@@ -1,4 +1,6 @@
 // The box of ranks and its groups, on thread ranks, against counting by hand.
+#include "trireme/mesh/mesh.h"
+
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -8,7 +10,6 @@
 #include "support/backends.h"
 #include "support/reference.h"
 #include "trireme/core/error.h"
-#include "trireme/mesh/mesh.h"
 
 namespace trireme::test {
 namespace {
@@ -38,7 +39,11 @@ std::map<Axis, int> place(int rank, const Degrees& degrees) {
         for (int c = 0; c < degrees.context; ++c)
           for (int t = 0; t < degrees.tensor; ++t)
             if (current++ == rank)
-              found = {{Axis::Pipe, p}, {Axis::Replica, r}, {Axis::Shard, s}, {Axis::Context, c}, {Axis::Tensor, t}};
+              found = {{Axis::Pipe, p},
+                       {Axis::Replica, r},
+                       {Axis::Shard, s},
+                       {Axis::Context, c},
+                       {Axis::Tensor, t}};
   return found;
 }
 
@@ -47,7 +52,8 @@ std::vector<int> expected_group(int me, const Degrees& degrees, const std::set<A
   std::vector<int> ranks;
   for (int other = 0; other < degrees.world(); ++other) {
     bool in = true;
-    for (const Axis axis : kWorldAxes) in &= axes.contains(axis) || place(other, degrees)[axis] == place(me, degrees)[axis];
+    for (const Axis axis : kWorldAxes)
+      in &= axes.contains(axis) || place(other, degrees)[axis] == place(me, degrees)[axis];
     if (in) ranks.push_back(other);
   }
   return ranks;
@@ -67,13 +73,15 @@ TEST(Mesh, GroupsAlongEveryAxisAreThoseCountedByHand) {
       const Mesh mesh(world, degrees);
       EXPECT_EQ(mesh.world().size(), degrees.world());
       for (const Axis axis : kWorldAxes) {
-        SCOPED_TRACE(::testing::Message() << to_string(degrees) << ", " << to_string(axis) << ", rank " << world.rank());
+        SCOPED_TRACE(::testing::Message()
+                     << to_string(degrees) << ", " << to_string(axis) << ", rank " << world.rank());
         EXPECT_EQ(mesh.coord(axis), place(world.rank(), degrees)[axis]);
         EXPECT_EQ(mesh.size(axis), degrees.of(axis));
         EXPECT_EQ(mesh.group(axis).size(), degrees.of(axis));
         EXPECT_EQ(mesh.group(axis).rank(), mesh.coord(axis));
         EXPECT_EQ(mesh.group(axis).name(), to_string(axis));
-        EXPECT_EQ(members(mesh.group(axis), world.rank()), expected_group(world.rank(), degrees, {axis}));
+        EXPECT_EQ(members(mesh.group(axis), world.rank()),
+                  expected_group(world.rank(), degrees, {axis}));
       }
     });
   }
@@ -85,7 +93,9 @@ TEST(Mesh, GroupsOfSeveralAxesAreFlattenedInTheOrderOfRanksAndKept) {
       const Mesh mesh(world, degrees);
       const auto check = [&](std::initializer_list<Axis> axes) {
         const std::set<Axis> set(axes);
-        EXPECT_EQ(members(mesh.group(axes), world.rank()), expected_group(world.rank(), degrees, set)) << to_string(degrees);
+        EXPECT_EQ(members(mesh.group(axes), world.rank()),
+                  expected_group(world.rank(), degrees, set))
+            << to_string(degrees);
       };
       check({Axis::Replica, Axis::Shard});
       check({Axis::Shard, Axis::Replica});  // the order in which they are named does not matter
@@ -119,10 +129,14 @@ TEST(Mesh, ExpertsReuseTheRanksOfReplicaShardAndContext) {
     const int data_place = world.rank() / 2, tensor = world.rank() % 2;
     EXPECT_EQ(mesh.coord(Axis::Expert), data_place % 2);
     const int rest = data_place / 2;
-    EXPECT_EQ(members(mesh.group(Axis::Expert), world.rank()), (std::vector<int>{4 * rest + tensor, 4 * rest + 2 + tensor}));
+    EXPECT_EQ(members(mesh.group(Axis::Expert), world.rank()),
+              (std::vector<int>{4 * rest + tensor, 4 * rest + 2 + tensor}));
     EXPECT_EQ(members(mesh.group({Axis::Expert, Axis::Tensor}), world.rank()),
               (std::vector<int>{4 * rest, 4 * rest + 1, 4 * rest + 2, 4 * rest + 3}));
-    EXPECT_THAT(sentence_of<MisuseError>([&] { mesh.group({Axis::Expert, Axis::Shard}); }), HasSubstr("twice"));
+    EXPECT_THAT(sentence_of<MisuseError>([&] {
+                  mesh.group({Axis::Expert, Axis::Shard});
+                }),
+                HasSubstr("twice"));
   });
 }
 
@@ -135,18 +149,24 @@ TEST(Mesh, PrintsItsBoxAndGroupsAsATable) {
               "  shard      2   {0 2} {1 3} {4 6} {5 7}\n"
               "  tensor     2   {0 1} {2 3} {4 5} {6 7}\n");
   });
-  on_threads(1, [](const Communicator& world) { EXPECT_EQ(Mesh(world, {}).to_string(), "mesh of 1 rank: 1\n"); });
+  on_threads(1, [](const Communicator& world) {
+    EXPECT_EQ(Mesh(world, {}).to_string(), "mesh of 1 rank: 1\n");
+  });
 }
 
 TEST(Mesh, RefusesDegreesThatDoNotMultiplyToTheWorldWithTheNumbers) {
   on_threads(4, [](const Communicator& world) {
-    const auto refusal = [&](Degrees degrees) { return sentence_of<MisuseError>([&] { Mesh(world, degrees); }); };
-    EXPECT_EQ(refusal({.pipe = 2, .shard = 2, .tensor = 3}), "Mesh: pipe 2 x shard 2 x tensor 3 = 12, but the world has 4 ranks");
+    const auto refusal = [&](Degrees degrees) {
+      return sentence_of<MisuseError>([&] { Mesh(world, degrees); });
+    };
+    EXPECT_EQ(refusal({.pipe = 2, .shard = 2, .tensor = 3}),
+              "Mesh: pipe 2 x shard 2 x tensor 3 = 12, but the world has 4 ranks");
     EXPECT_THAT(refusal({}), HasSubstr("the world has 4 ranks"));
     EXPECT_THAT(refusal({.tensor = 0}), HasSubstr("tensor is 0"));
     EXPECT_THAT(refusal({.tensor = -4}), HasSubstr("tensor is -4"));
     EXPECT_THAT(refusal({.pipe = 1 << 20, .tensor = 1 << 20}), HasSubstr("more than"));
-    EXPECT_THAT(refusal({.shard = 4, .expert = 3}), HasSubstr("expert 3 does not divide replica 1 x shard 4 x context 1 = 4"));
+    EXPECT_THAT(refusal({.shard = 4, .expert = 3}),
+                HasSubstr("expert 3 does not divide replica 1 x shard 4 x context 1 = 4"));
     at::Tensor still = at::ones({1});
     world.all_reduce(still).wait();  // and the world is none the worse
     EXPECT_EQ(still.item().toInt(), 4);

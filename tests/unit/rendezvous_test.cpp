@@ -1,4 +1,6 @@
 // Where init() finds its rank and the others, for everybody who may have started it.
+#include "trireme/mesh/rendezvous.h"
+
 #include <gmock/gmock.h>
 #include <stdlib.h>
 
@@ -8,7 +10,6 @@
 
 #include "support/net_support.h"
 #include "trireme/core/error.h"
-#include "trireme/mesh/rendezvous.h"
 
 namespace trireme::test {
 namespace {
@@ -22,10 +23,13 @@ using Kind = Rendezvous::Kind;
 class Started {
  public:
   explicit Started(const std::map<std::string, std::string>& variables) {
-    for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",
-                             "PMI_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "TRIREME_JOB", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
+    for (const char* name :
+         {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK",
+          "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID", "SLURM_NTASKS",
+          "TRIREME_JOB", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
       const auto value = variables.find(name);
-      scoped_.push_back(std::make_unique<net::testing::ScopedEnv>(name, value == variables.end() ? nullptr : value->second.c_str()));
+      scoped_.push_back(std::make_unique<net::testing::ScopedEnv>(
+          name, value == variables.end() ? nullptr : value->second.c_str()));
     }
   }
 
@@ -48,7 +52,11 @@ TEST(Rendezvous, WithoutAnyVariableIsAWorldOfOne) {
 }
 
 TEST(Rendezvous, ReadsWhatTriremeRunAndTorchrunSet) {
-  const Started started({{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "10.1.2.3"}, {"MASTER_PORT", "4321"}, {"TORCHELASTIC_RUN_ID", "run-7"}});
+  const Started started({{"RANK", "3"},
+                         {"WORLD_SIZE", "8"},
+                         {"MASTER_ADDR", "10.1.2.3"},
+                         {"MASTER_PORT", "4321"},
+                         {"TORCHELASTIC_RUN_ID", "run-7"}});
   const Rendezvous found = find_rendezvous("env://");
   EXPECT_EQ(found.kind, Kind::Tcp);
   EXPECT_EQ(found.rank, 3);
@@ -60,7 +68,11 @@ TEST(Rendezvous, ReadsWhatTriremeRunAndTorchrunSet) {
 
 TEST(Rendezvous, OfARestartedGroupIsAnotherJob) {
   const auto job = [](const char* count) {
-    const Started started({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TRIREME_JOB", "j"}, {"TORCHELASTIC_RUN_ID", "other"}, {"TORCHELASTIC_RESTART_COUNT", count}});
+    const Started started({{"RANK", "0"},
+                           {"WORLD_SIZE", "2"},
+                           {"TRIREME_JOB", "j"},
+                           {"TORCHELASTIC_RUN_ID", "other"},
+                           {"TORCHELASTIC_RESTART_COUNT", count}});
     return find_rendezvous("").job;
   };
   EXPECT_EQ(job("0"), "j");
@@ -69,7 +81,10 @@ TEST(Rendezvous, OfARestartedGroupIsAnotherJob) {
 }
 
 TEST(Rendezvous, ReadsOpenMpiPmiAndSlurm) {
-  const std::pair<const char*, const char*> starters[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"PMI_RANK", "PMI_SIZE"}, {"SLURM_PROCID", "SLURM_NTASKS"}};
+  const std::pair<const char*, const char*> starters[] = {
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+      {"PMI_RANK", "PMI_SIZE"},
+      {"SLURM_PROCID", "SLURM_NTASKS"}};
   for (const auto& [rank, size] : starters) {
     SCOPED_TRACE(rank);
     const Started started({{rank, "5"}, {size, "6"}});
@@ -83,7 +98,8 @@ TEST(Rendezvous, ReadsOpenMpiPmiAndSlurm) {
 }
 
 TEST(Rendezvous, PrefersRankToWhatTheJobManagerSaysAroundIt) {
-  const Started started({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}});
+  const Started started(
+      {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}});
   EXPECT_EQ(find_rendezvous("").rank, 1);
   EXPECT_EQ(find_rendezvous("").size, 2);
 }
@@ -116,21 +132,27 @@ TEST(Rendezvous, RefusesVariablesThatCannotBeRight) {
     const Started started(variables);
     return refusal("env://");
   };
-  EXPECT_THAT(refused({{"RANK", "1"}}), AllOf(HasSubstr("RANK is 1"), HasSubstr("WORLD_SIZE is not set")));
-  EXPECT_THAT(refused({{"RANK", "8"}, {"WORLD_SIZE", "8"}}), AllOf(HasSubstr("rank 8 in a world of 8"), HasSubstr("0 to 7")));
+  EXPECT_THAT(refused({{"RANK", "1"}}),
+              AllOf(HasSubstr("RANK is 1"), HasSubstr("WORLD_SIZE is not set")));
+  EXPECT_THAT(refused({{"RANK", "8"}, {"WORLD_SIZE", "8"}}),
+              AllOf(HasSubstr("rank 8 in a world of 8"), HasSubstr("0 to 7")));
   EXPECT_THAT(refused({{"RANK", "-1"}, {"WORLD_SIZE", "8"}}), HasSubstr("rank -1"));
   EXPECT_THAT(refused({{"RANK", "0"}, {"WORLD_SIZE", "0"}}), HasSubstr("world of 0"));
-  EXPECT_THAT(refused({{"RANK", "one"}, {"WORLD_SIZE", "2"}}), AllOf(HasSubstr("RANK"), HasSubstr("one")));
-  EXPECT_THAT(refused({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "70000"}}), HasSubstr("70000"));
+  EXPECT_THAT(refused({{"RANK", "one"}, {"WORLD_SIZE", "2"}}),
+              AllOf(HasSubstr("RANK"), HasSubstr("one")));
+  EXPECT_THAT(refused({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "70000"}}),
+              HasSubstr("70000"));
   EXPECT_THAT(refused({{"SLURM_PROCID", "0"}}), HasSubstr("SLURM_NTASKS"));
   EXPECT_THAT(refused({{"RANK", "0"}, {"WORLD_SIZE", "99999999999"}}), HasSubstr("99999999999"));
 }
 
 TEST(Rendezvous, RefusesAddressesThatCannotBeRight) {
   const Started started({});
-  EXPECT_THAT(refusal("http://a:1?rank=0&size=2"), AllOf(HasSubstr("http://a:1"), HasSubstr("tcp://")));
+  EXPECT_THAT(refusal("http://a:1?rank=0&size=2"),
+              AllOf(HasSubstr("http://a:1"), HasSubstr("tcp://")));
   EXPECT_THAT(refusal("nonsense"), HasSubstr("'nonsense'"));
-  EXPECT_THAT(refusal("tcp://127.0.0.1:2000"), AllOf(HasSubstr("=NUMBER"), HasSubstr("?rank=0&size=4")));
+  EXPECT_THAT(refusal("tcp://127.0.0.1:2000"),
+              AllOf(HasSubstr("=NUMBER"), HasSubstr("?rank=0&size=4")));
   EXPECT_THAT(refusal("tcp://127.0.0.1:2000?rank=0"), HasSubstr("size=NUMBER"));
   EXPECT_THAT(refusal("tcp://127.0.0.1:2000?rank=x&size=2"), HasSubstr("rank=NUMBER"));
   EXPECT_THAT(refusal("tcp://127.0.0.1:2000?rank=2&size=2"), HasSubstr("rank 2 in a world of 2"));

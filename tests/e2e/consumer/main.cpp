@@ -1,5 +1,6 @@
-#include <ATen/ops/full.h>
 #include <trireme/trireme.h>
+
+#include <ATen/ops/full.h>
 
 #include <iostream>
 
