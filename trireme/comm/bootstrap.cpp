@@ -7,7 +7,6 @@
 #include <fstream>
 #include <functional>
 #include <sstream>
-#include <thread>
 
 #include "trireme/core/env.h"
 #include "trireme/core/error.h"
@@ -84,8 +83,6 @@ constexpr char kGaveUp = '!';  // before a sentence that somebody left where a r
       missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), bootstrap.size, bootstrap.job,
       bootstrap.rank, core::format_duration(waited));
   for (int rank : missing) bootstrap.store.compare_and_set(key(rank), "", kGaveUp + sentence, soon);
-  // The store may end with this process: let the others read it.
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
   throw TimeoutError(sentence);
 }
 

@@ -2,8 +2,11 @@
 
 #include <unistd.h>
 
+#include <chrono>
+#include <exception>
 #include <new>
 #include <system_error>
+#include <thread>
 
 #include "trireme/comm/bootstrap.h"
 #include "trireme/comm/local/local.h"
@@ -86,10 +89,20 @@ double positive_seconds(const char* variable, double otherwise) {
   return seconds;
 }
 
+/// A meeting that fails on rank 0 ends the store for all: the others get a moment to read why.
+struct LetOthersRead {
+  const Meeting& meeting;
+  ~LetOthersRead() {
+    if (std::uncaught_exceptions() > 0 && meeting.server)
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }
+};
+
 /// Finds the other ranks, and makes the world with them.
 comm::Communicator join(const Rendezvous& where, Kind wanted, const net::Secret& secret,
                         net::Deadline deadline) {
   Meeting meeting = meet(where, secret, deadline);
+  const LetOthersRead linger{meeting};
   comm::Bootstrap bootstrap{
       .store = *meeting.store,
       .secret = secret,
@@ -126,7 +139,8 @@ comm::Communicator init(const std::string& url) {
   try {
     return join(where, wanted, secret, deadline);
   } catch (const TimeoutError&) {
-    // Nobody will meet here any more.
+    // Nobody will meet here any more, once the others have read why.
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
     if (where.kind == Rendezvous::Kind::File) ::unlink(where.path.c_str());
     throw;
   } catch (const std::system_error& error) {
