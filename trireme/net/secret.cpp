@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
-#include <filesystem>
 #include <optional>
 #include <span>
 
@@ -70,14 +69,15 @@ std::optional<Secret> read_private(const std::string& path, const char* what) {
   return Secret::from_text(std::move(text));
 }
 
-std::filesystem::path config_folder() {
+// Strings and system calls, not std::filesystem: a libtorch with CUDA exports a broken one.
+std::string config_folder() {
   if (const auto folder = core::env("XDG_CONFIG_HOME")) return *folder;
-  if (const auto home = core::env("HOME")) return std::filesystem::path(*home) / ".config";
+  if (const auto home = core::env("HOME")) return *home + "/.config";
   passwd entry{};
   passwd* found = nullptr;
   char buffer[4096];
   if (::getpwuid_r(::geteuid(), &entry, buffer, sizeof buffer, &found) == 0 && found != nullptr)
-    return std::filesystem::path(found->pw_dir) / ".config";
+    return std::string(found->pw_dir) + "/.config";
   throw ConfigError(
       "there is no secret and no home folder to keep a key in; set TRIREME_SECRET (the same text "
       "for every rank), or HOME");
@@ -85,10 +85,11 @@ std::filesystem::path config_folder() {
 
 /// Makes the key appear whole or not at all: several ranks may come here at once for the first
 /// time, and all must end up with one key. link() fails for all but the first.
-void create_key(const std::filesystem::path& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path.parent_path(), error);
-  std::string temporary = path.string() + ".XXXXXX";
+void create_key(const std::string& path) {
+  // Every folder on the way that is not there; what cannot be made shows when the key cannot.
+  for (std::size_t slash = path.find('/', 1); slash != path.npos; slash = path.find('/', slash + 1))
+    ::mkdir(path.substr(0, slash).c_str(), 0700);
+  std::string temporary = path + ".XXXXXX";
   const Fd fd(::mkostemp(temporary.data(), O_CLOEXEC));  // mode 0600
   const std::string text = Secret::random().to_text() + "\n";
   const bool is_written =
@@ -102,15 +103,15 @@ void create_key(const std::filesystem::path& path) {
     throw ConfigError(
         fmt::format("there is no secret, and the key {} cannot be made: {}; set "
                     "TRIREME_SECRET (the same text for every rank)",
-                    path.string(), core::errno_text(why)));
+                    path, core::errno_text(why)));
 }
 
 Secret user_key() {
-  const std::filesystem::path path = config_folder() / "trireme" / "key";
+  const std::string path = config_folder() + "/trireme/key";
   if (auto key = read_private(path, "the user's key")) return *key;
   create_key(path);
   if (auto key = read_private(path, "the user's key")) return *key;
-  throw ConfigError(fmt::format("the user's key {} was removed while it was made", path.string()));
+  throw ConfigError(fmt::format("the user's key {} was removed while it was made", path));
 }
 
 }  // namespace
