@@ -17,7 +17,8 @@ configure: setup
 build: configure  ## build the library, the programs and the tests into build/bin
 	@cmake --build --preset $(PRESET) -j $(JOBS)
 
-train: build  ## two ranks of the first example (the trainer comes later)
+train: configure  ## two ranks of the first example (the trainer comes later)
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target trireme 01_hello_ranks
 	@$(BUILD)/bin/trireme run -n 2 $(BUILD)/bin/01_hello_ranks
 
 test: build  ## run every test that this machine can run
