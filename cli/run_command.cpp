@@ -17,7 +17,7 @@ constexpr const char* kPurpose =
     "of\n"
     "torchrun's variables. When one fails, its last lines are shown, the others are stopped, and "
     "its\n"
-    "exit code is passed on. Nothing is left behind, however this command ends.";
+    "exit code is passed on. No rank is left behind, however this command ends.";
 
 constexpr const char* kExamples =
     "Options stand before PROGRAM; what follows it is the program's. Each has its PET_ variable, "

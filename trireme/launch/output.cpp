@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 
 #include "trireme/core/error.h"
 
@@ -96,8 +97,11 @@ void Output::pass_on(std::string_view text) {
   if (log_ && !write_all(log_.get(), text)) {
     const std::string why = core::errno_text(errno);
     log_.reset();
+    const std::string sentence = fmt::format("trireme: '{}' ends here: {}", to_.log_file, why);
     if (to_.sink != nullptr)
-      to_.sink->say(fmt::format("trireme: '{}' ends here: {}", to_.log_file, why));
+      to_.sink->say(sentence);
+    else
+      std::fprintf(stderr, "%s\n", sentence.c_str());
   }
   if (to_.sink == nullptr) return;
   to_.sink->show(this, to_.prefix, text);
