@@ -1,6 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <optional>
 #include <sstream>
 
 #include "cli/arguments.h"
@@ -24,10 +28,13 @@ constexpr const char* kFooter =
     "freshly written data; every timed result is also checked. It starts its own ranks, or takes\n"
     "those of the launcher that it runs under (trireme run, torchrun, mpirun).";
 
+constexpr int kEnough = std::numeric_limits<int>::max();  ///< trireme-rank decides
+
 struct CommBench {
-  std::string op = "all_reduce", backend = "auto", bytes, dtype = "float32", algorithm = "auto";
+  std::string op = "all_reduce", backend = "auto", bytes = "8,4K,64K,1M,16M,64M", dtype = "float32",
+              algorithm = "auto";
   int ranks = 2;
-  int repeat = 0;  ///< 0: trireme-rank decides
+  int repeat = kEnough;
   bool registered = false;
 };
 
@@ -38,16 +45,45 @@ void require_one_of(const std::string& option, const std::string& value,
         fmt::format("{} '{}' is none of {}", option, value, fmt::join(allowed, ", ")));
 }
 
+/// What the kernel believes can still be had; nothing where it does not say.
+std::optional<int64_t> available_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    long long kib = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %lld kB", &kib) == 1) return kib << 10;
+  }
+  return std::nullopt;
+}
+
 void check(const CommBench& bench) {
   require_one_of("--backend", bench.backend, {"auto", "shm", "tcp", "local"});
+  require_one_of("--dtype", bench.dtype,
+                 {"float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"});
   require_one_of("--algorithm", bench.algorithm, {"auto", "oneshot", "direct", "ring", "tree"});
   if (bench.ranks < 1) throw ConfigError(fmt::format("--ranks {} is less than 1", bench.ranks));
-  if (bench.repeat < 0) throw ConfigError(fmt::format("--repeat {} is negative", bench.repeat));
-  std::istringstream sizes(bench.bytes);
-  for (std::string size; std::getline(sizes, size, ',');)
-    if (!core::parse_bytes(size))
+  if (bench.repeat < 1) throw ConfigError(fmt::format("--repeat {} is less than 1", bench.repeat));
+  const auto each = [](const char* option, const std::string& list, const auto& check_one) {
+    if (list.empty()) throw ConfigError(fmt::format("{} '' names nothing", option));
+    std::istringstream items(list);
+    for (std::string item; std::getline(items, item, ',');) check_one(item);
+  };
+  each("--op", bench.op, [](const std::string& op) {
+    require_one_of("--op", op,
+                   {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter",
+                    "all_to_all", "barrier"});
+  });
+  each("--bytes", bench.bytes, [&](const std::string& size) {
+    const auto bytes = core::parse_bytes(size);
+    if (!bytes)
       throw ConfigError(fmt::format("--bytes '{}': '{}' is not a size such as 4096, 4K or 1M",
                                     bench.bytes, size));
+    // Input, output, what was expected, and making it: at least four of them at a time.
+    const auto memory = available_memory();
+    if (memory && static_cast<double>(*bytes) * 4 * bench.ranks > static_cast<double>(*memory))
+      throw ConfigError(fmt::format("--bytes {} on {} ranks needs more than {}; {} are free here",
+                                    size, bench.ranks, core::format_bytes(4 * *bytes * bench.ranks),
+                                    core::format_bytes(*memory)));
+  });
 }
 
 CommBench parse(const std::vector<std::string>& args) {
@@ -82,8 +118,9 @@ std::vector<std::string> rank_arguments(const CommBench& bench) {
                                 bench.dtype,
                                 "--algorithm",
                                 bench.algorithm};
-  if (!bench.bytes.empty()) args.insert(args.end(), {"--bytes", bench.bytes});
-  if (bench.repeat > 0) args.insert(args.end(), {"--repeat", fmt::format("{}", bench.repeat)});
+  args.insert(args.end(), {"--bytes", bench.bytes});
+  if (bench.repeat != kEnough)
+    args.insert(args.end(), {"--repeat", fmt::format("{}", bench.repeat)});
   if (bench.registered) args.push_back("--registered");
   return args;
 }

@@ -55,7 +55,7 @@ void report_shm() {
   const int64_t left = unit * static_cast<int64_t>(info.f_bavail);
   fact("/dev/shm", fmt::format("{}, {} free", core::format_bytes(size), core::format_bytes(left)));
   if (size < kLeastShm)
-    bad("enough for us, but Open MPI and NCCL want more; in a container: --shm-size=1g");
+    fact("", "enough for us, but Open MPI and NCCL want more; in a container: --shm-size=1g");
 }
 
 void report_machine() {
@@ -90,8 +90,9 @@ int doctor_command(const std::vector<std::string>& args) {
                       "Exits non-zero, with the remedy, if something needed is broken.");
   arguments.parse(args);
   report_machine();
-  const bool torch_loads = try_ranks(
-      "doctor", 1, "libtorch does not load: run scripts/setup, then 'make build' once more");
+  const bool torch_loads = try_ranks("doctor", 1,
+                                     "the lines above name the cause; if libtorch does not load: "
+                                     "scripts/setup, then 'make build'");
   if (!torch_loads) return 1;
   const bool ranks_talk =
       try_ranks("doctor-ranks", 2,

@@ -46,7 +46,10 @@ int run_named(const std::string& name, const std::vector<std::string>& args) {
     return usage_error("trireme", fmt::format("unknown {} '{}' ('trireme --help' lists them)",
                                               name[0] == '-' ? "option" : "command", name));
   try {
-    return command->second(args);
+    const int code = command->second(args);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      throw trireme::Error("what was printed could not be written: is the disk full?");
+    return code;
   } catch (const trireme::cli::HelpWanted& help) {
     fmt::print("{}", help.text);
     return 0;

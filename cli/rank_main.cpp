@@ -1,6 +1,5 @@
 // `trireme-rank`: what needs torch. Started by `trireme`, or exec'ed under another launcher.
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <map>
 #include <string>
@@ -9,6 +8,7 @@
 #include "cli/arguments.h"
 #include "cli/rank_commands.h"
 #include "trireme/core/error.h"
+#include "trireme/mesh/guard.h"
 
 namespace {
 
@@ -27,16 +27,15 @@ int run(const std::vector<std::string>& args) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run({argv + 1, argv + argc});
-  } catch (const trireme::cli::HelpWanted& help) {
-    std::fputs(help.text.c_str(), stdout);
-    return 0;
-  } catch (const trireme::ConfigError& error) {
-    std::fprintf(stderr, "trireme-rank: %s\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "trireme-rank: %s\n", error.what());
-    return 1;
-  }
+  return trireme::guard([&] {
+    try {
+      const int code = run({argv + 1, argv + argc});
+      if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+        throw trireme::Error("what was printed could not be written: is the disk full?");
+      return code;
+    } catch (const trireme::cli::HelpWanted& help) {
+      std::fputs(help.text.c_str(), stdout);
+      return 0;
+    }
+  });
 }

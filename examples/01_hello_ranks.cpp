@@ -10,16 +10,18 @@
 #include "trireme/trireme.h"
 
 int main() {
-  const auto world = trireme::init();
+  return trireme::guard([] {
+    const auto world = trireme::init();
 
-  auto sum = torch::full({1}, world.rank() + 1.0);
-  world.all_reduce(sum).wait();
+    auto sum = torch::full({1}, world.rank() + 1.0);
+    world.all_reduce(sum).wait();
 
-  // One call, so that lines of different ranks do not mix.
-  std::cout << "hello from rank " + std::to_string(world.rank()) + " of " +
-                   std::to_string(world.size()) + ", pid " + std::to_string(::getpid()) +
-                   "; 1 + ... + " + std::to_string(world.size()) + " = " +
-                   std::to_string(static_cast<int>(sum.item<float>())) + "\n"
-            << std::flush;
-  world.barrier();
+    // One call, so that lines of different ranks do not mix.
+    std::cout << "hello from rank " + std::to_string(world.rank()) + " of " +
+                     std::to_string(world.size()) + ", pid " + std::to_string(::getpid()) +
+                     "; 1 + ... + " + std::to_string(world.size()) + " = " +
+                     std::to_string(static_cast<int>(sum.item<float>())) + "\n"
+              << std::flush;
+    world.barrier();
+  });
 }

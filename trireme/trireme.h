@@ -5,5 +5,6 @@
 #include "trireme/comm/local/local.h"
 #include "trireme/core/error.h"
 #include "trireme/layout/layout.h"
+#include "trireme/mesh/guard.h"
 #include "trireme/mesh/init.h"
 #include "trireme/mesh/mesh.h"

@@ -99,8 +99,9 @@ Child Spawner::start(const std::vector<std::string>& environment, const Stdio& s
   if (!child.pidfd) {
     const int error = errno;
     kill(pid, SIGKILL);
-    throw Error(
-        fmt::format("cannot watch '{}': pidfd_open: {}", command_[0], core::errno_text(error)));
+    throw Error(fmt::format("cannot watch '{}': pidfd_open: {}{}", command_[0],
+                            core::errno_text(error),
+                            error == EMFILE ? "; raise the limit on open files (ulimit -n)" : ""));
   }
   return child;
 }

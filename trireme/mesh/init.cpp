@@ -30,16 +30,18 @@ constexpr double kPatienceSeconds = 300;
 
 enum class Kind : uint8_t { Auto, Shm, Tcp };
 
-Kind wanted_backend() {
+Kind wanted_backend(int size) {
   const std::string name = core::env("TRIREME_BACKEND").value_or("auto");
   if (name == "auto") return Kind::Auto;
   if (name == "shm") return Kind::Shm;
   if (name == "tcp") return Kind::Tcp;
+  if (name == "local" && size == 1) return Kind::Auto;
   if (name == "local")
     throw ConfigError(
-        "TRIREME_BACKEND=local: ranks that are threads are made in one process by "
-        "comm::make_local, not by init()");
-  throw ConfigError(fmt::format("TRIREME_BACKEND='{}' is none of auto, shm and tcp", name));
+        fmt::format("TRIREME_BACKEND=local: the {} ranks of this job are processes; ranks that are "
+                    "threads of one are made by comm::make_local. Use shm, tcp or auto",
+                    size));
+  throw ConfigError(fmt::format("TRIREME_BACKEND='{}' is none of auto, shm, tcp and local", name));
 }
 
 /// The store of this job, and on rank 0 the server behind it.
@@ -128,12 +130,11 @@ comm::Communicator join(const Rendezvous& where, Kind wanted, const net::Secret&
 comm::Communicator init(const std::string& url) {
   const Rendezvous where =
       find_rendezvous(url.empty() ? core::env("TRIREME_INIT").value_or("") : url);
-  if (where.kind == Rendezvous::Kind::Alone)
-    return {"world", comm::make_local(comm::make_local_hub(1), 0)};
-
-  const Kind wanted = wanted_backend();
+  const Kind wanted = wanted_backend(where.size);
   positive_seconds("TRIREME_HEARTBEAT_S", 1);
   const auto patience = core::from_seconds(positive_seconds("TRIREME_TIMEOUT_S", kPatienceSeconds));
+  if (where.kind == Rendezvous::Kind::Alone)
+    return {"world", comm::make_local(comm::make_local_hub(1), 0)};
   const auto deadline = net::Clock::now() + patience;
   const net::Secret secret = net::secret_of_job(where.job);
   try {

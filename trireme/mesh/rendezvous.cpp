@@ -49,7 +49,8 @@ std::map<std::string, std::string, std::less<>> parse_query(std::string_view que
     const auto key = item.substr(0, equals);
     if (equals == item.npos || (key != "rank" && key != "size" && key != "job"))
       throw ConfigError(fmt::format("'{}' in '{}' is none of rank=, size= and job=", item, url));
-    values[std::string(key)] = std::string(item.substr(equals + 1));
+    if (!values.emplace(key, item.substr(equals + 1)).second)
+      throw ConfigError(fmt::format("'{}' says {}= twice", url, key));
     query = end == query.npos ? "" : query.substr(end + 1);
   }
   return values;

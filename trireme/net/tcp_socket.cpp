@@ -82,7 +82,7 @@ std::vector<Endpoint> resolve(const Address& address, Deadline deadline) {
 }
 
 const char* remedy_of(int error) {
-  if (error == EADDRINUSE) return "choose another port, or 0 to let the kernel pick one";
+  if (error == EADDRINUSE) return "choose another port (MASTER_PORT, --master-port)";
   if (error == EADDRNOTAVAIL) return "this machine has no such address, see `ip address`";
   if (error == EACCES) return "ports below 1024 need privileges, choose a higher one";
   return "choose another address";
