@@ -65,8 +65,9 @@ void expect_mismatches(const BackendUnderTest& backend, int size, const std::vec
       });
       EXPECT_THAT(sentence, Not(HasSubstr("no answer"))) << "it hung until the timeout";
       for (const std::string& part : one.said) EXPECT_THAT(sentence, HasSubstr(part));
-      if (world)
+      if (world) {
         EXPECT_THROW(world->barrier(), CommError) << "the world has ended, and says so again";
+      }
     }
   });
 }
