@@ -1,4 +1,4 @@
-# trireme_layer(NAME USES other... [TORCH] [LINKS target...])
+# trireme_layer(NAME USES other... [TORCH] [PCH] [LINKS target...])
 #
 # One folder of trireme/ is one layer is one static library. USES names the layers that it may
 # include; tests/unit/architecture_test.cpp reads these calls and the #include lines and fails on
@@ -6,7 +6,7 @@
 set_property(GLOBAL PROPERTY TRIREME_LAYERS "")
 
 function(trireme_layer name)
-  cmake_parse_arguments(ARG "TORCH" "" "USES;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;PCH" "" "USES;LINKS" ${ARGN})
   set(target trireme_${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
   add_library(${target} STATIC ${sources})
@@ -19,6 +19,9 @@ function(trireme_layer name)
   target_link_libraries(${target} PUBLIC ${ARG_LINKS})
   if(ARG_TORCH)
     target_link_libraries(${target} PUBLIC torch)
+  endif()
+  if(ARG_PCH)
+    target_precompile_headers(${target} REUSE_FROM trireme_pch)
   endif()
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})

@@ -1,0 +1,101 @@
+#include "models/gpt.h"
+
+#include <cmath>
+
+#include "trireme/core/error.h"
+
+namespace trireme::models {
+
+using nn::Flow;
+
+namespace {
+
+constexpr double kDeviation = 0.02, kPositionDeviation = 0.01;
+
+double residual_deviation(const GptOptions& options) {
+  return kDeviation / std::sqrt(2 * static_cast<double>(options.layers));
+}
+
+}  // namespace
+
+GptBlockImpl::GptBlockImpl(const GptOptions& options) {
+  using Into = nn::LinearImpl::Options;
+  const double residual = residual_deviation(options);
+  ln_1 = register_module("ln_1", nn::LayerNorm(options.hidden));
+  attn = register_module("attn",
+                         nn::CausalAttention(nn::CausalAttentionImpl::Options{
+                             .width = options.hidden,
+                             .heads = options.heads,
+                             .kv_heads = options.kv_heads > 0 ? options.kv_heads : options.heads,
+                             .dropout = options.attention_dropout,
+                             .in_deviation = kDeviation,
+                             .out_deviation = residual}));
+  drop_1 = register_module("drop_1", nn::Dropout(options.dropout));
+  ln_2 = register_module("ln_2", nn::LayerNorm(options.hidden));
+  const int64_t ffn = options.ffn > 0 ? options.ffn : 4 * options.hidden;
+  auto mlp = std::make_shared<torch::nn::Module>("mlp");
+  c_fc =
+      mlp->register_module("c_fc", nn::Linear(options.hidden, ffn, Into{.deviation = kDeviation}));
+  c_proj =
+      mlp->register_module("c_proj", nn::Linear(ffn, options.hidden, Into{.deviation = residual}));
+  register_module("mlp", mlp);
+  drop_2 = register_module("drop_2", nn::Dropout(options.dropout));
+}
+
+Flow GptBlockImpl::compute(const Flow& in) {
+  const Flow attended = attn->forward(ln_1->forward(in));
+  const Flow x = in.with(in.x() + drop_1->forward(attended).x());
+  const Flow wide = c_fc->forward(ln_2->forward(x));
+  const Flow narrow = c_proj->forward(wide.with(at::gelu(wide.x(), "tanh")));
+  return x.with(x.x() + drop_2->forward(narrow).x());
+}
+
+GptImpl::GptImpl(GptOptions options) : options_(options) {
+  wte = register_module("wte", nn::Embedding(options.vocab, options.hidden, kDeviation));
+  wpe = register_module("wpe", nn::Embedding(options.seq, options.hidden, kPositionDeviation));
+  drop = register_module("drop", nn::Dropout(options.dropout));
+  auto blocks = std::make_shared<torch::nn::Module>("h");
+  for (int64_t i = 0; i < options.layers; ++i)
+    h.push_back(blocks->register_module(std::to_string(i), GptBlock(options)));
+  register_module("h", blocks);
+  ln_f = register_module("ln_f", nn::LayerNorm(options.hidden));
+  if (!options.tie)
+    lm_head = register_module(
+        "lm_head", nn::Linear(options.hidden, options.vocab,
+                              nn::LinearImpl::Options{.bias = false, .deviation = kDeviation}));
+}
+
+Flow GptImpl::hidden(const Flow& tokens) {
+  const int64_t positions = tokens.x().size(1);
+  const int64_t begin = tokens.where ? tokens.where->seq_begin : 0;
+  core::check(begin + positions <= options_.seq,
+              "gpt: {} positions from {} on, but model.seq is {}", positions, begin, options_.seq);
+  const at::Tensor places = wpe->weight.narrow(0, begin, positions);
+  Flow flow = drop->forward(tokens.with(wte->forward(tokens).x() + places));
+  for (const GptBlock& block : h) flow = block.ptr()->forward(std::move(flow));
+  return ln_f->forward(std::move(flow));
+}
+
+Flow GptImpl::compute(const Flow& tokens) {
+  const Flow last = hidden(tokens);
+  return last.with(at::linear(last.x(), options_.tie ? wte->weight : lm_head->weight));
+}
+
+nn::Loss GptImpl::loss(const Flow& tokens, const at::Tensor& targets) {
+  return nn::linear_cross_entropy(hidden(tokens).x(), options_.tie ? wte->weight : lm_head->weight,
+                                  targets);
+}
+
+std::vector<std::shared_ptr<nn::LayerImpl>> GptImpl::blocks() const {
+  std::vector<std::shared_ptr<nn::LayerImpl>> all;
+  for (const GptBlock& block : h) all.push_back(block.ptr());
+  return all;
+}
+
+std::vector<std::shared_ptr<nn::LayerImpl>> GptImpl::attentions() const {
+  std::vector<std::shared_ptr<nn::LayerImpl>> all;
+  for (const GptBlock& block : h) all.push_back(block->attn.ptr());
+  return all;
+}
+
+}  // namespace trireme::models

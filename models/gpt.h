@@ -1,0 +1,60 @@
+#pragma once
+
+#include "trireme/nn/layers.h"
+#include "trireme/nn/model.h"
+
+namespace trireme::models {
+
+struct GptOptions {
+  int64_t layers = 4, hidden = 128, heads = 4;
+  int64_t kv_heads = 0;  ///< 0: heads
+  int64_t ffn = 0;       ///< 0: 4 x hidden
+  int64_t seq = 128, vocab = 256;
+  double dropout = 0, attention_dropout = 0;
+  bool tie = true;  ///< the head's weight is the token embedding's
+};
+
+/// ln_1 -> attention -> + -> ln_2 -> mlp -> +, with dropout before each sum.
+class GptBlockImpl : public nn::LayerImpl {
+ public:
+  explicit GptBlockImpl(const GptOptions& options);
+  nn::CausalAttention attn{nullptr};
+
+ protected:
+  nn::Flow compute(const nn::Flow& in) override;
+
+ private:
+  nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
+  nn::Linear c_fc{nullptr}, c_proj{nullptr};
+  nn::Dropout drop_1{nullptr}, drop_2{nullptr};
+};
+TORCH_MODULE(GptBlock);
+
+/// GPT-2 (Radford et al. 2019): tanh GELU, learned positions, pre-norm, tied head; weights begin
+/// normal with deviation 0.02 (positions 0.01, projections into the residual stream divided by
+/// sqrt(2 x layers)), biases 0. Parameters have the names of the published checkpoints.
+class GptImpl : public nn::ModelImpl {
+ public:
+  explicit GptImpl(GptOptions options);
+
+  /// Logits [rows, positions, vocab] of the tokens that come next; the loss does not need them.
+  nn::Loss loss(const nn::Flow& tokens, const at::Tensor& targets) override;
+  std::vector<std::shared_ptr<nn::LayerImpl>> blocks() const override;
+  std::vector<std::shared_ptr<nn::LayerImpl>> attentions() const override;
+
+ protected:
+  nn::Flow compute(const nn::Flow& tokens) override;
+
+ private:
+  nn::Flow hidden(const nn::Flow& tokens);
+
+  GptOptions options_;
+  nn::Embedding wte{nullptr}, wpe{nullptr};
+  nn::Dropout drop{nullptr};
+  std::vector<GptBlock> h;
+  nn::LayerNorm ln_f{nullptr};
+  nn::Linear lm_head{nullptr};
+};
+TORCH_MODULE(Gpt);
+
+}  // namespace trireme::models

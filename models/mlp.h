@@ -1,0 +1,32 @@
+#pragma once
+
+#include "trireme/nn/layers.h"
+#include "trireme/nn/model.h"
+
+namespace trireme::models {
+
+struct MlpOptions {
+  int64_t layers = 2, hidden = 128, seq = 8, vocab = 256;
+  double dropout = 0;
+};
+
+/// The language model of Bengio et al. 2003: the embeddings of `seq` tokens side by side, hidden
+/// layers with GELU, and the token that comes next. One prediction per sample.
+class MlpImpl : public nn::ModelImpl {
+ public:
+  explicit MlpImpl(MlpOptions options);
+  nn::Loss loss(const nn::Flow& tokens, const at::Tensor& targets) override;
+  std::vector<std::shared_ptr<nn::LayerImpl>> blocks() const override { return {layers_}; }
+
+ protected:
+  nn::Flow compute(const nn::Flow& tokens) override;
+
+ private:
+  MlpOptions options_;
+  nn::Embedding embed{nullptr};
+  std::shared_ptr<nn::SequentialImpl> layers_;
+  nn::Linear head{nullptr};
+};
+TORCH_MODULE(Mlp);
+
+}  // namespace trireme::models

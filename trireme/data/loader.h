@@ -1,0 +1,52 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "trireme/data/dataset.h"
+#include "trireme/data/order.h"
+
+namespace trireme::data {
+
+/// This rank's part of one batch.
+struct Batch {
+  int64_t number = 0;               ///< counted from 0 over all epochs
+  std::vector<int64_t> sample_ids;  ///< of this rank's rows
+  at::Tensor inputs, targets;       ///< [rows, ...]; no rows where the rank has nothing to do
+  int64_t largest_block = 0;        ///< rows of the rank that has most
+};
+
+/// Reads batches ahead, on a thread of its own. An error of the dataset comes with the batch that
+/// it belongs to.
+class Loader {
+ public:
+  /// From batch `first` on; for rank `rank` of `size`.
+  Loader(std::shared_ptr<const Dataset> dataset, Order order, int rank, int size, int64_t first);
+  ~Loader();
+
+  Batch next();
+
+  /// The same, read now: for evaluation.
+  static Batch read(const Dataset& dataset, const Order& order, int rank, int size, int64_t number);
+
+ private:
+  void run(std::stop_token stop);
+
+  static constexpr std::size_t kAhead = 3;
+  std::shared_ptr<const Dataset> dataset_;
+  Order order_;
+  int rank_, size_;
+  int64_t next_number_;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::deque<Batch> ready_;
+  std::exception_ptr failed_;
+  std::jthread reader_;  // last: it uses all of the above
+};
+
+}  // namespace trireme::data

@@ -1,0 +1,144 @@
+#include "trireme/data/markov.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+
+#include "trireme/core/error.h"
+#include "trireme/core/philox.h"
+
+namespace trireme::data {
+
+namespace {
+
+constexpr uint64_t kTable = 0x7461626C65, kText = 0x74657874;  // two uses of one seed
+constexpr double kSharpness = 2;  // of the chances: about 1.4 nats of 2.8 are left
+
+double uniform_of(uint32_t high, uint32_t low) {
+  return static_cast<double>((uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
+}
+
+double normal_of(uint64_t seed, uint64_t place) {
+  const auto words = core::philox(seed ^ kTable, 0, place);
+  return std::sqrt(-2 * std::log(1 - uniform_of(words[0], words[1]))) *
+         std::cos(2 * std::numbers::pi * uniform_of(words[2], words[3]));
+}
+
+/// The first place whose running sum is over `u`.
+template <class Sums>
+int64_t draw(const Sums& running, std::size_t count, double u) {
+  const auto end = running.begin() + static_cast<std::ptrdiff_t>(count);
+  const auto found = std::upper_bound(running.begin(), end, u);
+  return std::min<int64_t>(found - running.begin(), static_cast<int64_t>(count) - 1);
+}
+
+}  // namespace
+
+Markov::Markov(MarkovOptions options)
+    : options_(options), classes_(static_cast<int>(std::min<int64_t>(kClasses, options.vocab))) {
+  core::check(options.vocab >= 2 && options.seq >= 1 && options.samples >= 1,
+              "markov: vocab {}, seq {} and samples {} must be at least 2, 1 and 1", options.vocab,
+              options.seq, options.samples);
+  for (int before = 0; before < classes_; ++before) {
+    for (int last = 0; last < classes_; ++last) {
+      const std::size_t row = context(before, last);
+      double sum = 0;
+      for (int next = 0; next < classes_; ++next) {
+        const auto k = static_cast<std::size_t>(next);
+        table_[row][k] = std::exp(
+            kSharpness * normal_of(options.seed, static_cast<uint64_t>(row) * kClasses + k));
+        sum += table_[row][k];
+      }
+      for (double& chance : table_[row]) chance /= sum;
+      std::partial_sum(table_[row].begin(), table_[row].end(), running_[row].begin());
+    }
+  }
+  for (int k = 0; k < classes_; ++k) {
+    auto& running = running_in_class_[static_cast<std::size_t>(k)];
+    double sum = 0;
+    for (int64_t i = 0; i < tokens_in(k); ++i)
+      running.push_back(sum += 1 / static_cast<double>(i + 1));
+    for (double& upto : running) upto /= sum;
+  }
+  make_stationary();
+  make_entropy();
+}
+
+/// The chances of (before, last) that a step leaves as they are, by repeating the step.
+void Markov::make_stationary() {
+  const std::size_t used = static_cast<std::size_t>(classes_) * static_cast<std::size_t>(classes_);
+  for (int before = 0; before < classes_; ++before) {
+    for (int last = 0; last < classes_; ++last)
+      stationary_[context(before, last)] = 1 / static_cast<double>(used);
+  }
+  constexpr int kMostSteps = 10000;
+  for (int step = 0; step < kMostSteps; ++step) {
+    std::array<double, kClasses * kClasses> next{};
+    for (int before = 0; before < classes_; ++before) {
+      for (int last = 0; last < classes_; ++last) {
+        for (int k = 0; k < classes_; ++k)
+          next[context(last, k)] += stationary_[context(before, last)] * chance(before, last, k);
+      }
+    }
+    double moved = 0;
+    for (std::size_t i = 0; i < next.size(); ++i) moved += std::abs(next[i] - stationary_[i]);
+    stationary_ = next;
+    if (moved < 1e-15) return;
+  }
+}
+
+double Markov::chance_in_class(int64_t token) const {
+  const auto& running = running_in_class_[static_cast<std::size_t>(token % kClasses)];
+  const auto i = static_cast<std::size_t>(token / kClasses);
+  return running[i] - (i == 0 ? 0 : running[i - 1]);
+}
+
+void Markov::make_entropy() {
+  std::array<double, kClasses> within{};
+  for (int64_t token = 0; token < options_.vocab; ++token) {
+    const double p = chance_in_class(token);
+    within[static_cast<std::size_t>(token % kClasses)] -= p * std::log(p);
+  }
+  entropy_ = 0;
+  for (int before = 0; before < classes_; ++before) {
+    for (int last = 0; last < classes_; ++last) {
+      for (int k = 0; k < classes_; ++k) {
+        const double p = chance(before, last, k);
+        if (p > 0)
+          entropy_ += stationary_[context(before, last)] * p *
+                      (within[static_cast<std::size_t>(k)] - std::log(p));
+      }
+    }
+  }
+}
+
+void Markov::write(int64_t index, int64_t count, int64_t* tokens) const {
+  // The state before the first token, drawn from the stationary one.
+  const auto begin = core::philox(options_.seed ^ kText, static_cast<uint64_t>(index), 0);
+  double left = uniform_of(begin[0], begin[1]);
+  std::size_t state = 0;
+  while (state + 1 < stationary_.size() && left >= stationary_[state]) left -= stationary_[state++];
+  int before = static_cast<int>(state) / kClasses, last = static_cast<int>(state) % kClasses;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto words = core::philox(options_.seed ^ kText, static_cast<uint64_t>(index),
+                                    static_cast<uint64_t>(i) + 1);
+    const auto k =
+        static_cast<int>(draw(running_[context(before, last)], static_cast<std::size_t>(classes_),
+                              uniform_of(words[0], words[1])));
+    const auto& in_class = running_in_class_[static_cast<std::size_t>(k)];
+    tokens[i] = draw(in_class, in_class.size(), uniform_of(words[2], words[3])) * kClasses + k;
+    before = last;
+    last = k;
+  }
+}
+
+Sample Markov::get(int64_t index) const {
+  const at::Tensor text = at::empty({options_.seq + 1}, at::kLong);
+  write(index, options_.seq + 1, text.data_ptr<int64_t>());
+  return {text.narrow(0, 0, options_.seq), text.narrow(0, 1, options_.seq)};
+}
+
+}  // namespace trireme::data

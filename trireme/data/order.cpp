@@ -1,0 +1,68 @@
+#include "trireme/data/order.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "trireme/core/error.h"
+#include "trireme/core/philox.h"
+
+namespace trireme::data {
+
+namespace {
+
+constexpr int kRounds = 6;
+constexpr uint64_t kPurpose = 0x6F72646572;  // "order": keeps it apart from other uses of the seed
+
+}  // namespace
+
+Order::Order(uint64_t seed, int64_t samples, int64_t global_batch)
+    : seed_(seed), samples_(samples), global_batch_(global_batch) {
+  core::check(samples > 0, "the data has no samples");
+  core::check(global_batch > 0, "a batch of {} samples; it must have at least one", global_batch);
+  const auto bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(samples - 1)));
+  half_bits_ = std::max(1, (bits + 1) / 2);
+}
+
+int64_t Order::batches_per_epoch() const {
+  return (samples_ + global_batch_ - 1) / global_batch_;
+}
+
+int64_t Order::sample_at(int64_t epoch, int64_t position) const {
+  const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
+  auto at = static_cast<uint64_t>(position);
+  do {
+    uint64_t left = at >> half_bits_, right = at & mask;
+    for (int round = 0; round < kRounds; ++round) {
+      const auto words = core::philox(seed_ ^ kPurpose, static_cast<uint64_t>(epoch),
+                                      right | static_cast<uint64_t>(round) << 56);
+      const uint64_t next = left ^ ((uint64_t{words[0]} << 32 | words[1]) & mask);
+      left = right;
+      right = next;
+    }
+    at = left << half_bits_ | right;
+  } while (at >= static_cast<uint64_t>(samples_));
+  return static_cast<int64_t>(at);
+}
+
+Part Order::positions(int64_t number) const {
+  const int64_t begin = number % batches_per_epoch() * global_batch_;
+  return {begin, std::min(global_batch_, samples_ - begin)};
+}
+
+std::vector<int64_t> Order::block(int64_t number, int rank, int size) const {
+  const Part all = positions(number), mine = even_part(all.count, size, rank);
+  std::vector<int64_t> samples;
+  for (int64_t i = 0; i < mine.count; ++i)
+    samples.push_back(sample_at(number / batches_per_epoch(), all.begin + mine.begin + i));
+  return samples;
+}
+
+std::vector<int64_t> Order::batch(int64_t number) const {
+  return block(number, 0, 1);
+}
+
+int64_t Order::largest_block(int64_t number, int size) const {
+  return even_part(positions(number).count, size, 0).count;
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace trireme::nn {
+
+/// Where in the training the rows of a batch stand: the logical coordinates that chance depends on.
+/// The same for every mesh, so that dropout is too.
+struct Where {
+  int64_t step = 0;
+  int64_t micro = 0;
+  std::vector<int64_t> sample_ids = {};  ///< one per row
+  int64_t seq_begin = 0;                 ///< of this rank's part of the sequence
+};
+
+/// What layers hand on: one or more tensors, and where they stand. Nothing travels beside it.
+struct Flow {
+  std::vector<at::Tensor> tensors;
+  std::shared_ptr<const Where> where;
+
+  Flow(at::Tensor x, std::shared_ptr<const Where> at = nullptr)  // NOLINT: meant to convert
+      : tensors{std::move(x)}, where(std::move(at)) {}
+  Flow(std::vector<at::Tensor> all, std::shared_ptr<const Where> at)
+      : tensors(std::move(all)), where(std::move(at)) {}
+
+  /// The tensor, where there is one.
+  const at::Tensor& x() const { return tensors.front(); }
+
+  /// Another tensor at the same place.
+  Flow with(at::Tensor y) const { return {std::move(y), where}; }
+};
+
+}  // namespace trireme::nn

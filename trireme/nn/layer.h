@@ -1,0 +1,124 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <functional>
+#include <list>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/layout/layout.h"
+#include "trireme/nn/flow.h"
+#include "trireme/nn/init_rule.h"
+
+namespace trireme::nn {
+
+/// What stands around a layer's computation, from the outside in.
+enum class Seam : uint8_t { Profile, Recompute, Unshard };
+
+/// A module that maps a Flow to a Flow, with a seam around the call.
+///
+///   forward ──> profile ──> recompute ──> unshard ──> compute
+///
+/// The seam is the only place where parallelism attaches: sharding gathers weights on the way in,
+/// recomputation replaces the call, a profiler times it. A layer never calls a collective.
+///
+/// A layer of your own derives from it, declares its parameters by `parameter`, and writes
+/// `compute(x, where)`, or `compute(Flow)` where it handles more than one tensor.
+class LayerImpl : public torch::nn::Module {
+ public:
+  using Call = std::function<Flow(Flow)>;
+  using Hook = std::function<Flow(Flow, const Call& inner)>;
+
+  /// Runs the hooks around `compute`. Not virtual: nobody can step around them.
+  Flow forward(Flow in);
+  at::Tensor forward(at::Tensor x) { return forward(Flow(std::move(x))).x(); }
+
+  /// Adds a hook; of the same kind, a later one stands outside.
+  void around(Seam kind, Hook hook);
+
+  /// Its place in the whole model, as in "h.0.attn"; empty until the root was named
+  /// (`name_layers`).
+  const std::string& full_name() const { return full_name_; }
+
+  /// Of the run, for what depends on chance; set by `initialize`.
+  uint64_t seed() const { return seed_; }
+
+  /// How a parameter of this layer itself is cut and begun.
+  struct Declared {
+    Layout layout;
+    InitRule init;
+  };
+  const Declared* declared(const std::string& parameter) const;
+
+  /// The rule by which a parameter begins, to be changed before `initialize`.
+  InitRule& init_rule(const std::string& parameter);
+
+ protected:
+  virtual at::Tensor compute(const at::Tensor& x, const Where* where);
+  virtual Flow compute(const Flow& in);
+
+  /// Makes and registers a parameter; its values come with `initialize`.
+  at::Tensor parameter(const std::string& name, std::vector<int64_t> shape, InitRule init);
+
+  /// Registers a parameter of another layer as one of this one's too: a tied weight.
+  at::Tensor tied(const std::string& name, const at::Tensor& other);
+
+ private:
+  friend void name_layers(torch::nn::Module& root);
+  friend void initialize(torch::nn::Module& root, uint64_t seed);
+
+  std::list<std::pair<Seam, Hook>> hooks_;  // innermost first; a graph may point at them
+  std::map<std::string, Declared> declared_;
+  std::string full_name_;
+  uint64_t seed_ = 0;
+};
+
+/// Tells every layer below `root` its full name. Once: what has a name keeps it.
+void name_layers(torch::nn::Module& root);
+
+/// Gives any torch module a seam; its parameters keep their names below the layer's.
+template <class Holder>
+std::shared_ptr<LayerImpl> as_layer(Holder module);
+
+/// Layers one after the other, each given the Flow whole.
+class SequentialImpl : public LayerImpl {
+ public:
+  SequentialImpl() = default;
+  explicit SequentialImpl(const std::vector<std::shared_ptr<LayerImpl>>& layers);
+  void push_back(std::shared_ptr<LayerImpl> layer);
+  const std::vector<std::shared_ptr<LayerImpl>>& layers() const { return layers_; }
+
+ protected:
+  Flow compute(const Flow& in) override;
+
+ private:
+  std::vector<std::shared_ptr<LayerImpl>> layers_;
+};
+TORCH_MODULE(Sequential);
+
+// --- as_layer
+
+template <class Holder>
+class ForeignLayerImpl : public LayerImpl {
+ public:
+  explicit ForeignLayerImpl(Holder module)
+      : module_(register_module("module", std::move(module))) {}
+
+ protected:
+  at::Tensor compute(const at::Tensor& x, const Where*) override { return module_->forward(x); }
+  using LayerImpl::compute;
+
+ private:
+  Holder module_;
+};
+
+template <class Holder>
+std::shared_ptr<LayerImpl> as_layer(Holder module) {
+  return std::make_shared<ForeignLayerImpl<Holder>>(std::move(module));
+}
+
+}  // namespace trireme::nn

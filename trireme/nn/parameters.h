@@ -1,0 +1,32 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/layout/layout.h"
+#include "trireme/nn/init_rule.h"
+
+namespace trireme::nn {
+
+/// One parameter of a model, under the first name it was registered by. A tied weight is one.
+struct Parameter {
+  std::string name;
+  at::Tensor tensor;
+  Layout layout;                 ///< uncut where the module is not one of our layers
+  std::optional<InitRule> init;  ///< none: it has the values that its module gave it
+};
+
+/// The distinct parameters of a module, in the order of registration.
+std::vector<Parameter> parameters_of(const torch::nn::Module& root);
+
+/// Names the layers, then gives every parameter with a rule its first values: element i of the
+/// whole is a function of (seed, name, i), so that a rank can make only what it holds.
+///
+///   normal:   (u, v) uniform from Philox at (seed, XXH3-64 of the name, i / 2), Box-Muller in
+///             double, the cosine for even i and the sine for odd, rounded to the dtype
+void initialize(torch::nn::Module& root, uint64_t seed);
+
+}  // namespace trireme::nn

@@ -1,0 +1,182 @@
+#include "trireme/optim/optimizer.h"
+
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "trireme/core/error.h"
+
+namespace trireme::optim {
+
+namespace {
+
+class AdamW final : public Optimizer {
+ public:
+  AdamW(std::vector<Slot> slots, AdamWOptions options)
+      : Optimizer(std::move(slots)),
+        options_(options),
+        averages_(zeros_alike()),
+        squares_(zeros_alike()) {}
+
+  std::string kind() const override { return "adamw"; }
+  std::vector<State> states() const override {
+    std::vector<State> all;
+    for (std::size_t i = 0; i < averages_.size(); ++i) {
+      all.push_back({"exp_avg", i, averages_[i]});
+      all.push_back({"exp_avg_sq", i, squares_[i]});
+    }
+    return all;
+  }
+
+ protected:
+  void update(const Batch& batch, double learning_rate,
+              const std::optional<at::Tensor>& divisor) override {
+    at::_fused_adamw_(batch.parameters, batch.gradients, pick(averages_, batch),
+                      pick(squares_, batch), {}, batch.steps, learning_rate, options_.beta1,
+                      options_.beta2, batch.decay ? options_.weight_decay : 0, options_.epsilon,
+                      /*amsgrad=*/false, /*maximize=*/false, divisor, {});
+  }
+
+ private:
+  const AdamWOptions options_;
+  const std::vector<at::Tensor> averages_, squares_;
+};
+
+class Sgd final : public Optimizer {
+ public:
+  Sgd(std::vector<Slot> slots, SgdOptions options)
+      : Optimizer(std::move(slots)), options_(options) {
+    if (options_.momentum != 0) momenta_ = zeros_alike();
+  }
+
+  std::string kind() const override { return "sgd"; }
+  std::vector<State> states() const override {
+    std::vector<State> all;
+    for (std::size_t i = 0; i < momenta_.size(); ++i) all.push_back({"momentum", i, momenta_[i]});
+    return all;
+  }
+
+ protected:
+  void update(const Batch& batch, double learning_rate,
+              const std::optional<at::Tensor>& divisor) override {
+    at::_fused_sgd_(batch.parameters, batch.gradients,
+                    momenta_.empty() ? std::vector<at::Tensor>{} : pick(momenta_, batch),
+                    batch.decay ? options_.weight_decay : 0, options_.momentum, learning_rate,
+                    /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false, batch.first, divisor,
+                    {});
+  }
+
+ private:
+  const SgdOptions options_;
+  std::vector<at::Tensor> momenta_;
+};
+
+}  // namespace
+
+Optimizer::Optimizer(std::vector<Slot> slots) : slots_(std::move(slots)) {
+  for (const Slot& slot : slots_) {
+    core::check(slot.parameter.is_contiguous(), "optimizer: '{}' is not contiguous", slot.name);
+    steps_.push_back(
+        at::zeros({}, slot.parameter.options().dtype(at::kFloat).requires_grad(false)));
+  }
+}
+
+void Optimizer::step(double learning_rate, double divisor) {
+  const at::NoGradGuard guard;
+  std::map<std::tuple<at::ScalarType, bool, bool>, Batch> batches;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (!gradient.defined()) continue;
+    const bool first = steps_[i].item<float>() == 0;
+    Batch& batch = batches[{slot.parameter.scalar_type(), slot.decay, first}];
+    batch.decay = slot.decay;
+    batch.first = first;
+    batch.slots.push_back(i);
+    batch.parameters.push_back(slot.parameter.detach());
+    batch.gradients.push_back(gradient);
+    batch.steps.push_back(steps_[i].add_(1));
+  }
+  for (auto& [alike, batch] : batches) {
+    // The kernels divide by a float: enough for float32, not for float64.
+    std::optional<at::Tensor> scale;
+    if (divisor != 1 && std::get<0>(alike) == at::kFloat)
+      scale = at::full({}, divisor, batch.parameters.front().options().dtype(at::kFloat));
+    else if (divisor != 1)
+      for (at::Tensor& gradient : batch.gradients) gradient.div_(divisor);
+    update(batch, learning_rate, scale);
+  }
+}
+
+std::vector<int64_t> Optimizer::steps() const {
+  std::vector<int64_t> all;
+  for (const at::Tensor& step : steps_) all.push_back(static_cast<int64_t>(step.item<float>()));
+  return all;
+}
+
+void Optimizer::set_steps(const std::vector<int64_t>& steps) {
+  core::check(steps.size() == steps_.size(), "optimizer: {} step counts for {} parameters",
+              steps.size(), steps_.size());
+  for (std::size_t i = 0; i < steps.size(); ++i) steps_[i].fill_(static_cast<double>(steps[i]));
+}
+
+std::vector<at::Tensor> Optimizer::pick(const std::vector<at::Tensor>& all,
+                                        const Batch& batch) const {
+  std::vector<at::Tensor> picked;
+  for (std::size_t slot : batch.slots) picked.push_back(all[slot]);
+  return picked;
+}
+
+std::vector<at::Tensor> Optimizer::zeros_alike() const {
+  std::vector<at::Tensor> all;
+  std::map<at::ScalarType, int64_t> elems;
+  constexpr int64_t kAlign = 16;
+  const auto padded = [](int64_t count) { return (count + kAlign - 1) / kAlign * kAlign; };
+  for (const Slot& slot : slots_)
+    elems[slot.parameter.scalar_type()] += padded(slot.parameter.numel());
+  std::map<at::ScalarType, std::pair<at::Tensor, int64_t>> blocks;
+  for (const auto& [dtype, count] : elems)
+    blocks[dtype] = {
+        at::zeros({count}, slots_.front().parameter.options().dtype(dtype).requires_grad(false)),
+        0};
+  for (const Slot& slot : slots_) {
+    auto& [block, used] = blocks[slot.parameter.scalar_type()];
+    all.push_back(block.narrow(0, used, slot.parameter.numel()).view(slot.parameter.sizes()));
+    used += padded(slot.parameter.numel());
+  }
+  return all;
+}
+
+std::unique_ptr<Optimizer> make_adamw(std::vector<Slot> slots, AdamWOptions options) {
+  return std::make_unique<AdamW>(std::move(slots), options);
+}
+
+std::unique_ptr<Optimizer> make_sgd(std::vector<Slot> slots, SgdOptions options) {
+  return std::make_unique<Sgd>(std::move(slots), options);
+}
+
+double gradient_norm(const std::vector<Slot>& slots) {
+  double squares = 0;
+  for (const Slot& slot : slots) {
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (!gradient.defined()) continue;
+    const double norm = at::linalg_vector_norm(gradient).item<double>();
+    squares += norm * norm;
+  }
+  return std::sqrt(squares);
+}
+
+double clip_divisor(double norm, double clip) {
+  constexpr double kEpsilon = 1e-6;  // as torch's clip_grad_norm_
+  return clip > 0 ? std::max(1.0, (norm + kEpsilon) / clip) : 1;
+}
+
+}  // namespace trireme::optim

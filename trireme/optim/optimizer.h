@@ -1,0 +1,86 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace trireme::optim {
+
+/// One parameter to be updated.
+struct Slot {
+  std::string name;
+  at::Tensor parameter;
+  bool decay = true;  ///< is weight decay for it?
+};
+
+/// Only parameters of two or more dims are decayed.
+inline bool is_decayed(const at::Tensor& parameter) {
+  return parameter.dim() >= 2;
+}
+
+/// A tensor of the optimizer's own that belongs to a parameter, as a checkpoint stores it.
+struct State {
+  std::string kind;  ///< "exp_avg", "exp_avg_sq", "momentum"
+  std::size_t slot;
+  at::Tensor tensor;
+};
+
+/// Updates parameters from their gradients by torch's fused kernels. A parameter whose gradient is
+/// undefined is left alone, and does not count the step, as in torch.
+class Optimizer {
+ public:
+  explicit Optimizer(std::vector<Slot> slots);
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  /// One update. Gradients are divided by `divisor` on the way: sums become means, clipped.
+  void step(double learning_rate, double divisor = 1);
+
+  const std::vector<Slot>& slots() const { return slots_; }
+  /// How many updates each parameter has had.
+  std::vector<int64_t> steps() const;
+  void set_steps(const std::vector<int64_t>& steps);
+  virtual std::vector<State> states() const = 0;
+  virtual std::string kind() const = 0;
+
+ protected:
+  /// The slots of one call of the kernel: alike in decay and in having been updated before.
+  struct Batch {
+    std::vector<std::size_t> slots;
+    std::vector<at::Tensor> parameters, gradients, steps;
+    bool decay = false, first = false;
+  };
+  virtual void update(const Batch& batch, double learning_rate,
+                      const std::optional<at::Tensor>& divisor) = 0;
+
+  std::vector<at::Tensor> pick(const std::vector<at::Tensor>& all, const Batch& batch) const;
+  /// Zeros of every parameter's shape, in one block of memory.
+  std::vector<at::Tensor> zeros_alike() const;
+
+ private:
+  std::vector<Slot> slots_;
+  std::vector<at::Tensor> steps_;  // 0-dim float, as the kernels want them
+};
+
+struct AdamWOptions {
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
+};
+/// Loshchilov and Hutter 2019, decoupled weight decay: torch.optim.AdamW(fused=True), bit for bit.
+std::unique_ptr<Optimizer> make_adamw(std::vector<Slot> slots, AdamWOptions options);
+
+struct SgdOptions {
+  double momentum = 0.9, weight_decay = 0;
+};
+/// torch.optim.SGD(fused=True), bit for bit.
+std::unique_ptr<Optimizer> make_sgd(std::vector<Slot> slots, SgdOptions options);
+
+/// The 2-norm of all gradients together. Undefined ones count as 0.
+double gradient_norm(const std::vector<Slot>& slots);
+
+/// By how much more to divide so that a norm of `norm` becomes at most `clip` (0: never).
+double clip_divisor(double norm, double clip);
+
+}  // namespace trireme::optim

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/mesh/mesh.h"
+#include "trireme/nn/loss.h"
+#include "trireme/nn/parameters.h"
+#include "trireme/parallel/buckets.h"
+
+namespace trireme::parallel {
+
+/// Does another micro-batch of the same step follow?
+enum class Micro : uint8_t { Last, More };
+
+/// When sums of gradients become means: in `finish`, or by whoever uses them (a fused optimizer
+/// divides on the way, and saves a pass over memory).
+enum class Divide : uint8_t { Now, Later };
+
+/// What a step came to, over all ranks and micro-batches.
+struct Totals {
+  double weight = 0;
+  std::vector<double> sums;  ///< of the values given to `finish`
+};
+
+/// Sums the gradients of a module's parameters over the ranks that hold them, while backward runs.
+///
+///   gradients.backward(loss, Micro::More);    // accumulates
+///   gradients.backward(loss);                 // reduces what is complete while it runs
+///   gradients.finish();                       // .grad is that of one process on the whole batch
+///
+/// Gradients live in buckets of registered memory. Between `backward` and `finish` a parameter's
+/// .grad is undefined; afterwards it is the bucket's memory. A parameter that no rank used has no
+/// gradient, as in torch; one that some ranks used has the right one.
+class Gradients {
+ public:
+  /// Over the axes on which the layouts leave gradients partial: replica, shard and context, and
+  /// what a layout names. Collective.
+  Gradients(const torch::nn::Module& module, const Mesh& mesh, BucketSizes sizes = {});
+  /// All parameters over one group. Collective.
+  Gradients(const torch::nn::Module& module, const comm::Communicator& group,
+            BucketSizes sizes = {});
+  ~Gradients();
+  Gradients(const Gradients&) = delete;
+  Gradients& operator=(const Gradients&) = delete;
+
+  void backward(const nn::Loss& loss, Micro micro = Micro::Last);
+
+  /// Completes the step; a rank that had nothing to do calls only this. `values` of all ranks are
+  /// added up on the way. Total weight 0: there are no gradients, and a warning says so.
+  /// Collective.
+  Totals finish(std::span<const double> values = {}, Divide divide = Divide::Now);
+
+  /// A gradient of a parameter is there: what autograd's hooks call.
+  void ready(std::size_t parameter);
+
+  const std::vector<nn::Parameter>& parameters() const { return parameters_; }
+
+  /// The order of the buckets, by name: for checkpoints. Empty until it was observed.
+  std::vector<std::string> order() const;
+  /// Starts from an order observed before. Collective in that all ranks must give the same.
+  void set_order(const std::vector<std::string>& names);
+
+  int64_t memory_bytes() const;
+
+ private:
+  struct Reduced {  // where a parameter is reduced
+    std::size_t set, place;
+  };
+  using Groups = std::vector<std::pair<comm::Communicator, std::vector<std::size_t>>>;
+  void attach(const Groups& groups, BucketSizes sizes);
+  void clear_gradients();
+  void reduce_late(const double* late);
+  void agree_on_order();
+  void report_unused(const double* used);
+
+  std::vector<nn::Parameter> parameters_;
+  std::vector<Reduced> reduced_;
+  std::vector<std::unique_ptr<Buckets>> sets_;
+  comm::Communicator data_;  // over which weights and losses add up
+  at::Tensor totals_;
+  double weight_ = 0;
+  bool in_step_ = false, accumulates_ = false, warned_ = false;
+};
+
+}  // namespace trireme::parallel

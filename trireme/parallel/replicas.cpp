@@ -1,0 +1,132 @@
+#include "trireme/parallel/replicas.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "trireme/core/error.h"
+#include "trireme/core/hash.h"
+#include "trireme/nn/parameters.h"
+
+namespace trireme::parallel {
+
+namespace {
+
+std::vector<std::pair<std::string, at::Tensor>> tensors_of(const torch::nn::Module& module) {
+  std::vector<std::pair<std::string, at::Tensor>> all;
+  for (const nn::Parameter& one : nn::parameters_of(module)) all.emplace_back(one.name, one.tensor);
+  for (const auto& item : module.named_buffers()) all.emplace_back(item.key(), item.value());
+  return all;
+}
+
+std::string describe(const std::string& name, const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << "'" << name << "' " << tensor.sizes() << " " << tensor.scalar_type()
+       << (tensor.requires_grad() ? "" : ", not trained");
+  return text.str();
+}
+
+/// The texts of all ranks, on every rank.
+std::vector<std::string> gather_texts(const std::string& mine, const comm::Communicator& group) {
+  const int n = group.size();
+  at::Tensor sizes = at::zeros({n}, at::kLong);
+  group.all_gather(sizes, at::tensor({static_cast<int64_t>(mine.size())}, at::kLong)).wait();
+  const std::vector<int64_t> rows(sizes.data_ptr<int64_t>(), sizes.data_ptr<int64_t>() + n);
+  int64_t total = 0;
+  for (int64_t bytes : rows) total += bytes;
+  at::Tensor in = at::empty({static_cast<int64_t>(mine.size())}, at::kByte);
+  std::copy(mine.begin(), mine.end(), in.data_ptr<uint8_t>());
+  at::Tensor out = at::empty({total}, at::kByte);
+  group.all_gather(out, in, rows).wait();
+  std::vector<std::string> texts;
+  const auto* at = reinterpret_cast<const char*>(out.data_ptr<uint8_t>());
+  for (int64_t bytes : rows) {
+    texts.emplace_back(at, static_cast<std::size_t>(bytes));
+    at += bytes;
+  }
+  return texts;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+/// One number per rank and tensor, [ranks, tensors].
+at::Tensor gather_numbers(const std::vector<int64_t>& mine, const comm::Communicator& group) {
+  const at::Tensor in = at::tensor(mine, at::kLong).view({1, static_cast<int64_t>(mine.size())});
+  at::Tensor out = at::empty({group.size(), in.size(1)}, at::kLong);
+  group.all_gather(out, in).wait();
+  return out;
+}
+
+}  // namespace
+
+void check_same_module(const torch::nn::Module& module, const comm::Communicator& group) {
+  if (group.size() == 1) return;
+  std::string mine;
+  for (const auto& [name, tensor] : tensors_of(module)) mine += describe(name, tensor) + "\n";
+  const auto hash = static_cast<int64_t>(core::hash64(mine));
+  const at::Tensor hashes = gather_numbers({hash}, group);
+  if ((hashes == hashes[0]).all().item<bool>()) return;
+  const auto texts = gather_texts(mine, group);
+  const auto first = lines_of(texts[0]);
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    const auto other = lines_of(texts[rank]);
+    for (std::size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
+      const std::string here = i < first.size() ? first[i] : "nothing more";
+      const std::string there = i < other.size() ? other[i] : "nothing more";
+      if (here == there) continue;
+      throw CommError(fmt::format(
+          "the replicas on '{}' are not of one model: parameter {} is {} on rank 0, and {} on rank "
+          "{}; build the same model on every rank",
+          group.name(), i, here, there, rank));
+    }
+  }
+}
+
+void broadcast_parameters(const torch::nn::Module& module, const comm::Communicator& group) {
+  if (group.size() == 1) return;
+  const at::NoGradGuard guard;
+  for (const auto& [name, tensor] : tensors_of(module)) {
+    at::Tensor whole = tensor.detach().contiguous();
+    group.broadcast(whole, 0).wait();
+    if (!whole.is_same(tensor) && whole.data_ptr() != tensor.data_ptr())
+      tensor.detach().copy_(whole);
+  }
+}
+
+void broadcast_buffers(const torch::nn::Module& module, const comm::Communicator& group) {
+  if (group.size() == 1) return;
+  const at::NoGradGuard guard;
+  for (const auto& item : module.named_buffers()) {
+    at::Tensor whole = item.value().contiguous();
+    group.broadcast(whole, 0).wait();
+    if (whole.data_ptr() != item.value().data_ptr()) item.value().copy_(whole);
+  }
+}
+
+void check_same_values(const torch::nn::Module& module, const comm::Communicator& group) {
+  if (group.size() == 1) return;
+  const auto parameters = nn::parameters_of(module);
+  std::vector<int64_t> hashes;
+  for (const nn::Parameter& one : parameters) {
+    const at::Tensor values = one.tensor.detach().cpu().contiguous();
+    hashes.push_back(static_cast<int64_t>(
+        core::hash64(values.data_ptr(), static_cast<std::size_t>(values.nbytes()))));
+  }
+  const at::Tensor all = gather_numbers(hashes, group);
+  for (int64_t i = 0; i < all.size(1); ++i) {
+    for (int64_t rank = 1; rank < all.size(0); ++rank) {
+      if (all[rank][i].item<int64_t>() == all[0][i].item<int64_t>()) continue;
+      throw CommError(
+          fmt::format("the replicas on '{}' have drifted apart: '{}' of rank {} differs from rank "
+                      "0's. Something "
+                      "changed it on one rank only, outside of the optimizer step",
+                      group.name(), parameters[static_cast<std::size_t>(i)].name, rank));
+    }
+  }
+}
+
+}  // namespace trireme::parallel
