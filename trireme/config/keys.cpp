@@ -12,11 +12,9 @@ namespace {
     return config.path;                  \
   }
 
-constexpr double kMostInt = 2147483647;  // sizes and degrees are ints where they are used
-
 const Limits kCount = {.at_least = 0};
-const Limits kSize = {.at_least = 1, .at_most = kMostInt};
-const Limits kSizeOrAuto = {.at_least = 0, .at_most = kMostInt};
+const Limits kSize = {.at_least = 1, .fits_int = true};
+const Limits kSizeOrAuto = {.at_least = 0, .fits_int = true};
 const Limits kNotNegative = {.at_least = 0};
 const Limits kBelowOne = {.at_least = 0, .less_than = 1};
 const Limits kFilled = {.not_empty = true};
@@ -37,7 +35,7 @@ const Key kTable[] = {
     {KEY(model.kv_heads), "heads of keys and values; 0: as heads", kSizeOrAuto},
     {KEY(model.ffn), "width inside the feed-forward block; 0: 4 x hidden", kSizeOrAuto},
     {KEY(model.seq), "tokens in a sample", kSize},
-    {KEY(model.vocab), "different tokens", {.at_least = 2, .at_most = kMostInt}},
+    {KEY(model.vocab), "different tokens", {.at_least = 2, .fits_int = true}},
     {KEY(model.dropout), "dropout of residuals and embeddings", kBelowOne},
     {KEY(model.attention_dropout), "dropout of attention weights; over 0 takes the unfused path",
      kBelowOne},

@@ -19,6 +19,7 @@ using Member = std::variant<bool& (*)(Config&), int64_t& (*)(Config&), double& (
 /// What a key may be, beyond its type. Numbers of an array are each held to the bounds.
 struct Limits {
   std::optional<double> at_least = {}, more_than = {}, at_most = {}, less_than = {};
+  bool fits_int = false;                     ///< sizes and degrees, ints where they are used
   std::size_t count = 0;                     ///< numbers of an array
   std::vector<std::string_view> words = {};  ///< the only strings allowed; none: any string
   bool not_empty = false;                    ///< for strings

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "trireme/config/keys.h"
 #include "trireme/config/nearest.h"
@@ -44,6 +45,9 @@ struct Problem {
   Text operator()(bool) const { return {}; }
 
   Text operator()(int64_t value) const {
+    constexpr int kMost = std::numeric_limits<int>::max();
+    if (limits.fits_int && value > kMost)
+      return fmt::format("is out of range; it must be at most {}", kMost);
     if (in_range(limits, static_cast<double>(value))) return {};
     return fmt::format("is out of range; it must be {}", range_text(limits));
   }

@@ -24,13 +24,16 @@ std::vector<std::string_view> words_of(std::string_view name) {
   return words;
 }
 
-/// Whether `part` is one of the words of `whole`, or their initials.
+/// Whether `part` is one of the words of `whole`, give or take a letter, or their initials.
 bool stands_for(std::string_view part, std::string_view whole) {
   const auto words = words_of(whole);
   if (words.size() < 2 || part.empty()) return false;
   std::string initials;
   for (const std::string_view word : words) initials += word.front();
-  return part == initials || std::ranges::find(words, part) != words.end();
+  const auto is_part = [&](std::string_view word) {
+    return edit_distance(part, word) * 4 <= static_cast<int>(part.size());
+  };
+  return part == initials || std::ranges::any_of(words, is_part);
 }
 
 }  // namespace

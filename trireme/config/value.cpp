@@ -45,7 +45,7 @@ struct Text {
 struct Kind {
   std::string_view operator()(bool) const { return "a boolean"; }
   std::string_view operator()(int64_t) const { return "a whole number"; }
-  std::string_view operator()(double) const { return "a fractional number"; }
+  std::string_view operator()(double) const { return "a decimal number"; }
   std::string_view operator()(const std::string&) const { return "a string"; }
   std::string_view operator()(const std::vector<double>&) const { return "an array of numbers"; }
 };
