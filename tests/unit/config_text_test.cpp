@@ -125,6 +125,7 @@ TEST(ConfigHostile, OddLettersAreRefusedInAShortLine) {
         std::string("run.dir = \"a\\u0000b\""), std::string("run.seed = \"a\\nb\"")})
     expect_short_line(refusal(text));
   EXPECT_EQ(parse("run.dir = 'ключ'", "a").run.dir, "ключ");
+  EXPECT_EQ(parse("run.dir = \"\"\"a\\\n  é\"\"\"", "a").run.dir, "aé");
 }
 
 TEST(ConfigHostile, EmptyFilesAreAllDefaults) {
