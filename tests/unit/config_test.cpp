@@ -1,0 +1,267 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <regex>
+#include <set>
+
+#include "support/config_support.h"
+#include "trireme/config/keys.h"
+#include "trireme/config/nearest.h"
+#include "trireme/config/validate.h"
+
+namespace trireme::config {
+namespace {
+
+/// Counts the fields of an aggregate: the most things that it can be initialised with.
+struct Anything {
+  template <class T>
+  operator T() const;
+};
+template <class T, class... Fields>
+constexpr std::size_t num_fields() {
+  if constexpr (requires { T{Fields{}..., Anything{}}; })
+    return num_fields<T, Fields..., Anything>();
+  else
+    return sizeof...(Fields);
+}
+
+template <class... Sections>
+std::vector<std::size_t> fields_of(const Sections&...) {
+  return {num_fields<Sections>()...};
+}
+
+TEST(ConfigTable, HasARowForEveryMember) {
+  const auto& [run, model, data, batch, optim, mesh, context, tensor, pipeline, precision, memory,
+               sync, compress, comm, checkpoint, eval, log, check] = Config{};
+  const auto fields =
+      fields_of(run, model, data, batch, optim, mesh, context, tensor, pipeline, precision, memory,
+                sync, compress, comm, checkpoint, eval, log, check);
+  std::vector<std::size_t> rows;
+  for (const std::string_view section : sections())
+    rows.push_back(std::ranges::count(keys(), section, &Key::section));
+  EXPECT_EQ(rows, fields);
+}
+
+TEST(ConfigTable, NamesEachSectionAndKeyOnce) {
+  std::set<std::string_view> names;
+  for (const Key& key : keys()) {
+    EXPECT_TRUE(names.insert(key.name).second) << key.name;
+    EXPECT_FALSE(key.meaning.empty()) << key.name;
+    EXPECT_EQ(find_key(key.name), &key);
+  }
+  EXPECT_EQ(std::set(sections().begin(), sections().end()).size(), sections().size());
+}
+
+// Copied from the page of keys that people rely on, not from the code; a line per section.
+constexpr std::string_view kPage = R"(
+run: dir="runs/default" seed=1 steps=200 epochs=0 device="auto" threads=0
+model: kind="gpt" layers=4 hidden=128 heads=4 kv_heads=4 ffn=512 seq=128 vocab=256 dropout=0.0
+       attention_dropout=0.0 tie=true experts=8 top_k=2 capacity=0.0 balance=0.01
+data: kind="markov" path="" valid="" samples=8192
+batch: global=32 micro=8
+optim: kind="adamw" lr=0.001 betas=[0.9, 0.95] eps=1e-08 weight_decay=0.1 momentum=0.9 clip=1.0
+       schedule="cosine" warmup=0 final=0.1
+mesh: replica=0 shard=1 tensor=1 pipe=1 context=1 expert=1
+context: kind="ring"
+tensor: sequence=true
+pipeline: schedule="1f1b" stages_per_rank=1 balance="time"
+precision: compute="float32" reduce="float32"
+memory: recompute="none" shard="parameters" offload="none"
+sync: kind="lockstep" every=0 staleness=0 momentum=0.0 lr=0.0 servers=0
+compress: kind="none" ratio=0.01 feedback=true
+comm: backend="auto" timeout_s=300.0 bucket_mib=25.0
+checkpoint: every=0 keep=3 resume="auto"
+eval: every=0 batches=0
+log: every=10 trace=false tensorboard=false samples=false
+check: hash_every=0 finite=true)";
+
+TEST(ConfigDefaults, AreThoseOfThePage) {
+  std::string ours;
+  std::string_view section;
+  for (const Key& key : keys()) {
+    if (key.section() != section) ours += fmt::format("\n{}:", section = key.section());
+    ours += fmt::format(" {}={}", key.last_name(), to_text(get(key, parse("", "empty.toml"))));
+  }
+  EXPECT_EQ(ours, std::regex_replace(std::string(kPage), std::regex("\n  +"), " "));
+}
+
+TEST(ConfigDefaults, FollowTheKeysThatTheyDependOn) {
+  const Config config = parse("[model]\nhidden = 96\nheads = 6", "gpt.toml");
+  EXPECT_EQ(config.model.kv_heads, 6);
+  EXPECT_EQ(config.model.ffn, 384);
+  EXPECT_EQ(parse("model.ffn = 7\nmodel.kv_heads = 2", "gpt.toml").model.ffn, 7);
+  EXPECT_EQ(parse("run.epochs = 2", "gpt.toml").run.steps, 0);
+}
+
+TEST(ConfigRead, TakesEverySpellingOfTheSameThing) {
+  const Config table = parse("[optim]\nlr = 3\nbetas = [0, 0.5]\n[run]\nsteps = 5\n", "a");
+  EXPECT_EQ(table.optim.lr, 3.0);
+  EXPECT_EQ(table.optim.betas, (std::vector<double>{0, 0.5}));
+  EXPECT_EQ(parse("optim.lr = 3.0\noptim.betas = [0.0, 5e-1]\nrun.steps = 5", "a"), table);
+  EXPECT_EQ(parse("optim = {lr = 3, betas = [0, 0.5]}\r\nrun = {steps = 0x5}\r\n", "a"), table);
+  EXPECT_EQ(parse("\xEF\xBB\xBF[run]\nsteps = 5\n[optim]\nlr = 3e0\nbetas = [\n0,\n0.5,\n]", "a"),
+            table);
+}
+
+TEST(ConfigRead, SaysWhereAndWhatIsWrong) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"[optim]\nkind = 'sgd'\nlearning_rate = 3",
+       "gpt.toml:3:1: unknown key 'optim.learning_rate'; did you mean 'optim.lr'?"},
+      {"# a\n\n# b\n\n[batch]\nmicro = 4\nglobal = \"many\"",
+       "gpt.toml:7:10: batch.global = \"many\" is a string; it must be a whole number"},
+      {"run.steps = -1", "gpt.toml:1:13: run.steps = -1 is out of range; it must be at least 0"},
+      {"[run]\nsteps = 1e3",
+       "gpt.toml:2:9: run.steps = 1000.0 is a decimal number; it must be a whole number"},
+      {"run.dir = true", "gpt.toml:1:11: run.dir = true is a boolean; it must be a string"},
+      {"run.dir = 2024-05-01", "gpt.toml:1:11: run.dir is a date or time; it must be a string"},
+      {"run.dir = ''", "gpt.toml:1:11: run.dir = \"\" is empty; it must be some text"},
+      {"tensor.sequence = 1",
+       "gpt.toml:1:19: tensor.sequence = 1 is a whole number; it must be true or false"},
+      {"optim.lr = nan", "gpt.toml:1:12: optim.lr = nan is not finite; it must be a finite number"},
+      {"optim.lr = -inf",
+       "gpt.toml:1:12: optim.lr = -inf is not finite; it must be a finite number"},
+      {"compress.ratio = 0",
+       "gpt.toml:1:18: compress.ratio = 0.0 is out of range; it must be more than 0 and at most 1"},
+      {"model.dropout = 1.0",
+       "gpt.toml:1:17: model.dropout = 1.0 is out of range; it must be at least 0 and less than 1"},
+      {"model.hidden = 2147483648",
+       "gpt.toml:1:16: model.hidden = 2147483648 is out of range; it must be at most 2147483647"},
+      {"model.vocab = 1", "gpt.toml:1:15: model.vocab = 1 is out of range; it must be at least 2"},
+      {"optim.betas = [0.9]", "gpt.toml:1:15: optim.betas = [0.9] has 1 number; it must have 2"},
+      {"optim.betas = [0.9, 1]",
+       "gpt.toml:1:15: optim.betas = [0.9, 1.0] is out of range; each must be at least 0 and less "
+       "than 1"},
+      {"optim.betas = [0.9, nan]",
+       "gpt.toml:1:15: optim.betas = [0.9, nan] is not finite; it must hold finite numbers"},
+      {"optim.betas = [0.9, 'x']",
+       "gpt.toml:1:15: optim.betas is an array of other things; it must be an array of numbers"},
+      {"model.kind = 'gtp'",
+       "gpt.toml:1:14: model.kind = \"gtp\" is none of \"mlp\", \"resnet\", \"gpt\", \"llama\", "
+       "\"moe-gpt\"; did you mean \"gpt\"?"},
+      {"run.device = 'abacus'",
+       "gpt.toml:1:14: run.device = \"abacus\" is none of \"auto\", \"cpu\", \"cuda\""},
+      {"\n[optimm]\nlr = 1", "gpt.toml:2:2: unknown section 'optimm'; did you mean 'optim'?"},
+      {"[zebra]", "gpt.toml:1:2: unknown section 'zebra'"},
+      {"lr = 1", "gpt.toml:1:1: unknown key 'lr'; did you mean 'optim.lr'?"},
+      {"run = 3", "gpt.toml:1:7: 'run' is a section, not a key"},
+      {"[run.steps]\nx = 1", "gpt.toml:1:1: run.steps is a table; it must be a whole number"},
+      {"[model]\nzzz = 1", "gpt.toml:2:1: unknown key 'model.zzz'"}};
+  for (const auto& [text, message] : cases) EXPECT_EQ(refusal(text), message);
+}
+
+TEST(ConfigRead, ReportsTheFirstMistakeInTheOrderOfTheFile) {
+  EXPECT_THAT(refusal("[run]\nstepz = 1\n[batch]\nglobal = 0"), testing::HasSubstr(":2:1: "));
+  EXPECT_THAT(refusal("[run]\nsteps = -1\nseed = -1\n[batch]\nglobal = 0"),
+              testing::HasSubstr(":2:9: "));
+  EXPECT_THAT(refusal("[run]\nsteps = 1\n[batch]\nglobal = 0", {"no"}),
+              testing::HasSubstr(":4:10: "));
+  EXPECT_THAT(refusal("model.hidden = 3", {"no"}), testing::StartsWith("override 'no'"));
+}
+
+TEST(ConfigRead, SaysWhereItIsNotToml) {
+  EXPECT_EQ(refusal("[run\n"),
+            "gpt.toml:1:5: not TOML: in a table header: expected ']', saw '\\n'");
+  for (const auto& [text, place] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"[run]\nsteps =", "gpt.toml:2:8: not TOML: "},
+           {"[run]\nsteps = 1\nsteps = 2", "gpt.toml:3:"},
+           {"[run]\n[batch]\n[run]", "gpt.toml:3:"},
+           {"run.seed = 9223372036854775808", "gpt.toml:1:31: not TOML: "}}) {
+    EXPECT_THAT(refusal(text), testing::StartsWith(place));
+    EXPECT_THAT(refusal(text), testing::HasSubstr(": not TOML: "));
+  }
+}
+
+TEST(ConfigNearest, KnowsSlipsWordsAndInitials) {
+  EXPECT_EQ(edit_distance("", "abc"), 3);
+  EXPECT_EQ(edit_distance("gtp", "gpt"), 1);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(nearest_key("model.hiden"), "model.hidden");
+  EXPECT_EQ(nearest_key("model.num_layer"), "model.layers");
+  EXPECT_EQ(nearest_key("optim.wd"), "optim.weight_decay");
+  EXPECT_EQ(nearest_key("comm.timeout"), "comm.timeout_s");
+  EXPECT_EQ(nearest_key("modle.hiden"), "model.hidden");
+  EXPECT_EQ(nearest_key("model.warmup"), "optim.warmup");
+  EXPECT_EQ(nearest_key("model.kangaroo"), std::nullopt);
+  EXPECT_EQ(nearest_key(""), std::nullopt);
+}
+
+TEST(ConfigOverride, WinsOverTheFileAndTheLastOverAll) {
+  const Overrides overrides = {"run.steps=1",          "optim.lr=3e-4",    "run.steps=2",
+                               "optim.betas=[0, 0.5]", " mesh.tensor = 2", "model.tie=false"};
+  const Config config = parse("[run]\nsteps = 9\nseed = 7", "gpt.toml", overrides);
+  EXPECT_EQ(config.run.steps, 2);
+  EXPECT_EQ(config.run.seed, 7);
+  EXPECT_EQ(config.optim.lr, 3e-4);
+  EXPECT_EQ(config.optim.betas, (std::vector<double>{0, 0.5}));
+  EXPECT_EQ(config.mesh.tensor, 2);
+  EXPECT_FALSE(config.model.tie);
+}
+
+TEST(ConfigOverride, TakesStringsWithAndWithoutQuotes) {
+  for (const auto& [text, value] :
+       std::initializer_list<std::pair<std::string, std::string>>{{"runs/a b", "runs/a b"},
+                                                                  {"\"x\\ty\"", "x\ty"},
+                                                                  {"'q'", "q"},
+                                                                  {"7", "7"},
+                                                                  {"2024-05-01", "2024-05-01"},
+                                                                  {"a=b", "a=b"},
+                                                                  {"true", "true"},
+                                                                  {"[x", "[x"}})
+    EXPECT_EQ(parse("", "a", Overrides{"run.dir=" + text}).run.dir, value);
+  EXPECT_EQ(parse("data.path = 'x'", "a", Overrides{"data.path="}).data.path, "");
+}
+
+TEST(ConfigOverride, IsQuotedWhenItIsWrong) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"optim.lr", "override 'optim.lr': there is no '='; an override is KEY=VALUE"},
+      {"optim.learning_rate=3",
+       "override 'optim.learning_rate=3': unknown key 'optim.learning_rate'; did you mean "
+       "'optim.lr'?"},
+      {"optin.lr=3", "override 'optin.lr=3': unknown key 'optin.lr'; did you mean 'optim.lr'?"},
+      {"optim=3", "override 'optim=3': 'optim' is a section; an override sets one key of it"},
+      {"=3", "override '=3': unknown key ''"},
+      {"", "override '': there is no '='; an override is KEY=VALUE"},
+      {"optim.lr=fast",
+       "override 'optim.lr=fast': optim.lr = \"fast\" is a string; it must be a number"},
+      {"run.steps=3\nrun.seed=4",
+       "override 'run.steps=3?run.seed=4': run.steps = \"3\\nrun.seed=4\" is a string; it must be "
+       "a "
+       "whole number"},
+      {"run.dir=a\xff", "override 'run.dir=a\xff': the value is not UTF-8 text"}};
+  for (const auto& [text, message] : cases) EXPECT_EQ(refusal("", {text}), message);
+}
+
+TEST(ConfigValidate, RefusesKeysThatDoNotFitEachOther) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"model.hidden = 130", "gpt.toml: model.hidden = 130 is not a multiple of model.heads = 4"},
+      {"model.kv_heads = 3", "gpt.toml: model.heads = 4 is not a multiple of model.kv_heads = 3"},
+      {"model.kind = 'moe-gpt'\nmodel.top_k = 9",
+       "gpt.toml: model.top_k = 9 is more than model.experts = 8"},
+      {"run.epochs = 2\nrun.steps = 200",
+       "gpt.toml: run.epochs = 2 and run.steps = 200 both say how long to train; give one of them"},
+      {"data.kind = 'text'", "gpt.toml: data.kind = \"text\" needs data.path, which is empty"},
+      {"mesh.shard = 0",
+       "gpt.toml: mesh.replica = 0 and mesh.shard = 0 cannot both be what is left of the world"},
+      {"pipeline.balance = '3,,4'",
+       "gpt.toml: pipeline.balance = \"3,,4\" is neither \"time\" nor \"params\" nor a list of "
+       "layers such as \"3,5,5,3\""}};
+  for (const auto& [text, message] : cases) EXPECT_EQ(refusal(text), message);
+  parse("model.kind = 'mlp'\nmodel.hidden = 130", "heads are none of its business");
+  parse("pipeline.balance = '3,5'\nmesh = {shard = 0, replica = 1}", "fine");
+}
+
+TEST(ConfigValidate, HoldsAConfigMadeByHandToTheTable) {
+  Config config = resolved({});
+  validate(config);
+  config.comm.timeout_s = 0;
+  EXPECT_EQ(error_of([&] { validate(config); }),
+            "comm.timeout_s = 0.0 is out of range; it must be more than 0 and at most 1000000000");
+  config = resolved({});
+  config.optim.betas.clear();
+  EXPECT_EQ(error_of([&] { validate(config); }), "optim.betas = [] has 0 numbers; it must have 2");
+}
+
+}  // namespace
+}  // namespace trireme::config

@@ -1,0 +1,158 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace trireme::config {
+
+// One struct per section of the file. The initialisers are the defaults; what a key means, and what
+// it may be, stands in keys.cpp.
+
+struct Run {
+  std::string dir = "runs/default";
+  int64_t seed = 1;
+  int64_t steps = 200;  ///< unused, and 0 once loaded, where epochs is over 0
+  int64_t epochs = 0;
+  std::string device = "auto";
+  int64_t threads = 0;
+  bool operator==(const Run&) const = default;
+};
+
+struct Model {
+  std::string kind = "gpt";
+  int64_t layers = 4, hidden = 128, heads = 4;
+  int64_t kv_heads = 0;  ///< 0: as many as heads; resolved() fills it in
+  int64_t ffn = 0;       ///< 0: 4 x hidden; resolved() fills it in
+  int64_t seq = 128, vocab = 256;
+  double dropout = 0, attention_dropout = 0;
+  bool tie = true;
+  int64_t experts = 8, top_k = 2;
+  double capacity = 0, balance = 0.01;
+  bool operator==(const Model&) const = default;
+};
+
+struct Data {
+  std::string kind = "markov";
+  std::string path, valid;
+  int64_t samples = 8192;
+  bool operator==(const Data&) const = default;
+};
+
+struct Batch {
+  int64_t global = 32, micro = 8;
+  bool operator==(const Batch&) const = default;
+};
+
+struct Optim {
+  std::string kind = "adamw";
+  double lr = 1e-3;
+  std::vector<double> betas = {0.9, 0.95};  ///< exactly two
+  double eps = 1e-8, weight_decay = 0.1, momentum = 0.9, clip = 1.0;
+  std::string schedule = "cosine";
+  int64_t warmup = 0;
+  double final = 0.1;
+  bool operator==(const Optim&) const = default;
+};
+
+/// Degrees as they are asked for; resolve_mesh makes Degrees of them.
+struct MeshKeys {
+  int64_t replica = 0, shard = 1, tensor = 1, pipe = 1, context = 1, expert = 1;
+  bool operator==(const MeshKeys&) const = default;
+};
+
+struct Context {
+  std::string kind = "ring";
+  bool operator==(const Context&) const = default;
+};
+
+struct TensorKeys {
+  bool sequence = true;
+  bool operator==(const TensorKeys&) const = default;
+};
+
+struct PipelineKeys {
+  std::string schedule = "1f1b";
+  int64_t stages_per_rank = 1;
+  std::string balance = "time";
+  bool operator==(const PipelineKeys&) const = default;
+};
+
+struct Precision {
+  std::string compute = "float32", reduce = "float32";
+  bool operator==(const Precision&) const = default;
+};
+
+struct Memory {
+  std::string recompute = "none", shard = "parameters", offload = "none";
+  bool operator==(const Memory&) const = default;
+};
+
+struct Sync {
+  std::string kind = "lockstep";
+  int64_t every = 0, staleness = 0;
+  double momentum = 0, lr = 0;
+  int64_t servers = 0;
+  bool operator==(const Sync&) const = default;
+};
+
+struct Compress {
+  std::string kind = "none";
+  double ratio = 0.01;
+  bool feedback = true;
+  bool operator==(const Compress&) const = default;
+};
+
+struct Comm {
+  std::string backend = "auto";
+  double timeout_s = 300, bucket_mib = 25;
+  bool operator==(const Comm&) const = default;
+};
+
+struct Checkpoint {
+  int64_t every = 0, keep = 3;
+  std::string resume = "auto";
+  bool operator==(const Checkpoint&) const = default;
+};
+
+struct Eval {
+  int64_t every = 0, batches = 0;
+  bool operator==(const Eval&) const = default;
+};
+
+struct Log {
+  int64_t every = 10;
+  bool trace = false, tensorboard = false, samples = false;
+  bool operator==(const Log&) const = default;
+};
+
+struct Check {
+  int64_t hash_every = 0;
+  bool finite = true;
+  bool operator==(const Check&) const = default;
+};
+
+/// Everything that a run can be told.
+struct Config {
+  Run run;
+  Model model;
+  Data data;
+  Batch batch;
+  Optim optim;
+  MeshKeys mesh;
+  Context context;
+  TensorKeys tensor;
+  PipelineKeys pipeline;
+  Precision precision;
+  Memory memory;
+  Sync sync;
+  Compress compress;
+  Comm comm;
+  Checkpoint checkpoint;
+  Eval eval;
+  Log log;
+  Check check;
+  bool operator==(const Config&) const = default;
+};
+
+}  // namespace trireme::config

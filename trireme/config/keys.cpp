@@ -1,0 +1,177 @@
+#include "trireme/config/keys.h"
+
+#include <algorithm>
+
+namespace trireme::config {
+
+namespace {
+
+// A key's name and the way to its member, from one spelling of both.
+#define KEY(path)                        \
+#path, +[](Config & config) -> auto& { \
+    return config.path;                  \
+  }
+
+const Limits kCount = {.at_least = 0};
+const Limits kSize = {.at_least = 1, .fits_int = true};
+const Limits kSizeOrAuto = {.at_least = 0, .fits_int = true};
+const Limits kNotNegative = {.at_least = 0};
+const Limits kBelowOne = {.at_least = 0, .less_than = 1};
+const Limits kFilled = {.not_empty = true};
+const Limits kDtype = {.words = {"float32", "bfloat16", "float16", "float64"}};
+
+const Key kTable[] = {
+    {KEY(run.dir), "folder of everything that the run writes", kFilled},
+    {KEY(run.seed), "seed of weights, data order and dropout", kCount},
+    {KEY(run.steps), "optimizer steps; 0: initialise, save, stop", kCount},
+    {KEY(run.epochs), "passes over the data, instead of steps", kCount},
+    {KEY(run.device), "where tensors live", {.words = {"auto", "cpu", "cuda"}}},
+    {KEY(run.threads), "intra-op threads per rank; 0: cores / local ranks", kSizeOrAuto},
+
+    {KEY(model.kind), "architecture", {.words = {"mlp", "resnet", "gpt", "llama", "moe-gpt"}}},
+    {KEY(model.layers), "blocks", kSize},
+    {KEY(model.hidden), "width of the residual stream", kSize},
+    {KEY(model.heads), "attention heads", kSize},
+    {KEY(model.kv_heads), "heads of keys and values; 0: as heads", kSizeOrAuto},
+    {KEY(model.ffn), "width inside the feed-forward block; 0: 4 x hidden", kSizeOrAuto},
+    {KEY(model.seq), "tokens in a sample", kSize},
+    {KEY(model.vocab), "different tokens", {.at_least = 2, .fits_int = true}},
+    {KEY(model.dropout), "dropout of residuals and embeddings", kBelowOne},
+    {KEY(model.attention_dropout), "dropout of attention weights; over 0 takes the unfused path",
+     kBelowOne},
+    {KEY(model.tie), "output layer shares the embedding's weights"},
+    {KEY(model.experts), "moe-gpt: experts in a layer", kSize},
+    {KEY(model.top_k), "moe-gpt: experts that see a token", kSize},
+    {KEY(model.capacity), "moe-gpt: an expert's share of tokens; 0: dropless", kNotNegative},
+    {KEY(model.balance), "moe-gpt: weight of the load-balancing loss", kNotNegative},
+
+    {KEY(data.kind),
+     "where samples come from",
+     {.words = {"markov", "tokens", "text", "idx", "cifar"}}},
+    {KEY(data.path), "training data; markov needs none"},
+    {KEY(data.valid), "validation data; empty: none"},
+    {KEY(data.samples), "markov: samples in an epoch", {.at_least = 1}},
+
+    {KEY(batch.global), "samples per optimizer step, over all ranks", kSize},
+    {KEY(batch.micro), "samples per micro-batch of a rank, at most", kSize},
+
+    {KEY(optim.kind), "optimizer", {.words = {"adamw", "sgd"}}},
+    {KEY(optim.lr), "highest learning rate", kNotNegative},
+    {KEY(optim.betas),
+     "adamw: decay of the two moments",
+     {.at_least = 0, .less_than = 1, .count = 2}},
+    {KEY(optim.eps), "adamw: added to the denominator", kNotNegative},
+    {KEY(optim.weight_decay), "decay of parameters with two or more dims", kNotNegative},
+    {KEY(optim.momentum), "sgd: momentum", kBelowOne},
+    {KEY(optim.clip), "most that the gradient's norm may be; 0: off", kNotNegative},
+    {KEY(optim.schedule),
+     "learning rate after the warmup",
+     {.words = {"cosine", "linear", "constant"}}},
+    {KEY(optim.warmup), "steps of linear warmup", kCount},
+    {KEY(optim.final), "last learning rate as a part of lr", {.at_least = 0, .at_most = 1}},
+
+    {KEY(mesh.replica), "data-parallel copies; 0: what is left of the world", kSizeOrAuto},
+    {KEY(mesh.shard), "ranks that share one copy's state; 0: what is left", kSizeOrAuto},
+    {KEY(mesh.tensor), "ranks that share each layer", kSize},
+    {KEY(mesh.pipe), "ranks in a pipeline of stages", kSize},
+    {KEY(mesh.context), "ranks that share a sequence", kSize},
+    {KEY(mesh.expert), "ranks that share the experts; divides replica x shard x context", kSize},
+
+    {KEY(context.kind), "attention over a cut sequence", {.words = {"ring", "ulysses"}}},
+
+    {KEY(tensor.sequence), "sequence parallelism inside tensor parallel regions"},
+
+    {KEY(pipeline.schedule),
+     "gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-v, dualpipe-v, pipedream, pipedream-2bw, or "
+     "a file",
+     kFilled},
+    {KEY(pipeline.stages_per_rank), "stages on every rank of the pipeline", kSize},
+    {KEY(pipeline.balance), "layers per stage, even in time or params, or as \"3,5,5,3\"", kFilled},
+
+    {KEY(precision.compute), "dtype of forward and backward", kDtype},
+    {KEY(precision.reduce), "dtype of gradients on the wire", kDtype},
+
+    {KEY(memory.recompute),
+     "activations computed again in backward",
+     {.words = {"none", "block", "selective"}}},
+    {KEY(memory.shard),
+     "what mesh.shard shards",
+     {.words = {"optimizer", "gradients", "parameters"}}},
+    {KEY(memory.offload), "what lives in host memory", {.words = {"none", "optimizer"}}},
+
+    {KEY(sync.kind),
+     "how replicas agree",
+     {.words = {"lockstep", "stale", "free", "average", "bmuf", "diloco"}}},
+    {KEY(sync.every), "local updates: steps between two averages", kCount},
+    {KEY(sync.staleness), "stale: steps that a worker may be ahead", kCount},
+    {KEY(sync.momentum), "bmuf, diloco: outer momentum", kBelowOne},
+    {KEY(sync.lr), "bmuf, diloco: outer learning rate", kNotNegative},
+    {KEY(sync.servers), "stale, free: ranks that serve parameters", kSizeOrAuto},
+
+    {KEY(compress.kind),
+     "compression of gradients on the wire",
+     {.words = {"none", "fp16", "bf16", "int8", "onebit", "topk", "randomk", "powersgd"}}},
+    {KEY(compress.ratio), "part of a gradient that is sent", {.more_than = 0, .at_most = 1}},
+    {KEY(compress.feedback), "what was not sent is added to the next gradient"},
+
+    {KEY(comm.backend),
+     "how ranks talk",
+     {.words = {"auto", "shm", "tcp", "mpi", "nccl", "local"}}},
+    {KEY(comm.timeout_s), "seconds before an operation fails", {.more_than = 0, .at_most = 1e9}},
+    {KEY(comm.bucket_mib), "MiB of gradients reduced together", {.more_than = 0, .at_most = 1e6}},
+
+    {KEY(checkpoint.every), "steps between two; 0: only at the end and on a signal", kCount},
+    {KEY(checkpoint.keep), "newest checkpoints that are kept", {.at_least = 1}},
+    {KEY(checkpoint.resume), "auto: from the newest; never; or from this folder", kFilled},
+
+    {KEY(eval.every), "steps between two; 0: never", kCount},
+    {KEY(eval.batches), "batches of an evaluation; 0: all", kCount},
+
+    {KEY(log.every), "steps between two lines", {.at_least = 1}},
+    {KEY(log.trace), "write trace.json"},
+    {KEY(log.tensorboard), "write events.*"},
+    {KEY(log.samples), "write the samples of every step to samples.jsonl"},
+
+    {KEY(check.hash_every), "steps between two comparisons of the replicas; 0: never", kCount},
+    {KEY(check.finite), "stop at the first loss or gradient that is not finite"},
+};
+
+#undef KEY
+
+}  // namespace
+
+std::span<const Key> keys() {
+  return kTable;
+}
+
+std::span<const std::string_view> sections() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> found;
+    for (const Key& key : keys())
+      if (found.empty() || found.back() != key.section()) found.push_back(key.section());
+    return found;
+  }();
+  return names;
+}
+
+const Key* find_key(std::string_view name) {
+  const auto key = std::ranges::find(kTable, name, &Key::name);
+  return key == std::end(kTable) ? nullptr : key;
+}
+
+Value get(const Key& key, const Config& config) {
+  // The table has one way to a member for reading and writing; here it is only read.
+  auto& readable = const_cast<Config&>(config);
+  return std::visit([&](auto member) -> Value { return member(readable); }, key.member);
+}
+
+void set(const Key& key, Config& config, const Value& value) {
+  std::visit(
+      [&](auto member) {
+        auto& place = member(config);
+        place = std::get<std::remove_reference_t<decltype(place)>>(value);
+      },
+      key.member);
+}
+
+}  // namespace trireme::config

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "trireme/config/config.h"
+#include "trireme/config/value.h"
+
+namespace trireme::config {
+
+/// Where a key lives in a Config; the alternatives stand in the order of Value's.
+using Member = std::variant<bool& (*)(Config&), int64_t& (*)(Config&), double& (*)(Config&),
+                            std::string& (*)(Config&), std::vector<double>& (*)(Config&)>;
+
+/// What a key may be, beyond its type. Numbers of an array are each held to the bounds.
+struct Limits {
+  std::optional<double> at_least = {}, more_than = {}, at_most = {}, less_than = {};
+  bool fits_int = false;                     ///< sizes and degrees, ints where they are used
+  std::size_t count = 0;                     ///< numbers of an array
+  std::vector<std::string_view> words = {};  ///< the only strings allowed; none: any string
+  bool not_empty = false;                    ///< for strings
+};
+
+/// One row of the table from which reading, writing, suggestions and help all derive.
+struct Key {
+  std::string_view name;  ///< "section.key"
+  Member member;
+  std::string_view meaning;
+  Limits limits = {};
+
+  std::string_view section() const { return name.substr(0, name.find('.')); }
+  std::string_view last_name() const { return name.substr(name.find('.') + 1); }
+};
+
+/// The table, its sections in one piece each, in the order in which files are written.
+std::span<const Key> keys();
+
+/// The sections' names in the order of the table.
+std::span<const std::string_view> sections();
+
+/// The key of that name, or null.
+const Key* find_key(std::string_view name);
+
+Value get(const Key& key, const Config& config);
+
+/// `value` holds the key's type.
+void set(const Key& key, Config& config, const Value& value);
+
+/// What is wrong with the value for this key, as a sentence with name and value; nothing if all is
+/// well. `value` may be of any type.
+std::optional<std::string> problem_with(const Key& key, const Value& value);
+
+/// "a whole number", "true or false": what a message asks for.
+std::string_view wanted_kind(const Key& key);
+
+/// "at least 0 and less than 1", "one of "a", "b""; empty if any value of the type will do.
+std::string wanted_value(const Key& key);
+
+/// The key that was meant by an unknown name, where one is near.
+std::optional<std::string_view> nearest_key(std::string_view name);
+
+}  // namespace trireme::config

@@ -1,0 +1,161 @@
+#include "trireme/config/load.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <set>
+
+#include "trireme/config/keys.h"
+#include "trireme/config/nearest.h"
+#include "trireme/config/toml_source.h"
+#include "trireme/config/validate.h"
+#include "trireme/core/error.h"
+#include "trireme/core/units.h"
+
+namespace trireme::config {
+
+namespace {
+
+constexpr int64_t kMostBytes = 16 * core::kMiB;  // a device or a data set named by mistake
+
+/// The start of a message, "gpt.toml:3:1" or "override 'optim.lr=3'", and the rest of it.
+[[noreturn]] void fail(std::string_view where, std::string_view sentence) {
+  throw ConfigError(fmt::format("{}: {}", where, sentence));
+}
+
+std::string did_you_mean(std::optional<std::string_view> name) {
+  return name ? fmt::format("; did you mean '{}'?", *name) : "";
+}
+
+/// Fills a Config entry by entry and remembers which keys were given.
+class Reader {
+ public:
+  void read(const Entry& entry, std::string_view file_name) {
+    const auto at = [&](const Place& place) {
+      return fmt::format("{}:{}:{}", file_name, place.line, place.column);
+    };
+    if (!entry.key) return read_section(entry, at(entry.name_place), at(entry.value_place));
+    const std::string name = entry.section + '.' + *entry.key;
+    const Key* key = find_key(name);
+    if (key == nullptr) fail_unknown(name, at(entry.name_place));
+    assign(*key, entry.found, at(entry.value_place));
+  }
+
+  void read(const std::string& override_text) {
+    const std::string where = fmt::format("override '{}'", shortened(override_text));
+    const auto equals = override_text.find('=');
+    if (equals == override_text.npos) fail(where, "there is no '='; an override is KEY=VALUE");
+    const std::string name = trimmed(override_text.substr(0, equals));
+    const std::string value = override_text.substr(equals + 1);
+    const Key* key = find_key(name);
+    if (key == nullptr && is_section(name))
+      fail(where, fmt::format("'{}' is a section; an override sets one key of it", name));
+    if (key == nullptr) fail_unknown(name, where);
+    assign(*key, override_value(*key, value, where), where);
+  }
+
+  Config finish() {
+    // Who gives epochs alone does not mean the default number of steps as well.
+    if (config_.run.epochs > 0 && !given_.contains("run.steps")) config_.run.steps = 0;
+    return resolved(config_);
+  }
+
+ private:
+  static bool is_section(std::string_view name) {
+    return std::ranges::find(sections(), name) != sections().end();
+  }
+
+  static std::string trimmed(const std::string& text) {
+    const auto first = text.find_first_not_of(" \t"), last = text.find_last_not_of(" \t");
+    return first == text.npos ? "" : text.substr(first, last - first + 1);
+  }
+
+  [[noreturn]] static void fail_unknown(std::string_view name, std::string_view where) {
+    fail(where,
+         fmt::format("unknown key '{}'{}", shortened(name), did_you_mean(nearest_key(name))));
+  }
+
+  static void read_section(const Entry& entry, std::string_view name_at,
+                           std::string_view value_at) {
+    const auto* other = std::get_if<Other>(&entry.found);
+    const bool is_table = other != nullptr && other->kind == kTableKind;
+    if (is_section(entry.section)) {
+      if (!is_table) fail(value_at, fmt::format("'{}' is a section, not a key", entry.section));
+      return;
+    }
+    if (!is_table) fail_unknown(entry.section, name_at);
+    fail(name_at, fmt::format("unknown section '{}'{}", shortened(entry.section),
+                              did_you_mean(nearest(entry.section, sections()))));
+  }
+
+  /// A key that is a string takes what is no TOML string as it stands: run.dir=2024-05-01.
+  static Found override_value(const Key& key, const std::string& text, std::string_view where) {
+    const auto found = read_toml_value(text);
+    const auto* value = found ? std::get_if<Value>(&*found) : nullptr;
+    const bool wants_string = wanted_kind(key) == kind_of(Value(std::string()));
+    if (found && (!wants_string || (value && std::holds_alternative<std::string>(*value))))
+      return *found;
+    // A string that cannot be written as TOML could not be read back from the run's own file.
+    const auto bare = read_toml_value(to_text(text));
+    if (!bare) fail(where, "the value is not UTF-8 text");
+    return *bare;
+  }
+
+  void assign(const Key& key, const Found& found, std::string_view where) {
+    if (const auto* other = std::get_if<Other>(&found))
+      fail(where, fmt::format("{} is {}; it must be {}", key.name, other->kind, wanted_kind(key)));
+    Value value = std::get<Value>(found);
+    if (std::holds_alternative<double& (*)(Config&)>(key.member))
+      if (const auto* whole = std::get_if<int64_t>(&value)) value = static_cast<double>(*whole);
+    if (const auto problem = problem_with(key, value)) fail(where, *problem);
+    set(key, config_, value);
+    given_.insert(key.name);
+  }
+
+  Config config_;
+  std::set<std::string_view> given_;
+};
+
+std::string read_file(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) fail(path, "cannot be opened: " + core::errno_text(errno));
+  std::string text;
+  char block[1 << 16];
+  ssize_t count;
+  while ((count = ::read(file, block, sizeof block)) != 0) {
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) break;
+    text.append(block, static_cast<std::size_t>(count));
+    if (static_cast<int64_t>(text.size()) > kMostBytes) break;
+  }
+  const int error = count < 0 ? errno : 0;
+  ::close(file);
+  if (error != 0) fail(path, "cannot be read: " + core::errno_text(error));
+  if (static_cast<int64_t>(text.size()) > kMostBytes)
+    fail(path, "is over " + core::format_bytes(kMostBytes) + ", which no configuration is");
+  return text;
+}
+
+}  // namespace
+
+Config load(const std::string& path, std::span<const std::string> overrides) {
+  return parse(read_file(path), path, overrides);
+}
+
+Config parse(std::string_view toml_text, std::string_view file_name,
+             std::span<const std::string> overrides) {
+  Reader reader;
+  for (const Entry& entry : read_toml(toml_text, file_name)) reader.read(entry, file_name);
+  for (const std::string& each : overrides) reader.read(each);
+  const Config config = reader.finish();
+  try {
+    validate(config);
+  } catch (const ConfigError& error) {
+    fail(file_name, error.what());
+  }
+  return config;
+}
+
+}  // namespace trireme::config

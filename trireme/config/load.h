@@ -1,0 +1,20 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "trireme/config/config.h"
+
+namespace trireme::config {
+
+/// The file with the overrides on top, resolved and validated. An override is KEY=VALUE, the value
+/// as TOML, else as a bare string; the last of several wins. Throws ConfigError, one sentence that
+/// begins with the place (file:line:column, or the override) of the first mistake.
+Config load(const std::string& path, std::span<const std::string> overrides = {});
+
+/// The same from text; `file_name` is for messages.
+Config parse(std::string_view toml_text, std::string_view file_name,
+             std::span<const std::string> overrides = {});
+
+}  // namespace trireme::config

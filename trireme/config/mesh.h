@@ -1,0 +1,16 @@
+#pragma once
+
+#include "trireme/config/config.h"
+#include "trireme/layout/degrees.h"
+
+namespace trireme::config {
+
+/// The degrees of a world of `world_size` ranks, a 0 replaced by what the others leave. Throws
+/// ConfigError with the numbers where they do not make that world.
+Degrees resolve_mesh(const MeshKeys& mesh, int world_size);
+
+/// How many ranks to start for this mesh; a 0 counts as 1. Throws ConfigError if that is too many
+/// for an int.
+int wanted_ranks(const MeshKeys& mesh);
+
+}  // namespace trireme::config

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "trireme/config/config.h"
+
+namespace trireme::config {
+
+/// Every key as a file that parse() reads back as exactly this configuration.
+std::string to_toml(const Config& config);
+
+/// Every key with its default, what it may be and what it means: a line or two each, for --help.
+std::string list_keys();
+
+/// For resuming: a sentence with the first key that has to be as it was saved and is not (model.*,
+/// data.*, run.seed, batch.global); nothing if all are. Expects two resolved configurations.
+std::optional<std::string> first_difference(const Config& saved, const Config& now);
+
+}  // namespace trireme::config

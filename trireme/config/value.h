@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace trireme::config {
+
+/// What a key can hold.
+using Value = std::variant<bool, int64_t, double, std::string, std::vector<double>>;
+
+/// The value as TOML that reads back as exactly itself: true, 3, 0.1, "a\nb", [0.9, 0.95].
+std::string to_text(const Value& value);
+
+/// The kind of value as messages call it: "a whole number", "a string" ...
+std::string_view kind_of(const Value& value);
+
+/// At most some 60 bytes of `text`, on one line, for a message.
+std::string shortened(std::string_view text);
+
+}  // namespace trireme::config
