@@ -137,7 +137,7 @@ void Markov::write(int64_t index, int64_t count, int64_t* tokens) const {
 
 Sample Markov::get(int64_t index) const {
   const at::Tensor text = at::empty({options_.seq + 1}, at::kLong);
-  write(index, options_.seq + 1, text.data_ptr<int64_t>());
+  write(options_.first_text + index, options_.seq + 1, text.data_ptr<int64_t>());
   return {text.narrow(0, 0, options_.seq), text.narrow(0, 1, options_.seq)};
 }
 

@@ -9,6 +9,7 @@ namespace trireme::data {
 struct MarkovOptions {
   int64_t vocab = 256, seq = 128, samples = 8192;
   uint64_t seed = 1;
+  int64_t first_text = 0;  ///< sample i is text first_text + i of the language
 };
 
 /// A generated language whose entropy is known. A token's class is its number modulo 16; the class

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
 #include "trireme/core/hash.h"
 #include "trireme/nn/parameters.h"
@@ -23,27 +24,6 @@ std::string describe(const std::string& name, const at::Tensor& tensor) {
   text << "'" << name << "' " << tensor.sizes() << " " << tensor.scalar_type()
        << (tensor.requires_grad() ? "" : ", not trained");
   return text.str();
-}
-
-/// The texts of all ranks, on every rank.
-std::vector<std::string> gather_texts(const std::string& mine, const comm::Communicator& group) {
-  const int n = group.size();
-  at::Tensor sizes = at::zeros({n}, at::kLong);
-  group.all_gather(sizes, at::tensor({static_cast<int64_t>(mine.size())}, at::kLong)).wait();
-  const std::vector<int64_t> rows(sizes.data_ptr<int64_t>(), sizes.data_ptr<int64_t>() + n);
-  int64_t total = 0;
-  for (int64_t bytes : rows) total += bytes;
-  at::Tensor in = at::empty({static_cast<int64_t>(mine.size())}, at::kByte);
-  std::copy(mine.begin(), mine.end(), in.data_ptr<uint8_t>());
-  at::Tensor out = at::empty({total}, at::kByte);
-  group.all_gather(out, in, rows).wait();
-  std::vector<std::string> texts;
-  const auto* at = reinterpret_cast<const char*>(out.data_ptr<uint8_t>());
-  for (int64_t bytes : rows) {
-    texts.emplace_back(at, static_cast<std::size_t>(bytes));
-    at += bytes;
-  }
-  return texts;
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -70,7 +50,7 @@ void check_same_module(const torch::nn::Module& module, const comm::Communicator
   const auto hash = static_cast<int64_t>(core::hash64(mine));
   const at::Tensor hashes = gather_numbers({hash}, group);
   if ((hashes == hashes[0]).all().item<bool>()) return;
-  const auto texts = gather_texts(mine, group);
+  const auto texts = comm::all_gather_texts(group, mine);
   const auto first = lines_of(texts[0]);
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     const auto other = lines_of(texts[rank]);

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "trireme/checkpoint/state.h"
+#include "trireme/comm/communicator.h"
+
+namespace trireme::checkpoint {
+
+/// Writes checkpoints while training goes on.
+///
+///   main thread   copy this rank's share ─┐            (the only copy)
+///   background                            └─> part-00001.safetensors ─> part-00001.json
+///   rank 0                                      all parts there? ─> index.json ─> rename
+///
+/// The background threads meet in the folder, not over the network: training's collectives are
+/// not in their way. A checkpoint is whole or absent, whatever fails.
+class Saver {
+ public:
+  /// `group`: the ranks that hold the state alike. All must see the folder.
+  Saver(std::string folder, comm::Communicator group, int64_t keep);
+  ~Saver();
+  Saver(const Saver&) = delete;
+  Saver& operator=(const Saver&) = delete;
+
+  /// Returns as soon as the state is copied (after the one before is on disk). A failure is a
+  /// warning, and the answer of the next `wait`. Collective.
+  void save(int64_t step, const State& state);
+
+  /// Until the last one is on disk. Why it is not, if it could not be written.
+  std::optional<std::string> wait();
+
+  /// Bytes that a copy takes on this rank.
+  static int64_t copy_bytes(const State& state, int rank, int size);
+
+ private:
+  struct Copy;
+  void run(Copy copy, std::stop_token stop);
+  void write_part(const Copy& copy);
+  void join_parts(const Copy& copy, const std::stop_token& stop);
+
+  std::string folder_;
+  comm::Communicator group_;
+  int64_t keep_;
+  std::jthread writer_;
+  std::mutex mutex_;
+  std::optional<std::string> problem_;
+};
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trireme/comm/communicator.h"
+
+namespace trireme::comm {
+
+/// The texts of all ranks, on every rank. Collective.
+std::vector<std::string> all_gather_texts(const Communicator& group, const std::string& mine);
+
+/// The root's text, on every rank. Collective.
+std::string broadcast_text(const Communicator& group, const std::string& mine, int root);
+
+}  // namespace trireme::comm

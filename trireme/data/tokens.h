@@ -1,0 +1,22 @@
+#pragma once
+
+#include "trireme/data/dataset.h"
+#include "trireme/format/tokens.h"
+
+namespace trireme::data {
+
+/// A file of tokens. Sample i is tokens [i x seq, i x seq + seq + 1) of the stream: the first `seq`
+/// are the input, the last `seq` the target. A token beyond the vocabulary is an Error with its
+/// place.
+class Tokens : public Dataset {
+ public:
+  Tokens(const std::string& path, int64_t seq, int64_t vocab);
+  int64_t size() const override { return (file_.size() - 1) / seq_; }
+  Sample get(int64_t index) const override;
+
+ private:
+  format::TokenFile file_;
+  int64_t seq_, vocab_;
+};
+
+}  // namespace trireme::data

@@ -1,0 +1,37 @@
+#include "trireme/train/datasets.h"
+
+#include "trireme/core/error.h"
+#include "trireme/data/markov.h"
+#include "trireme/data/tokens.h"
+
+namespace trireme::train {
+
+namespace {
+
+constexpr int64_t kValidSamples = 512;  // of a generated language
+
+}  // namespace
+
+std::shared_ptr<const data::Dataset> make_dataset(const config::Config& config) {
+  if (config.data.kind == "markov")
+    return std::make_shared<data::Markov>(
+        data::MarkovOptions{.vocab = config.model.vocab,
+                            .seq = config.model.seq,
+                            .samples = config.data.samples,
+                            .seed = static_cast<uint64_t>(config.run.seed)});
+  return std::make_shared<data::Tokens>(config.data.path, config.model.seq, config.model.vocab);
+}
+
+std::shared_ptr<const data::Dataset> make_valid_dataset(const config::Config& config) {
+  if (config.data.kind == "markov")  // texts of the same language that training never sees
+    return std::make_shared<data::Markov>(
+        data::MarkovOptions{.vocab = config.model.vocab,
+                            .seq = config.model.seq,
+                            .samples = kValidSamples,
+                            .seed = static_cast<uint64_t>(config.run.seed),
+                            .first_text = config.data.samples});
+  if (config.data.valid.empty()) return nullptr;
+  return std::make_shared<data::Tokens>(config.data.valid, config.model.seq, config.model.vocab);
+}
+
+}  // namespace trireme::train

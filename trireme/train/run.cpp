@@ -1,0 +1,194 @@
+#include "trireme/train/run.h"
+
+#include <signal.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "trireme/checkpoint/resume.h"
+#include "trireme/checkpoint/saver.h"
+#include "trireme/comm/texts.h"
+#include "trireme/config/load.h"
+#include "trireme/config/mesh.h"
+#include "trireme/config/text.h"
+#include "trireme/core/error.h"
+#include "trireme/core/units.h"
+#include "trireme/format/file.h"
+#include "trireme/format/folder.h"
+#include "trireme/train/datasets.h"
+#include "trireme/train/lines_file.h"
+#include "trireme/train/memory.h"
+#include "trireme/train/progress.h"
+#include "trireme/train/run_files.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kInterrupted = 1, kTerminated = 1e6;  // added up over the ranks
+
+double milliseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+int64_t steps_of(const config::Config& config, const data::Order& order) {
+  return config.run.epochs > 0 ? config.run.epochs * order.batches_per_epoch() : config.run.steps;
+}
+
+/// One run, from where it stands to its last step.
+class Run {
+ public:
+  Run(const config::Config& config, const comm::Communicator& world,
+      const std::shared_ptr<nn::ModelImpl>& model, const StopSignals& signals)
+      : config_(config),
+        world_(world),
+        signals_(signals),
+        mesh_(world, config::resolve_mesh(config.mesh, world.size())),
+        data_(make_dataset(config)),
+        order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
+        steps_(steps_of(config, order_)),
+        files_(config, world),
+        trainer_(config, mesh_, model, steps_),
+        saver_(files_.checkpoints(), mesh_.group(Axis::Replica), config.checkpoint.keep) {}
+
+  int train() {
+    if (config_.eval.every > 0) valid_ = make_valid_dataset(config_);
+    if (config_.eval.every > 0 && !valid_)
+      throw ConfigError("eval.every asks for evaluation, but data.valid names no file");
+    resume();
+    if (step_ >= steps_ && step_ > 0) {
+      if (leads()) fmt::print("step {} of {} is reached already; nothing to do\n", step_, steps_);
+      return 0;
+    }
+    announce();
+    const double stop = steps_ == 0 ? 0 : loop();
+    return finish(stop);
+  }
+
+ private:
+  bool leads() const { return world_.rank() == 0; }
+
+  /// From the newest whole checkpoint, if there is one.
+  void resume() {
+    const std::string& wish = config_.checkpoint.resume;
+    if (wish == "never") return;
+    std::optional<std::string> found = wish;
+    if (wish == "auto") found = checkpoint::find_newest(files_.checkpoints(), world_);
+    if (!found) return;
+    format::Checkpoint saved(*found);
+    const core::Json& extra = saved.index().extra;
+    const auto before = config::parse(extra.at("config").get<std::string>(), *found);
+    if (const auto difference = config::first_difference(before, config_))
+      throw ConfigError(fmt::format("{} was made by another run: {}", *found, *difference));
+    checkpoint::load(saved, trainer_.state());
+    trainer_.restore(extra);
+    step_ = saved.index().step;
+    last_saved_ = wish == "auto" ? step_ : -1;
+    files_.log(fmt::format("continues from {}", *found));
+    if (leads()) fmt::print("continues from {}\n", *found);
+  }
+
+  void announce() {
+    files_.begin(step_);
+    files_.log(fmt::format("{} ranks over {}, step {} of {}", world_.size(), world_.backend(),
+                           step_, steps_));
+    if (!leads()) return;
+    fmt::print("{}, {:.2f}M parameters, {} rank{} over {}; batches of {} samples; {}\n",
+               config_.model.kind, static_cast<double>(trainer_.num_parameters()) / 1e6,
+               world_.size(), world_.size() == 1 ? "" : "s", world_.backend(),
+               config_.batch.global, config_.run.dir);
+    if (data_->floor())
+      fmt::print("the data's entropy is {:.4f} nats: no loss stays below it\n", *data_->floor());
+    std::fflush(stdout);
+  }
+
+  /// Returns what the ranks gave as their wish to stop.
+  double loop() {
+    const comm::Communicator& replicas = mesh_.group(Axis::Replica);
+    data::Loader loader(data_, order_, replicas.rank(), replicas.size(), step_);
+    std::optional<Progress> progress;
+    if (leads()) progress.emplace(step_, steps_, config_.log.every);
+    double stop = 0;
+    while (step_ < steps_ && stop == 0) {
+      const auto began = Clock::now();
+      const data::Batch batch = loader.next();
+      StepReport report;
+      report.data_ms = milliseconds_since(began);
+      const StepResult result = trainer_.step(++step_, batch, wish_to_stop());
+      stop = result.stop;
+      after_step(report, result);
+      report.step_ms = milliseconds_since(began);
+      report.tokens_per_s = result.weight / report.step_ms * 1e3;
+      if (progress) {
+        report.pss_mib = files_.pss_mib();
+        files_.add(report, order_);
+        progress->show(report);
+      }
+    }
+    if (stop != 0 && progress && step_ < steps_)
+      progress->say(fmt::format("asked to stop: saving step {}", step_));
+    return stop;
+  }
+
+  double wish_to_stop() const {
+    const int signal = signals_.asked();
+    return signal == 0 ? 0 : signal == SIGTERM ? kTerminated : kInterrupted;
+  }
+
+  void after_step(StepReport& report, const StepResult& result) {
+    report.step = step_;
+    report.loss = result.loss;
+    report.weight = result.weight;
+    report.grad_norm = result.grad_norm;
+    report.lr = result.lr;
+    report.floor = data_->floor();
+    const auto due = [&](int64_t every) { return every > 0 && step_ % every == 0; };
+    if (due(config_.check.hash_every)) trainer_.check_same();
+    if (due(config_.eval.every)) report.eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
+    if (due(config_.checkpoint.every) && step_ < steps_) save();
+  }
+
+  void save() {
+    checkpoint::State state = trainer_.state();
+    state.extra["config"] = config::to_toml(config_);
+    saver_.save(step_, state);
+    last_saved_ = step_;
+    files_.log(fmt::format("saves step {}", step_));
+  }
+
+  int finish(double stop) {
+    if (last_saved_ != step_ || step_ == 0) save();
+    const auto problem = saver_.wait();
+    world_.barrier();  // rank 0 has put it in its place before anybody says that the run is over
+    if (problem) throw Error("the last checkpoint could not be written: " + *problem);
+    files_.log(fmt::format("ends at step {}", step_));
+    if (leads())
+      fmt::print("{} at step {}; {}/{}\n", step_ < steps_ ? "stopped" : "done", step_,
+                 files_.checkpoints(), format::step_name(step_));
+    return stop >= kTerminated && step_ < steps_ ? 128 + SIGTERM : 0;
+  }
+
+  const config::Config& config_;
+  const comm::Communicator& world_;
+  const StopSignals& signals_;
+  Mesh mesh_;
+  std::shared_ptr<const data::Dataset> data_, valid_;
+  data::Order order_;
+  int64_t steps_, step_ = 0, last_saved_ = -1;
+  RunFiles files_;
+  Trainer trainer_;
+  checkpoint::Saver saver_;
+};
+
+}  // namespace
+
+int run(const config::Config& config, const comm::Communicator& world,
+        const std::shared_ptr<nn::ModelImpl>& model, const StopSignals& signals) {
+  refuse_unbuilt(config);
+  return Run(config, world, model, signals).train();
+}
+
+}  // namespace trireme::train

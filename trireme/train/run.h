@@ -1,0 +1,17 @@
+#pragma once
+
+#include <memory>
+
+#include "trireme/comm/communicator.h"
+#include "trireme/config/config.h"
+#include "trireme/nn/model.h"
+#include "trireme/train/stop_signals.h"
+
+namespace trireme::train {
+
+/// Trains as the configuration says, from the newest checkpoint or from the beginning, and writes
+/// the files of the run. Returns the exit code: 0, or 143 after SIGTERM. Collective.
+int run(const config::Config& config, const comm::Communicator& world,
+        const std::shared_ptr<nn::ModelImpl>& model, const StopSignals& signals);
+
+}  // namespace trireme::train

@@ -1,0 +1,88 @@
+#include "trireme/train/run_files.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <ctime>
+
+#include "trireme/comm/texts.h"
+#include "trireme/config/text.h"
+#include "trireme/core/error.h"
+#include "trireme/format/file.h"
+#include "trireme/format/folder.h"
+#include "trireme/train/memory.h"
+
+namespace trireme::train {
+
+namespace {
+
+/// mkdir -p
+void make_folders(const std::string& path) {
+  for (std::size_t at = 1; at <= path.size(); ++at) {
+    if (at < path.size() && path[at] != '/') continue;
+    const std::string upto = path.substr(0, at);
+    if (::mkdir(upto.c_str(), 0777) != 0 && errno != EEXIST)
+      throw ConfigError(
+          fmt::format("run.dir: cannot make {}: {}", upto, core::errno_text(errno)));
+  }
+}
+
+std::string now_text() {
+  char text[32];
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
+  return text;
+}
+
+}  // namespace
+
+RunFiles::RunFiles(const config::Config& config, const comm::Communicator& world)
+    : config_(config), folder_(config.run.dir), rank_(world.rank()), log_(nullptr, std::fclose) {
+  std::string problem;
+  if (rank_ == 0) {
+    try {
+      make_folders(folder_ + "/log");
+      make_folders(checkpoints());
+      format::remove_leftovers(checkpoints());
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+  }
+  problem = comm::broadcast_text(world, problem, 0);
+  if (!problem.empty()) throw ConfigError(problem);
+  const std::string path = fmt::format("{}/log/rank-{}.log", folder_, rank_);
+  log_.reset(std::fopen(path.c_str(), "a"));
+  if (!log_) throw Error(fmt::format("cannot write {}: {}", path, core::errno_text(errno)));
+}
+
+void RunFiles::begin(int64_t step) {
+  if (rank_ != 0) return;
+  format::write_file(folder_ + "/config.toml", config::to_toml(config_));
+  metrics_.emplace(folder_ + "/metrics.jsonl", step);
+  if (config_.log.samples) samples_.emplace(folder_ + "/samples.jsonl", step);
+}
+
+void RunFiles::add(const StepReport& report, const data::Order& order) {
+  metrics_->add(report.to_json());
+  if (samples_)
+    samples_->add(fmt::format(R"({{"step":{},"samples":[{}]}})", report.step,
+                              fmt::join(order.batch(report.step - 1), ",")));
+}
+
+void RunFiles::log(const std::string& what) {
+  fmt::print(log_.get(), "{} {}\n", now_text(), what);
+  std::fflush(log_.get());
+}
+
+int64_t RunFiles::pss_mib() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - pss_at_ > std::chrono::seconds(1)) {
+    pss_at_ = now;
+    pss_mib_ = train::pss_mib();
+  }
+  return pss_mib_;
+}
+
+}  // namespace trireme::train

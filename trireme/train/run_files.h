@@ -1,0 +1,46 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "trireme/comm/communicator.h"
+#include "trireme/config/config.h"
+#include "trireme/data/order.h"
+#include "trireme/train/lines_file.h"
+#include "trireme/train/progress.h"
+
+namespace trireme::train {
+
+/// The folder of a run.
+///
+///   run.dir/config.toml         as resolved
+///           metrics.jsonl       one object per step
+///           samples.jsonl       where log.samples asks for it
+///           checkpoints/        step-00000500/ ...
+///           log/rank-0.log      what each rank did, with the time
+class RunFiles {
+ public:
+  /// Makes the folders. Collective: nobody goes on before they are there.
+  RunFiles(const config::Config& config, const comm::Communicator& world);
+
+  std::string checkpoints() const { return folder_ + "/checkpoints"; }
+
+  /// Opens the files of rank 0; lines after `step` go.
+  void begin(int64_t step);
+  void add(const StepReport& report, const data::Order& order);
+  void log(const std::string& what);
+  /// This process's memory; looked up once a second at most, as it takes a millisecond.
+  int64_t pss_mib();
+
+ private:
+  const config::Config& config_;
+  std::string folder_;
+  int rank_;
+  std::optional<LinesFile> metrics_, samples_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> log_;
+  std::chrono::steady_clock::time_point pss_at_{};
+  int64_t pss_mib_ = 0;
+};
+
+}  // namespace trireme::train

@@ -1,0 +1,44 @@
+#include "trireme/train/stop_signals.h"
+
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace trireme::train {
+
+namespace {
+
+sigset_t watched() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  return set;
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  const sigset_t set = watched();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  listener_ = std::jthread([this, set](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 100'000'000};
+      const int signal = sigtimedwait(&set, nullptr, &kLook);
+      if (signal <= 0) continue;
+      int none = 0;
+      if (!first_.compare_exchange_strong(none, signal)) ::_exit(128 + signal);
+    }
+  });
+}
+
+StopSignals::~StopSignals() {
+  listener_.request_stop();
+  listener_.join();
+  const sigset_t set = watched();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <atomic>
+#include <thread>
+
+namespace trireme::train {
+
+/// Ctrl-C and SIGTERM, heard by a thread of their own, so that they work whatever the others are
+/// doing, a collective included. The first is remembered; the second ends the process at once, with
+/// 128 + its number. Make one before any other thread is started: it blocks the signals in all that
+/// come after.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+
+  /// The signal that came first, or 0.
+  int asked() const { return first_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int> first_ = 0;
+  std::jthread listener_;
+};
+
+}  // namespace trireme::train

@@ -1,0 +1,225 @@
+#include "trireme/train/trainer.h"
+
+#include <cmath>
+#include <limits>
+
+#include "trireme/core/error.h"
+#include "trireme/nn/recompute.h"
+
+namespace trireme::train {
+
+namespace {
+
+optim::Schedule schedule_of(const config::Optim& keys, int64_t steps) {
+  using Kind = optim::Schedule::Kind;
+  return {.kind = keys.schedule == "constant" ? Kind::Constant
+                  : keys.schedule == "linear" ? Kind::Linear
+                                              : Kind::Cosine,
+          .peak = keys.lr,
+          .warmup = keys.warmup,
+          .steps = steps,
+          .final = keys.final};
+}
+
+std::string describe_shape(const at::Tensor& tensor) {
+  return fmt::format("[{}]", fmt::join(tensor.sizes(), ", "));
+}
+
+}  // namespace
+
+void refuse_unbuilt(const config::Config& config) {
+  const auto refuse = [](const std::string& what, const std::string& have) {
+    throw ConfigError(fmt::format("{} is not built yet; this version has {}", what, have));
+  };
+  const config::MeshKeys& mesh = config.mesh;
+  const std::pair<const char*, int64_t> axes[] = {{"shard", mesh.shard},     {"tensor", mesh.tensor},
+                                                  {"pipe", mesh.pipe},       {"context", mesh.context},
+                                                  {"expert", mesh.expert}};
+  for (const auto& [axis, degree] : axes) {
+    if (degree != 1) refuse(fmt::format("mesh.{} = {}", axis, degree), "mesh.replica");
+  }
+  for (const std::string& precision : {config.precision.compute, config.precision.reduce}) {
+    if (precision != "float32" && precision != "float64")
+      refuse(fmt::format("precision \"{}\"", precision), "float32 and float64");
+  }
+  if (config.precision.compute == "float32" && config.precision.reduce == "float64")
+    refuse("precision.reduce = \"float64\" with compute \"float32\"", "both alike");
+  if (config.sync.kind != "lockstep")
+    refuse(fmt::format("sync.kind = \"{}\"", config.sync.kind), "\"lockstep\"");
+  if (config.compress.kind != "none")
+    refuse(fmt::format("compress.kind = \"{}\"", config.compress.kind), "\"none\"");
+  if (config.memory.offload != "none")
+    refuse(fmt::format("memory.offload = \"{}\"", config.memory.offload), "\"none\"");
+  if (config.data.kind != "markov" && config.data.kind != "tokens")
+    refuse(fmt::format("data.kind = \"{}\"", config.data.kind), "\"markov\" and \"tokens\"");
+  if (config.log.trace) refuse("log.trace", "metrics.jsonl");
+  if (config.log.tensorboard) refuse("log.tensorboard", "metrics.jsonl");
+  if (config.comm.backend == "mpi" || config.comm.backend == "nccl")
+    refuse(fmt::format("comm.backend = \"{}\"", config.comm.backend), "auto, shm, tcp and local");
+}
+
+Trainer::Trainer(const config::Config& config, const Mesh& mesh,
+                 std::shared_ptr<nn::ModelImpl> model, int64_t steps)
+    : config_(config),
+      mesh_(mesh),
+      model_(prepare(std::move(model))),
+      replicas_(*model_, mesh.group(Axis::Replica),
+                {.buckets = {.bytes = static_cast<int64_t>(config.comm.bucket_mib * (1 << 20))}}),
+      optimizer_(make_optimizer()),
+      schedule_(schedule_of(config.optim, steps)) {}
+
+std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> model) const {
+  // In its dtype first: initial weights are computed in double and rounded once.
+  if (config_.precision.compute == "float64") model->to(at::kDouble);
+  nn::initialize(*model, static_cast<uint64_t>(config_.run.seed));
+  model->to(mesh_.device());
+  if (config_.memory.recompute == "block")
+    for (const auto& block : model->blocks()) nn::recompute(*block);
+  if (config_.memory.recompute == "selective")
+    for (const auto& attention : model->attentions()) nn::recompute(*attention);
+  return model;
+}
+
+std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
+  std::vector<optim::Slot> slots;
+  for (const nn::Parameter& one : replicas_.gradients().parameters())
+    slots.push_back({one.name, one.tensor, optim::is_decayed(one.tensor)});
+  const config::Optim& keys = config_.optim;
+  if (keys.kind == "sgd")
+    return optim::make_sgd(std::move(slots),
+                           {.momentum = keys.momentum, .weight_decay = keys.weight_decay});
+  return optim::make_adamw(std::move(slots), {.beta1 = keys.betas[0],
+                                              .beta2 = keys.betas[1],
+                                              .epsilon = keys.eps,
+                                              .weight_decay = keys.weight_decay});
+}
+
+/// Forward and backward of this rank's rows; the sum of its losses.
+double Trainer::run_micros(int64_t step, const data::Batch& batch) {
+  const int64_t rows = batch.inputs.size(0), most = config_.batch.micro;
+  const int64_t micros = std::max<int64_t>(1, (batch.largest_block + most - 1) / most);
+  double sum = 0;
+  for (int64_t micro = 0; micro < micros; ++micro) {
+    const int64_t begin = std::min(rows, micro * most), end = std::min(rows, begin + most);
+    auto where = std::make_shared<nn::Where>();
+    where->step = step;
+    where->micro = micro;
+    where->sample_ids = {batch.sample_ids.begin() + begin, batch.sample_ids.begin() + end};
+    const nn::Flow inputs(batch.inputs.slice(0, begin, end).to(mesh_.device()), where);
+    const nn::Loss loss =
+        model_->loss(inputs, batch.targets.slice(0, begin, end).to(mesh_.device()));
+    sum += loss.sum.item<double>();
+    replicas_.backward(loss,
+                       micro + 1 < micros ? parallel::Micro::More : parallel::Micro::Last);
+  }
+  return sum;
+}
+
+StepResult Trainer::step(int64_t step, const data::Batch& batch, double wish_to_stop) {
+  const double values[] = {run_micros(step, batch), wish_to_stop};
+  const parallel::Totals totals = replicas_.finish(values, parallel::Divide::Later);
+  StepResult result{.weight = totals.weight, .lr = schedule_.at(step), .stop = totals.sums[1]};
+  if (totals.weight == 0) {
+    result.loss = std::numeric_limits<double>::quiet_NaN();
+    return result;
+  }
+  result.loss = totals.sums[0] / totals.weight;
+  result.grad_norm = optim::gradient_norm(optimizer_->slots()) / totals.weight;
+  if (config_.check.finite && !(std::isfinite(result.loss) && std::isfinite(result.grad_norm)))
+    report_not_finite(step, result.loss);
+  optimizer_->step(result.lr,
+                   totals.weight * optim::clip_divisor(result.grad_norm, config_.optim.clip));
+  return result;
+}
+
+void Trainer::report_not_finite(int64_t step, double loss) const {
+  std::string first = "no parameter or gradient, so it arose in the loss itself";
+  const auto bad = [](const at::Tensor& tensor) {
+    return tensor.defined() && !tensor.isfinite().all().item<bool>();
+  };
+  // Parameters first: a gradient is only as good as what it was computed from.
+  const auto& slots = optimizer_->slots();
+  const auto parameter = std::find_if(slots.begin(), slots.end(),
+                                      [&](const auto& slot) { return bad(slot.parameter); });
+  const auto gradient = std::find_if(slots.begin(), slots.end(),
+                                     [&](const auto& slot) { return bad(slot.parameter.grad()); });
+  if (parameter != slots.end())
+    first = fmt::format("parameter '{}' {}", parameter->name, describe_shape(parameter->parameter));
+  else if (gradient != slots.end())
+    first =
+        fmt::format("the gradient of '{}' {}", gradient->name, describe_shape(gradient->parameter));
+  throw Error(fmt::format(
+      "step {}: the loss is {}, the first tensor that is not finite is {}; nothing was updated. "
+      "Lower optim.lr, or continue from the last checkpoint",
+      step, loss, first));
+}
+
+double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
+  const at::NoGradGuard guard;
+  const comm::Communicator& replicas = mesh_.group(Axis::Replica);
+  model_->eval();
+  const int64_t limit = batches > 0 ? std::min(dataset.size(), batches * config_.batch.global)
+                                    : dataset.size();
+  const Part mine = even_part(limit, replicas.size(), replicas.rank());
+  double sum = 0, weight = 0;
+  for (int64_t begin = 0; begin < mine.count; begin += config_.batch.micro) {
+    std::vector<at::Tensor> inputs, targets;
+    for (int64_t i = begin; i < std::min(mine.count, begin + config_.batch.micro); ++i) {
+      data::Sample sample = dataset.get(mine.begin + i);
+      inputs.push_back(std::move(sample.input));
+      targets.push_back(std::move(sample.target));
+    }
+    const nn::Loss loss = model_->loss(at::stack(inputs).to(mesh_.device()),
+                                       at::stack(targets).to(mesh_.device()));
+    sum += loss.sum.item<double>();
+    weight += loss.weight.item<double>();
+  }
+  model_->train();
+  at::Tensor totals = at::tensor({sum, weight}, at::kDouble);
+  replicas.all_reduce(totals).wait();
+  return totals[0].item<double>() / totals[1].item<double>();
+}
+
+checkpoint::State Trainer::state() const {
+  checkpoint::State state;
+  for (const nn::Parameter& one : nn::parameters_of(*model_))
+    state.items.push_back(checkpoint::whole(one.name, one.tensor));
+  for (const auto& buffer : model_->named_buffers())
+    state.items.push_back(checkpoint::whole("buffer/" + buffer.key(), buffer.value()));
+  const auto& slots = optimizer_->slots();
+  for (const optim::State& one : optimizer_->states())
+    state.items.push_back(checkpoint::whole(
+        fmt::format("optim/{}/{}", one.kind, slots[one.slot].name), one.tensor));
+  core::Json steps = core::Json::object();
+  const auto counts = optimizer_->steps();
+  for (std::size_t i = 0; i < slots.size(); ++i) steps[slots[i].name] = counts[i];
+  state.extra["optimizer"] = {{"kind", optimizer_->kind()}, {"steps", steps}};
+  state.extra["bucket_order"] = replicas_.gradients().order();
+  return state;
+}
+
+void Trainer::restore(const core::Json& extra) {
+  const core::Json& saved = extra.at("optimizer");
+  if (saved.at("kind") != optimizer_->kind())
+    throw CheckpointError(fmt::format("the checkpoint was made with optim.kind = \"{}\", this run "
+                                      "has \"{}\"",
+                                      saved.at("kind").get<std::string>(), optimizer_->kind()));
+  std::vector<int64_t> counts;
+  for (const optim::Slot& slot : optimizer_->slots()) {
+    if (!saved.at("steps").contains(slot.name))
+      throw CheckpointError(
+          fmt::format("the checkpoint has no optimizer state for '{}'", slot.name));
+    counts.push_back(saved.at("steps").at(slot.name));
+  }
+  optimizer_->set_steps(counts);
+  const auto order = extra.at("bucket_order").get<std::vector<std::string>>();
+  if (!order.empty()) replicas_.gradients().set_order(order);
+}
+
+int64_t Trainer::num_parameters() const {
+  int64_t count = 0;
+  for (const nn::Parameter& one : nn::parameters_of(*model_)) count += one.tensor.numel();
+  return count;
+}
+
+}  // namespace trireme::train

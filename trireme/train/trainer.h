@@ -1,0 +1,68 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/checkpoint/state.h"
+#include "trireme/config/config.h"
+#include "trireme/data/loader.h"
+#include "trireme/mesh/mesh.h"
+#include "trireme/nn/model.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/optim/schedule.h"
+#include "trireme/parallel/data_parallel.h"
+
+namespace trireme::train {
+
+/// What a step came to, over all ranks.
+struct StepResult {
+  double loss = 0;    ///< sum / weight before the update; nan where nothing counted
+  double weight = 0, grad_norm = 0, lr = 0;
+  double stop = 0;    ///< what the ranks gave to `step` as their wish to stop, added up
+};
+
+/// Throws ConfigError for what the configuration asks for and this version cannot do yet.
+void refuse_unbuilt(const config::Config& config);
+
+/// A model, its replicas and its optimizer: turns batches into updates.
+class Trainer {
+ public:
+  /// Begins from the seed. Collective.
+  Trainer(const config::Config& config, const Mesh& mesh, std::shared_ptr<nn::ModelImpl> model,
+          int64_t steps);
+
+  /// One update, the `step`-th. Every rank runs as many micro-batches as the fullest one. A loss or
+  /// a gradient that is not finite throws Error, before anything is updated, with the first tensor
+  /// that was not. Collective.
+  StepResult step(int64_t step, const data::Batch& batch, double wish_to_stop = 0);
+
+  /// The loss over a dataset, each sample once; at most `batches` batches, 0: all. Collective.
+  double evaluate(const data::Dataset& dataset, int64_t batches);
+
+  /// Everything that must be saved to go on as if nothing had happened.
+  checkpoint::State state() const;
+  /// The other direction: tensors are loaded into state().items, the rest is here.
+  void restore(const core::Json& extra);
+
+  /// Throws if the replicas have drifted apart. Collective.
+  void check_same() const { replicas_.check_same(); }
+
+  int64_t num_parameters() const;
+  int64_t gradient_bytes() const { return replicas_.gradients().memory_bytes(); }
+
+ private:
+  std::shared_ptr<nn::ModelImpl> prepare(std::shared_ptr<nn::ModelImpl> model) const;
+  std::unique_ptr<optim::Optimizer> make_optimizer() const;
+  double run_micros(int64_t step, const data::Batch& batch);
+  [[noreturn]] void report_not_finite(int64_t step, double loss) const;
+
+  const config::Config& config_;
+  const Mesh& mesh_;
+  std::shared_ptr<nn::ModelImpl> model_;
+  mutable parallel::DataParallel replicas_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  optim::Schedule schedule_;
+};
+
+}  // namespace trireme::train
