@@ -17,7 +17,7 @@ constexpr int64_t kBlockBytes = core::kMiB;
 struct FileInfo {
   int64_t bytes = 0;
   int64_t block_bytes = kBlockBytes;
-  std::vector<std::string> checksums;
+  std::vector<std::string> checksums{};
 
   bool operator==(const FileInfo&) const = default;
 };
