@@ -21,8 +21,8 @@ std::string_view to_string(TokenKind kind);
 /// Error of one sentence. A file must not shrink while it is open. Any number of threads may read.
 class TokenFile {
  public:
-  /// A NAME.idx beside it (`path` being NAME, NAME.bin or NAME.idx) makes it Megatron's; llm.c's
-  /// magic in its first bytes makes it llm.c's; else it is raw.
+  /// `path` is NAME.idx, or NAME.bin or NAME (which is no file itself) with a NAME.idx beside it:
+  /// Megatron's. llm.c's magic in the first bytes: llm.c's. Else it is raw.
   explicit TokenFile(const std::string& path);
   ~TokenFile();
   TokenFile(TokenFile&&) noexcept;
