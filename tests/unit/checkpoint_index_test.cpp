@@ -124,6 +124,9 @@ TEST(IndexComplete, NamesTheFirstElementThatIsMissingOrThereTwice) {
   pieces[0].shape = {4, 4};
   pieces[0].count = 16;
   EXPECT_THAT(incomplete(pieces), HasSubstr("element 3 of tensor 'w' [4, 6] is stored more"));
+  // Two boxes that have the whole's volume, and meet.
+  EXPECT_THAT(incomplete({{"f", "k", {0, 0}, {4, 3}, 0, 12}, {"f", "k", {0, 2}, {4, 3}, 0, 12}}),
+              HasSubstr("element 2 of tensor 'w' [4, 6] is stored more"));
   EXPECT_THAT(incomplete({}), HasSubstr("element 0 of tensor 'w' [4, 6] is stored nowhere"));
   EXPECT_THAT(incomplete({}, {}), HasSubstr("stored nowhere"));
 }

@@ -53,20 +53,24 @@ void remove_all(const std::string& path) {
   }
 }
 
-void make_folders(const std::string& path) {
-  for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
-    const std::string part = path.substr(0, end);
-    if (::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST) fail("create", part);
-    if (end == path.npos) return;
-  }
-}
-
 void sync_folder(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) fail("open", path);
   const int result = ::fsync(fd);
   ::close(fd);
   if (result != 0) fail("write", path);
+}
+
+/// Makes a folder and those above it, each of them on the disk before the next.
+void make_folders(const std::string& path) {
+  for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    const std::string part = path.substr(0, end);
+    if (::mkdir(part.c_str(), 0755) == 0)
+      sync_folder(part + "/..");
+    else if (errno != EEXIST)
+      fail("create", part);
+    if (end == path.npos) return;
+  }
 }
 
 /// "step-00000500" -> 500, and nothing for any other name.
