@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <string>
 
 namespace trireme::test {
@@ -35,6 +36,13 @@ inline std::string bytes_of(const std::string& path) {
 
 inline void put_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
+}
+
+inline std::string random_bytes(int64_t count, unsigned seed = 1) {
+  std::mt19937 random(seed);
+  std::string bytes(static_cast<size_t>(count), '\0');
+  for (char& each : bytes) each = static_cast<char>(random());
+  return bytes;
 }
 
 /// The sentence of the E that the body throws.
