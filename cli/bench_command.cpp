@@ -10,7 +10,6 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/rank_program.h"
-#include "trireme/core/env.h"
 #include "trireme/core/error.h"
 #include "trireme/core/units.h"
 #include "trireme/launch/run.h"
@@ -19,14 +18,16 @@ namespace trireme::cli {
 
 namespace {
 
-constexpr const char* kShape = "comm [OPTIONS]";
+constexpr const char* kShape = "comm [OPTIONS] | train CONFIG [KEY=VALUE]...";
 constexpr const char* kFooter =
     "Prints a line such as\n"
     R"(  {"bench":"comm","op":"all_reduce","backend":"shm","ranks":2,"bytes":4096,"us":1.9,...})"
     "\nper op and size: the median over repetitions of the slowest rank, each after a barrier and "
     "on\n"
     "freshly written data; every timed result is also checked. It starts its own ranks, or takes\n"
-    "those of the launcher that it runs under (trireme run, torchrun, mpirun).";
+    "those of the launcher that it runs under (trireme run, torchrun, mpirun).\n\n"
+    "'train' takes a configuration, warms up, times steps on ready batches and prints one line:\n"
+    R"(  {"bench":"train","ranks":2,"tokens_per_s":4760.1,"step_ms":430.2,"pss_mib":390,...})";
 
 constexpr int kEnough = std::numeric_limits<int>::max();  ///< trireme-rank decides
 
@@ -101,7 +102,8 @@ CommBench parse(const std::vector<std::string>& args) {
   arguments.value("--algorithm", bench.algorithm, "auto, oneshot, direct, ring, tree");
   const bool named = !args.empty() && args[0] == "comm";
   arguments.parse(named ? std::vector(args.begin() + 1, args.end()) : args);
-  if (!named) throw ConfigError("say what to measure: 'trireme bench comm'");
+  if (!named)
+    throw ConfigError("say what to measure: 'trireme bench comm' or 'trireme bench train'");
   check(bench);
   return bench;
 }
@@ -125,14 +127,11 @@ std::vector<std::string> rank_arguments(const CommBench& bench) {
   return args;
 }
 
-bool under_launcher() {
-  return core::env("RANK") || core::env("OMPI_COMM_WORLD_RANK") || core::env("PMI_RANK") ||
-         core::env("SLURM_PROCID");
-}
-
 }  // namespace
 
 int bench_command(const std::vector<std::string>& args) {
+  if (!args.empty() && args[0] == "train")
+    return train_ranks("bench-train", {args.begin() + 1, args.end()}, "trireme bench");
   const CommBench bench = parse(args);
   std::vector<std::string> command = rank_arguments(bench);
   if (under_launcher()) become_rank(command);

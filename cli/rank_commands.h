@@ -8,6 +8,17 @@ namespace trireme::cli {
 /// `trireme-rank bench-comm`: times the collectives of one backend. Returns the exit code.
 int bench_comm(const std::vector<std::string>& args);
 
+/// `trireme-rank train CONFIG [KEY=VALUE]...`: one rank of a run. `train-check`: what it would
+/// take.
+int train(const std::vector<std::string>& args);
+int train_check(const std::vector<std::string>& args);
+
+/// `trireme-rank bench-train CONFIG [KEY=VALUE]...`: times steps on ready batches.
+int bench_train(const std::vector<std::string>& args);
+
+/// `trireme-rank data-make`: writes a generated language.
+int data_make(const std::vector<std::string>& args);
+
 /// `trireme-rank doctor`: says which libtorch this is. `doctor-ranks`: two ranks add two numbers.
 int doctor(const std::vector<std::string>& args);
 int doctor_ranks(const std::vector<std::string>& args);

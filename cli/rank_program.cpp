@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "trireme/core/env.h"
 #include "trireme/core/error.h"
 
 namespace trireme::cli {
@@ -28,6 +29,11 @@ void become_rank(const std::vector<std::string>& args) {
   argv.push_back(nullptr);
   execv(file.c_str(), argv.data());
   throw Error(fmt::format("cannot start '{}': {}", file, core::errno_text(errno)));
+}
+
+bool under_launcher() {
+  return core::env("RANK") || core::env("OMPI_COMM_WORLD_RANK") || core::env("PMI_RANK") ||
+         core::env("SLURM_PROCID");
 }
 
 }  // namespace trireme::cli

@@ -12,4 +12,7 @@ std::string rank_program();
 /// only by throwing Error.
 [[noreturn]] void become_rank(const std::vector<std::string>& args);
 
+/// Has a launcher (trireme run, torchrun, mpirun, srun) started this process as one of its ranks?
+bool under_launcher();
+
 }  // namespace trireme::cli

@@ -86,6 +86,13 @@ nn::Loss GptImpl::loss(const Flow& tokens, const at::Tensor& targets) {
                                   targets);
 }
 
+// Per token and block: the inputs of two norms, of q, k, v, of attention and its projection, of the
+// two matrices and of GELU.
+int64_t GptImpl::activations_per_row() const {
+  const int64_t ffn = options_.ffn > 0 ? options_.ffn : 4 * options_.hidden;
+  return options_.seq * (options_.layers * (8 * options_.hidden + 2 * ffn) + 4 * options_.hidden);
+}
+
 std::vector<std::shared_ptr<nn::LayerImpl>> GptImpl::blocks() const {
   std::vector<std::shared_ptr<nn::LayerImpl>> all;
   for (const GptBlock& block : h) all.push_back(block.ptr());

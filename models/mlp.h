@@ -16,6 +16,9 @@ class MlpImpl : public nn::ModelImpl {
  public:
   explicit MlpImpl(MlpOptions options);
   nn::Loss loss(const nn::Flow& tokens, const at::Tensor& targets) override;
+  int64_t activations_per_row() const override {
+    return options_.seq * options_.hidden + 2 * options_.layers * options_.hidden + options_.vocab;
+  }
   std::vector<std::shared_ptr<nn::LayerImpl>> blocks() const override { return {layers_}; }
 
  protected:

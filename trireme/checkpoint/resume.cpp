@@ -27,8 +27,7 @@ std::string newest_whole(const std::string& folder) {
 
 }  // namespace
 
-std::optional<std::string> find_newest(const std::string& folder,
-                                       const comm::Communicator& group) {
+std::optional<std::string> find_newest(const std::string& folder, const comm::Communicator& group) {
   std::string answer;
   if (group.rank() == 0) {
     try {
@@ -50,7 +49,8 @@ void load(format::Checkpoint& from, const State& state) {
     if (item.tensor.device().is_cpu() && item.tensor.is_contiguous()) {
       from.read(item.piece, dtype, item.tensor.data_ptr());
     } else {
-      const at::Tensor read = at::empty(item.tensor.sizes(), item.tensor.options().device(at::kCPU));
+      const at::Tensor read =
+          at::empty(item.tensor.sizes(), item.tensor.options().device(at::kCPU));
       from.read(item.piece, dtype, read.data_ptr());
       item.tensor.copy_(read);
     }

@@ -87,18 +87,19 @@ void Saver::save(int64_t step, const State& state) {
   if (answer[0] == '-') {
     if (group_.rank() == 0)
       core::Log(0, "checkpoint")
-          .warning(fmt::format("step {} is not saved: {}; training goes on", step,
-                               answer.substr(1)));
+          .warning(
+              fmt::format("step {} is not saved: {}; training goes on", step, answer.substr(1)));
     return;
   }
   copy.folder = answer.substr(1);
   const at::NoGradGuard guard;
   for (Item& item : share(state.items, group_.rank(), group_.size()))
-    copy.items.push_back({std::move(item.piece), item.tensor.to(at::kCPU, /*non_blocking=*/false,
-                                                                /*copy=*/true).contiguous()});
-  writer_ = std::jthread([this, kept = std::move(copy)](std::stop_token stop) mutable {
-    run(std::move(kept), stop);
-  });
+    copy.items.push_back({std::move(item.piece), item.tensor
+                                                     .to(at::kCPU, /*non_blocking=*/false,
+                                                         /*copy=*/true)
+                                                     .contiguous()});
+  writer_ = std::jthread(
+      [this, kept = std::move(copy)](std::stop_token stop) mutable { run(std::move(kept), stop); });
 }
 
 void Saver::run(Copy copy, std::stop_token stop) {
@@ -112,8 +113,8 @@ void Saver::run(Copy copy, std::stop_token stop) {
     const std::lock_guard lock(mutex_);
     problem_ = error.what();
     core::Log(group_.rank(), "checkpoint")
-        .warning(fmt::format("step {} is not saved: {}; training goes on", copy.step,
-                             error.what()));
+        .warning(
+            fmt::format("step {} is not saved: {}; training goes on", copy.step, error.what()));
   }
 }
 
@@ -181,9 +182,9 @@ void Saver::join_parts(const Copy& copy, const std::stop_token& stop) {
       const std::string place = copy.folder + "/" + fragment_name(rank);
       while (::access(place.c_str(), R_OK) != 0) {
         if (stop.stop_requested() || std::chrono::steady_clock::now() > deadline)
-          throw CheckpointError(fmt::format(
-              "{}: the part of rank {} did not appear; do all hosts see that folder?",
-              copy.folder, rank));
+          throw CheckpointError(
+              fmt::format("{}: the part of rank {} did not appear; do all hosts see that folder?",
+                          copy.folder, rank));
         std::this_thread::sleep_for(kLook);
       }
       const std::string text = format::read_file(place, kMostFragment);
@@ -198,10 +199,9 @@ void Saver::join_parts(const Copy& copy, const std::stop_token& stop) {
         format::TensorInfo& tensor = index.tensors[piece.at("name")];
         tensor.dtype = piece.at("dtype");
         tensor.shape = piece.at("whole").get<std::vector<int64_t>>();
-        tensor.pieces.push_back({file, piece.at("key"),
-                                 piece.at("offset").get<std::vector<int64_t>>(),
-                                 piece.at("shape").get<std::vector<int64_t>>(),
-                                 piece.at("begin"), piece.at("count")});
+        tensor.pieces.push_back(
+            {file, piece.at("key"), piece.at("offset").get<std::vector<int64_t>>(),
+             piece.at("shape").get<std::vector<int64_t>>(), piece.at("begin"), piece.at("count")});
       }
     }
     for (int rank = 0; rank < group_.size(); ++rank)

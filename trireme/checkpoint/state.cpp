@@ -26,8 +26,8 @@ std::string_view dtype_name(at::ScalarType dtype) {
     case at::kInt: return "I32";
     case at::kByte: return "U8";
     default:
-      throw CheckpointError(fmt::format("a checkpoint cannot hold tensors of dtype {}",
-                                        c10::toString(dtype)));
+      throw CheckpointError(
+          fmt::format("a checkpoint cannot hold tensors of dtype {}", c10::toString(dtype)));
   }
 }
 

@@ -44,8 +44,8 @@ std::string broadcast_text(const Communicator& group, const std::string& mine, i
   at::Tensor size = at::empty({1}, at::kLong);
   *size.data_ptr<int64_t>() = static_cast<int64_t>(mine.size());
   group.broadcast(size, root).wait();
-  at::Tensor bytes = group.rank() == root ? bytes_of(mine)
-                                          : at::empty({*size.data_ptr<int64_t>()}, at::kByte);
+  at::Tensor bytes =
+      group.rank() == root ? bytes_of(mine) : at::empty({*size.data_ptr<int64_t>()}, at::kByte);
   group.broadcast(bytes, root).wait();
   return text_of(bytes, 0, bytes.numel());
 }

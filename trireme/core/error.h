@@ -29,6 +29,12 @@ class ConfigError : public Error {
   using Error::Error;
 };
 
+/// A checkpoint could not be written, or what was read of one is damaged, missing or another thing
+/// than was asked for. The message names the file, and the tensor where there is one.
+class CheckpointError : public Error {
+  using Error::Error;
+};
+
 /// The caller's mistake, in layers without torch (elsewhere TORCH_CHECK throws c10::Error).
 class MisuseError : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;

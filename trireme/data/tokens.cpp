@@ -9,9 +9,10 @@ namespace trireme::data {
 Tokens::Tokens(const std::string& path, int64_t seq, int64_t vocab)
     : file_(path), seq_(seq), vocab_(vocab) {
   if (size() < 1)
-    throw Error(fmt::format("{}: {} tokens are not enough for one sample, which takes model.seq + "
-                            "1 = {}",
-                            path, file_.size(), seq + 1));
+    throw Error(
+        fmt::format("{}: {} tokens are not enough for one sample, which takes model.seq + "
+                    "1 = {}",
+                    path, file_.size(), seq + 1));
 }
 
 Sample Tokens::get(int64_t index) const {

@@ -98,8 +98,8 @@ class Run {
     if (!leads()) return;
     fmt::print("{}, {:.2f}M parameters, {} rank{} over {}; batches of {} samples; {}\n",
                config_.model.kind, static_cast<double>(trainer_.num_parameters()) / 1e6,
-               world_.size(), world_.size() == 1 ? "" : "s", world_.backend(),
-               config_.batch.global, config_.run.dir);
+               world_.size(), world_.size() == 1 ? "" : "s", world_.backend(), config_.batch.global,
+               config_.run.dir);
     if (data_->floor())
       fmt::print("the data's entropy is {:.4f} nats: no loss stays below it\n", *data_->floor());
     std::fflush(stdout);
@@ -147,7 +147,8 @@ class Run {
     report.floor = data_->floor();
     const auto due = [&](int64_t every) { return every > 0 && step_ % every == 0; };
     if (due(config_.check.hash_every)) trainer_.check_same();
-    if (due(config_.eval.every)) report.eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
+    if (due(config_.eval.every))
+      report.eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
     if (due(config_.checkpoint.every) && step_ < steps_) save();
   }
 

@@ -22,8 +22,7 @@ void make_folders(const std::string& path) {
     if (at < path.size() && path[at] != '/') continue;
     const std::string upto = path.substr(0, at);
     if (::mkdir(upto.c_str(), 0777) != 0 && errno != EEXIST)
-      throw ConfigError(
-          fmt::format("run.dir: cannot make {}: {}", upto, core::errno_text(errno)));
+      throw ConfigError(fmt::format("run.dir: cannot make {}: {}", upto, core::errno_text(errno)));
   }
 }
 

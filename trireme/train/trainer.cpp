@@ -32,8 +32,10 @@ void refuse_unbuilt(const config::Config& config) {
     throw ConfigError(fmt::format("{} is not built yet; this version has {}", what, have));
   };
   const config::MeshKeys& mesh = config.mesh;
-  const std::pair<const char*, int64_t> axes[] = {{"shard", mesh.shard},     {"tensor", mesh.tensor},
-                                                  {"pipe", mesh.pipe},       {"context", mesh.context},
+  const std::pair<const char*, int64_t> axes[] = {{"shard", mesh.shard},
+                                                  {"tensor", mesh.tensor},
+                                                  {"pipe", mesh.pipe},
+                                                  {"context", mesh.context},
                                                   {"expert", mesh.expert}};
   for (const auto& [axis, degree] : axes) {
     if (degree != 1) refuse(fmt::format("mesh.{} = {}", axis, degree), "mesh.replica");
@@ -109,8 +111,7 @@ double Trainer::run_micros(int64_t step, const data::Batch& batch) {
     const nn::Loss loss =
         model_->loss(inputs, batch.targets.slice(0, begin, end).to(mesh_.device()));
     sum += loss.sum.item<double>();
-    replicas_.backward(loss,
-                       micro + 1 < micros ? parallel::Micro::More : parallel::Micro::Last);
+    replicas_.backward(loss, micro + 1 < micros ? parallel::Micro::More : parallel::Micro::Last);
   }
   return sum;
 }
@@ -158,8 +159,8 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
   const at::NoGradGuard guard;
   const comm::Communicator& replicas = mesh_.group(Axis::Replica);
   model_->eval();
-  const int64_t limit = batches > 0 ? std::min(dataset.size(), batches * config_.batch.global)
-                                    : dataset.size();
+  const int64_t limit =
+      batches > 0 ? std::min(dataset.size(), batches * config_.batch.global) : dataset.size();
   const Part mine = even_part(limit, replicas.size(), replicas.rank());
   double sum = 0, weight = 0;
   for (int64_t begin = 0; begin < mine.count; begin += config_.batch.micro) {
@@ -169,8 +170,8 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
       inputs.push_back(std::move(sample.input));
       targets.push_back(std::move(sample.target));
     }
-    const nn::Loss loss = model_->loss(at::stack(inputs).to(mesh_.device()),
-                                       at::stack(targets).to(mesh_.device()));
+    const nn::Loss loss =
+        model_->loss(at::stack(inputs).to(mesh_.device()), at::stack(targets).to(mesh_.device()));
     sum += loss.sum.item<double>();
     weight += loss.weight.item<double>();
   }
@@ -188,8 +189,8 @@ checkpoint::State Trainer::state() const {
     state.items.push_back(checkpoint::whole("buffer/" + buffer.key(), buffer.value()));
   const auto& slots = optimizer_->slots();
   for (const optim::State& one : optimizer_->states())
-    state.items.push_back(checkpoint::whole(
-        fmt::format("optim/{}/{}", one.kind, slots[one.slot].name), one.tensor));
+    state.items.push_back(
+        checkpoint::whole(fmt::format("optim/{}/{}", one.kind, slots[one.slot].name), one.tensor));
   core::Json steps = core::Json::object();
   const auto counts = optimizer_->steps();
   for (std::size_t i = 0; i < slots.size(); ++i) steps[slots[i].name] = counts[i];
@@ -201,9 +202,10 @@ checkpoint::State Trainer::state() const {
 void Trainer::restore(const core::Json& extra) {
   const core::Json& saved = extra.at("optimizer");
   if (saved.at("kind") != optimizer_->kind())
-    throw CheckpointError(fmt::format("the checkpoint was made with optim.kind = \"{}\", this run "
-                                      "has \"{}\"",
-                                      saved.at("kind").get<std::string>(), optimizer_->kind()));
+    throw CheckpointError(
+        fmt::format("the checkpoint was made with optim.kind = \"{}\", this run "
+                    "has \"{}\"",
+                    saved.at("kind").get<std::string>(), optimizer_->kind()));
   std::vector<int64_t> counts;
   for (const optim::Slot& slot : optimizer_->slots()) {
     if (!saved.at("steps").contains(slot.name))

@@ -17,9 +17,9 @@ namespace trireme::train {
 
 /// What a step came to, over all ranks.
 struct StepResult {
-  double loss = 0;    ///< sum / weight before the update; nan where nothing counted
+  double loss = 0;  ///< sum / weight before the update; nan where nothing counted
   double weight = 0, grad_norm = 0, lr = 0;
-  double stop = 0;    ///< what the ranks gave to `step` as their wish to stop, added up
+  double stop = 0;  ///< what the ranks gave to `step` as their wish to stop, added up
 };
 
 /// Throws ConfigError for what the configuration asks for and this version cannot do yet.

@@ -1,0 +1,70 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "cli/rank_commands.h"
+#include "models/registry.h"
+#include "trireme/config/load.h"
+#include "trireme/config/mesh.h"
+#include "trireme/core/json.h"
+#include "trireme/train/datasets.h"
+#include "trireme/train/memory.h"
+#include "trireme/train/trainer.h"
+#include "trireme/train/world.h"
+
+namespace trireme::cli {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int time_steps(const config::Config& config, const comm::Communicator& world) {
+  train::refuse_unbuilt(config);
+  const Mesh mesh(world, config::resolve_mesh(config.mesh, world.size()));
+  const auto data = train::make_dataset(config);
+  const data::Order order(static_cast<uint64_t>(config.run.seed), data->size(),
+                          config.batch.global);
+  train::Trainer trainer(config, mesh, models::make_model(config.model), config.run.steps);
+  const auto& replicas = mesh.group(Axis::Replica);
+  std::vector<data::Batch> batches;
+  for (int64_t i = 0; i < config.run.steps; ++i)
+    batches.push_back(data::Loader::read(*data, order, replicas.rank(), replicas.size(), i));
+  std::vector<double> times;
+  double weight = 0, loss = 0;
+  for (int64_t step = 1; step <= config.run.steps; ++step) {
+    world.barrier();
+    const auto begin = Clock::now();
+    const auto result = trainer.step(step, batches[static_cast<std::size_t>(step - 1)]);
+    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+    weight = result.weight;
+    loss = result.loss;
+  }
+  // The first quarter warms up.
+  times.erase(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4));
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  at::Tensor memory = at::full({1}, static_cast<double>(train::pss_mib()), at::kDouble);
+  world.all_reduce(memory, comm::ReduceOp::Max).wait();
+  if (world.rank() != 0) return 0;
+  const auto rounded = [](double value, double to) { return std::round(value * to) / to; };
+  const core::Json line = {{"bench", "train"},
+                           {"ranks", world.size()},
+                           {"tokens_per_s", rounded(weight / *middle * 1e3, 10)},
+                           {"step_ms", rounded(*middle, 100)},
+                           {"pss_mib", static_cast<int64_t>(memory.item<double>())},
+                           {"last_loss", rounded(loss, 1e5)}};
+  fmt::print("{}\n", line.dump());
+  return 0;
+}
+
+}  // namespace
+
+int bench_train(const std::vector<std::string>& args) {
+  const auto config = config::load(args.at(0), {args.begin() + 1, args.end()});
+  return train::with_ranks(
+      config, [&](const comm::Communicator& world) { return time_steps(config, world); });
+}
+
+}  // namespace trireme::cli

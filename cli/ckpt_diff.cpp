@@ -1,0 +1,116 @@
+#include "cli/ckpt_diff.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "trireme/format/dtype.h"
+#include "trireme/format/load.h"
+
+namespace trireme::cli {
+
+namespace {
+
+using format::Checkpoint;
+using format::TensorInfo;
+
+constexpr int64_t kPartElems = int64_t{1} << 20;
+
+/// How the elements of a tensor differ.
+struct Difference {
+  int64_t elems = 0;        ///< whose bits differ
+  long double largest = 0;  ///< |a - b|; infinite where one is not a number and the other is
+};
+
+void add_difference(std::span<const std::byte> a, std::span<const std::byte> b,
+                    const std::string& dtype, Difference& found) {
+  if (std::memcmp(a.data(), b.data(), a.size()) == 0) return;
+  const auto each = static_cast<size_t>(format::dtype_bytes(dtype));
+  const auto values_a = format::decode(dtype, a), values_b = format::decode(dtype, b);
+  for (size_t i = 0; i < values_a.size(); ++i) {
+    if (std::memcmp(&a[i * each], &b[i * each], each) == 0) continue;
+    ++found.elems;
+    const bool nan_a = std::isnan(values_a[i]), nan_b = std::isnan(values_b[i]);
+    long double apart = values_a[i] == values_b[i] ? 0 : std::fabs(values_a[i] - values_b[i]);
+    if (nan_a || nan_b) apart = nan_a == nan_b ? 0 : HUGE_VALL;
+    found.largest = std::max(found.largest, apart);
+  }
+}
+
+/// Reads the tensor from both, in parts that are ranges of the whole.
+Difference compare(Checkpoint& a, Checkpoint& b, const std::string& name) {
+  const TensorInfo& info = a.index().tensors.at(name);
+  Piece part = format::whole_piece(name, info.shape);
+  const int64_t numel = part.count, each = format::dtype_bytes(info.dtype);
+  std::vector<std::byte> from_a, from_b;
+  Difference found;
+  for (part.begin = 0; part.begin < numel; part.begin += part.count) {
+    part.count = std::min(kPartElems, numel - part.begin);
+    from_a.resize(static_cast<size_t>(part.count * each));
+    from_b.resize(from_a.size());
+    a.read(part, info.dtype, from_a.data());
+    b.read(part, info.dtype, from_b.data());
+    add_difference(from_a, from_b, info.dtype, found);
+  }
+  return found;
+}
+
+std::string described(const TensorInfo& info) {
+  return fmt::format("{} {}", info.dtype, format::format_shape(info.shape));
+}
+
+/// One line about the tensor if it differs; whether it does.
+bool print_tensor(Checkpoint& a, Checkpoint& b, const std::string& name) {
+  const auto in_a = a.index().tensors.find(name), in_b = b.index().tensors.find(name);
+  if (in_a == a.index().tensors.end() || in_b == b.index().tensors.end()) {
+    const bool first = in_b == b.index().tensors.end();
+    fmt::print("{}: only in {} ({})\n", name, (first ? a : b).folder(),
+               described((first ? in_a : in_b)->second));
+    return true;
+  }
+  if (in_a->second.dtype != in_b->second.dtype || in_a->second.shape != in_b->second.shape) {
+    fmt::print("{}: {} and {}\n", name, described(in_a->second), described(in_b->second));
+    return true;
+  }
+  const Difference found = compare(a, b, name);
+  if (found.elems == 0) return false;
+  fmt::print("{}: {} of {} elements differ, max |a-b| = {:.6g}\n", name, found.elems,
+             format::whole_piece(name, in_a->second.shape).count,
+             static_cast<double>(found.largest));
+  return true;
+}
+
+/// Keys of `extra` whose values differ: of interest, but no difference of the model.
+void print_extra(const core::Json& a, const core::Json& b) {
+  std::set<std::string> keys;
+  for (const core::Json* extra : {&a, &b})
+    if (extra->is_object())
+      for (const auto& [key, value] : extra->items()) keys.insert(key);
+  for (const std::string& key : keys)
+    if (a.value(key, core::Json()) != b.value(key, core::Json()))
+      fmt::print("note: '{}', which is saved besides the tensors, differs\n", key);
+}
+
+}  // namespace
+
+bool print_difference(const std::string& folder_a, const std::string& folder_b) {
+  Checkpoint a(folder_a), b(folder_b);
+  std::set<std::string> names;
+  for (const Checkpoint* each : {&a, &b})
+    for (const auto& [name, info] : each->index().tensors) names.insert(name);
+  size_t differing = 0;
+  for (const std::string& name : names) differing += print_tensor(a, b, name) ? 1 : 0;
+  if (a.index().extra.is_object() && b.index().extra.is_object())
+    print_extra(a.index().extra, b.index().extra);
+  if (differing == 0)
+    fmt::print("equal: {} tensors, bit for bit\n", names.size());
+  else
+    fmt::print("different: {} of {} tensors\n", differing, names.size());
+  return differing == 0;
+}
+
+}  // namespace trireme::cli

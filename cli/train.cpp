@@ -1,0 +1,65 @@
+#include <fmt/format.h>
+#include <malloc.h>
+
+#include <ATen/Parallel.h>
+
+#include <exception>
+#include <thread>
+
+#include "cli/rank_commands.h"
+#include "models/registry.h"
+#include "trireme/checkpoint/saver.h"
+#include "trireme/comm/local/local.h"
+#include "trireme/config/load.h"
+#include "trireme/config/mesh.h"
+#include "trireme/core/error.h"
+#include "trireme/core/units.h"
+#include "trireme/mesh/init.h"
+#include "trireme/train/run.h"
+#include "trireme/train/trainer.h"
+#include "trireme/train/world.h"
+
+namespace trireme::cli {
+
+int train(const std::vector<std::string>& args) {
+  const train::StopSignals signals;  // before any other thread
+  const auto config = config::load(args.at(0), {args.begin() + 1, args.end()});
+  return train::with_ranks(config, [&](const comm::Communicator& world) {
+    return train::run(config, world, models::make_model(config.model), signals);
+  });
+}
+
+int train_check(const std::vector<std::string>& args) {
+  const auto config = config::load(args.at(0), {args.begin() + 1, args.end()});
+  train::refuse_unbuilt(config);
+  const auto model = models::make_model(config.model);
+  const int ranks = config::wanted_ranks(config.mesh);
+  const Degrees degrees = config::resolve_mesh(config.mesh, ranks);
+  int64_t count = 0;
+  for (const auto& one : nn::parameters_of(*model)) count += one.tensor.numel();
+  const int64_t item = config.precision.compute == "float64" ? 8 : 4;
+  const int64_t states = config.optim.kind == "adamw" ? 2 : config.optim.momentum != 0 ? 1 : 0;
+  const int64_t rows = std::min(config.batch.micro, (config.batch.global + ranks - 1) / ranks);
+  const int64_t all = count * item * (2 + states), copy = count * item * (1 + states) / ranks;
+  const int64_t kept = model->activations_per_row() * rows * item;
+  const auto line = [](const char* what, int64_t bytes, const std::string& note = "") {
+    fmt::print("  {:<22}{:>10}{}{}\n", what, core::format_bytes(bytes), note.empty() ? "" : "   ",
+               note);
+  };
+  fmt::print("{}: {} parameters, {}\n", config.model.kind, count, config.precision.compute);
+  fmt::print("mesh of {} ranks: pipe {} x replica {} x shard {} x context {} x tensor {}\n", ranks,
+             degrees.pipe, degrees.replica, degrees.shard, degrees.context, degrees.tensor);
+  fmt::print("batches of {} samples: {} a rank, in micro-batches of at most {}\n",
+             config.batch.global, (config.batch.global + ranks - 1) / ranks, config.batch.micro);
+  fmt::print("memory of a rank, about:\n");
+  line("parameters", count * item);
+  line("gradients", count * item);
+  line("optimizer", count * item * states);
+  line("activations", kept,
+       config.memory.recompute == "none" ? "" : "without recomputation; less with it");
+  line("copy while saving", copy, "this rank's share of the state");
+  line("together", all + kept + copy, "and about 110 MiB for libtorch, mostly shared");
+  return 0;
+}
+
+}  // namespace trireme::cli

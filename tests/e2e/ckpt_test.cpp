@@ -1,0 +1,129 @@
+// `trireme ckpt` as people run it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "support/checkpoints.h"
+#include "support/command.h"
+#include "support/scratch.h"
+
+namespace trireme {
+namespace {
+
+using format::Region;
+using test::CommandResult;
+using test::SavedTensor;
+using test::Scratch;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+CommandResult ckpt(std::vector<std::string> args) {
+  args.insert(args.begin(), {TRIREME_BINARY_DIR "/bin/trireme", "ckpt"});
+  return test::run_command(std::move(args));
+}
+
+std::string floats(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), 4 * values.size()};
+}
+
+const std::vector<float> kValues = {0, 1, 2, 3, 4, 5};
+
+/// A run with one checkpoint of 'w' [2, 3] and 'n', cut as a mesh of two ranks would.
+struct Ckpt : testing::Test {
+  Scratch scratch;
+  std::string run = scratch / "run", folder = run + "/checkpoints";
+  std::string step = put(folder, 20, kValues, {{{0, 0}, {2, 1}, 0, 2}, {{0, 1}, {2, 2}, 0, 4}});
+
+  static std::string put(const std::string& where, int64_t step, const std::vector<float>& values,
+                         const std::vector<Region>& pieces) {
+    return test::save(where, step,
+                      {{"w", {"F32", {2, 3}, floats(values), pieces}},
+                       {"n", {"I64", {}, std::string(8, '\3'), {test::whole_region({})}}}},
+                      2, {{"cursor", step}});
+  }
+  static std::vector<Region> whole() { return {test::whole_region({2, 3})}; }
+};
+
+TEST_F(Ckpt, LsShowsTheStepsOfARun) {
+  put(folder, 40, kValues, whole());
+  for (const std::string& path : {run, folder, folder + "/"}) {
+    const auto result = ckpt({"ls", path});
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("  20  "));
+    EXPECT_THAT(result.out, HasSubstr("step-00000040"));
+  }
+  EXPECT_THAT(ckpt({"ls", step}).out, Not(HasSubstr("step-00000040")));
+}
+
+TEST_F(Ckpt, InfoShowsTensorsAndWhatElseWasSaved) {
+  const auto text = ckpt({"info", run});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("F32         2  [2, 3]"));
+  EXPECT_THAT(text.out, HasSubstr("\"cursor\": 20"));
+  const auto json = nlohmann::json::parse(ckpt({"info", step, "--json"}).out);
+  EXPECT_EQ(json["step"], 20);
+  EXPECT_EQ(json["tensors"]["w"]["pieces"].size(), 2u);
+  EXPECT_EQ(json["extra"]["cursor"], 20);
+}
+
+TEST_F(Ckpt, VerifyFindsDamage) {
+  EXPECT_EQ(ckpt({"verify", run}).code, 0);
+  EXPECT_THAT(ckpt({"verify", run}).out, HasSubstr("is whole: 2 tensors"));
+  const std::string file = step + "/pieces-0.safetensors";
+  std::string bytes = test::bytes_of(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  test::put_bytes(file, bytes);
+  const auto result = ckpt({"verify", step});
+  EXPECT_EQ(result.code, 3);
+  EXPECT_THAT(result.out, HasSubstr("pieces-0.safetensors: block 0"));
+  EXPECT_THAT(result.out, HasSubstr("w"));
+  EXPECT_EQ(ckpt({"diff", step, step}).code, 1);
+  test::put_bytes(step + "/index.json", "{");
+  EXPECT_EQ(ckpt({"verify", step}).code, 3);
+  EXPECT_EQ(ckpt({"ls", run}).code, 0);
+}
+
+TEST_F(Ckpt, DiffComparesAcrossCuts) {
+  const auto same = ckpt({"diff", run, put(scratch / "b", 20, kValues, whole())});
+  EXPECT_EQ(same.code, 0) << same.out << same.err;
+  EXPECT_EQ(same.out, "equal: 2 tensors, bit for bit\n");
+  const auto other = ckpt({"diff", run, put(scratch / "c", 21, {0, 1, 2.5, 3, 4, 4}, whole())});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.out, HasSubstr("w: 2 of 6 elements differ, max |a-b| = 1\n"));
+  EXPECT_THAT(other.out, HasSubstr("'cursor'"));
+  EXPECT_THAT(other.out, HasSubstr("different: 1 of 2 tensors"));
+  const std::string third = test::save(
+      scratch / "d", 1, {{"w", {"F32", {3, 2}, floats(kValues), {test::whole_region({3, 2})}}}});
+  const auto shapes = ckpt({"diff", step, third});
+  EXPECT_EQ(shapes.code, 1);
+  EXPECT_THAT(shapes.out, HasSubstr("w: F32 [2, 3] and F32 [3, 2]"));
+  EXPECT_THAT(shapes.out, HasSubstr("n: only in " + step));
+}
+
+TEST_F(Ckpt, MistakesAreSentencesAndExitTwo) {
+  const auto says = [](std::vector<std::string> args) {
+    const auto result = ckpt(std::move(args));
+    EXPECT_EQ(result.code, 2) << result.out;
+    return result.err;
+  };
+  EXPECT_THAT(says({"ls", scratch / "none"}), HasSubstr("there is no '"));
+  EXPECT_THAT(says({"verify", step + "/index.json"}), HasSubstr("not a folder"));
+  EXPECT_THAT(says({"info", scratch.path()}), HasSubstr("holds no finished checkpoint"));
+  EXPECT_THAT(says({}), HasSubstr("ls, info, verify or diff"));
+  EXPECT_THAT(says({"list", run}), HasSubstr("unknown action 'list'"));
+  EXPECT_THAT(says({"diff", run}), HasSubstr("two paths, not 1"));
+  EXPECT_THAT(says({"ls", run, "--json"}), HasSubstr("belongs to info"));
+  EXPECT_THAT(says({"ls", run, "--jsn"}), HasSubstr("unknown option --jsn"));
+}
+
+TEST_F(Ckpt, HelpSaysHow) {
+  for (const auto& args : {std::vector<std::string>{"--help"}, {"diff", "--help"}}) {
+    const auto help = ckpt(args);
+    EXPECT_EQ(help.code, 0);
+    EXPECT_THAT(help.out, HasSubstr("trireme ckpt diff A B"));
+    EXPECT_THAT(help.out, HasSubstr("3 damaged"));
+  }
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace trireme::format {
+
+/// An open file. Everything that goes wrong is a CheckpointError with the path and the system's
+/// reason; interrupted and partial calls are continued.
+class File {
+ public:
+  static File open(const std::string& path);
+  /// Made anew, or emptied.
+  static File create(const std::string& path);
+  ~File();
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+
+  const std::string& path() const { return path_; }
+  int64_t bytes() const;
+  /// Reads exactly `bytes` at `offset`; `what` is named if they are not there.
+  void read(int64_t offset, int64_t bytes, void* to, std::string_view what) const;
+  void write(const void* from, int64_t bytes);
+  /// fsync and close: after this the bytes are on the disk, or it has thrown.
+  void finish();
+
+ private:
+  File(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+
+  std::string path_;
+  int fd_ = -1;
+};
+
+/// All of a file of at most `most_bytes`.
+std::string read_file(const std::string& path, int64_t most_bytes);
+
+/// Writes a whole file and fsyncs it.
+void write_file(const std::string& path, std::string_view text);
+
+}  // namespace trireme::format

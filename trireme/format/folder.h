@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/format/file.h"
+
+namespace trireme::format {
+
+/// The folder `checkpoints/` of a run. A step is written beside its place and renamed into it:
+///
+///     step-00000400/           whole: it has an index.json
+///     step-00000500.tmp/       being written, or left behind; never read
+///
+/// A name with ".tmp" is never taken for a checkpoint, so a step is whole or absent, at every
+/// instant and after every crash. Failures are CheckpointErrors. One process of a run does this.
+
+/// "step-00000500": eight digits, more if needed.
+std::string step_name(int64_t step);
+
+/// The whole steps, ascending; none if there is no such folder. Strangers are left out.
+std::vector<int64_t> list(const std::string& folder);
+
+/// Makes an empty step-N.tmp (and `folder`, where it is missing); its path. The files of the
+/// checkpoint go there, each fsynced by its writer, index.json last.
+std::string begin(const std::string& folder, int64_t step);
+
+/// Puts step-N.tmp in its place, where an older step-N may be; its path. What has returned from
+/// here survives a loss of power.
+std::string commit(const std::string& folder, int64_t step);
+
+/// Removes the oldest steps until `keep` are left; those that went.
+std::vector<int64_t> prune(const std::string& folder, int64_t keep);
+
+/// Removes what crashes have left: every step-N.tmp*. Not while somebody is writing.
+void remove_leftovers(const std::string& folder);
+
+}  // namespace trireme::format

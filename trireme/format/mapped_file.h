@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace trireme::format {
+
+/// A file's bytes in memory, read-only; they are fetched when they are touched. Error if it cannot
+/// be opened or is empty.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept
+      : path_(std::move(other.path_)),
+        data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)) {}
+
+  const std::string& path() const { return path_; }
+  const char* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+  /// The number at `offset`, which need not be aligned.
+  template <class T>
+  T at(int64_t offset) const {
+    T value;
+    std::memcpy(&value, data_ + offset, sizeof(T));
+    return value;
+  }
+
+ private:
+  std::string path_;
+  const char* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace trireme::format

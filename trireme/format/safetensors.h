@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "trireme/format/checksums.h"
+#include "trireme/format/file.h"
+
+namespace trireme::format {
+
+/// The safetensors format, as Hugging Face defines it:
+///
+///     8 bytes        H, little-endian
+///     H bytes        {"__metadata__": {...}, "w": {"dtype": "F32", "shape": [2, 3],
+///                     "data_offsets": [0, 24]}, ...}, padded with spaces to a multiple of 8
+///     the rest       the tensors' elements, row-major, one after the other without holes
+struct Entry {
+  std::string name, dtype;
+  std::vector<int64_t> shape;
+  int64_t begin = 0, bytes = 0;  ///< in the file, not in the data part; the writer fills them in
+
+  bool operator==(const Entry&) const = default;
+};
+
+using Metadata = std::map<std::string, std::string>;
+
+/// Writes one file: what will come is said first, then the bytes of all tensors are appended in
+/// that order, in parts of any size. The checksums are taken on the way; nothing is read back.
+/// Every failure of the disk is a CheckpointError with the file and the reason.
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const std::string& path, std::vector<Entry> entries,
+                    const Metadata& metadata = {});
+
+  const std::vector<Entry>& entries() const { return entries_; }
+  void append(const void* from, int64_t bytes);
+  /// Writes what is left and fsyncs. Until then the file is worth nothing.
+  FileInfo finish();
+
+ private:
+  void add(const void* from, int64_t bytes);
+  void put_block(const void* from, int64_t bytes);
+
+  File file_;
+  std::vector<Entry> entries_;
+  std::vector<char> pending_;  ///< the begun block
+  FileInfo written_;
+  int64_t left_bytes_ = 0;
+};
+
+/// Reads ranges of a file. Opening validates the whole header; what is wrong with it is a
+/// CheckpointError with the file and the tensor. Not for several threads at once.
+class SafetensorsReader {
+ public:
+  /// A file of somebody else's, without checksums.
+  explicit SafetensorsReader(const std::string& path);
+  /// One whose every byte is verified before it is used, the header's too.
+  SafetensorsReader(const std::string& path, const FileInfo& expected);
+
+  /// In the order of their bytes.
+  const std::vector<Entry>& entries() const { return entries_; }
+  const Metadata& metadata() const { return metadata_; }
+  /// The entry of that name, or nullptr.
+  const Entry* find(std::string_view name) const;
+  /// Bytes [begin_byte, begin_byte + bytes) of a tensor.
+  void read(std::string_view name, int64_t begin_byte, int64_t bytes, void* to);
+
+ private:
+  void open();
+  void read_at(int64_t offset, int64_t bytes, void* to, std::string_view what);
+
+  std::variant<File, VerifiedFile> file_;
+  std::vector<Entry> entries_;
+  std::map<std::string, size_t, std::less<>> places_;
+  Metadata metadata_;
+};
+
+}  // namespace trireme::format

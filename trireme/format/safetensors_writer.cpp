@@ -1,0 +1,108 @@
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "trireme/core/error.h"
+#include "trireme/core/hash.h"
+#include "trireme/core/json.h"
+#include "trireme/format/dtype.h"
+#include "trireme/format/safetensors.h"
+
+namespace trireme::format {
+
+namespace {
+
+/// Sets where each entry begins, counted from the first byte of the data; returns all their bytes.
+int64_t place(std::vector<Entry>& entries, const std::string& path) {
+  std::set<std::string> names;
+  int64_t end = 0;
+  for (Entry& entry : entries) {
+    const auto bytes = checked_bytes(entry.dtype, entry.shape);
+    core::check(bytes.has_value(), "{}: tensor '{}' of {} {} cannot be written (known dtypes: {})",
+                path, entry.name, entry.dtype, format_shape(entry.shape), known_dtypes());
+    core::check(entry.name != "__metadata__" && names.insert(entry.name).second,
+                "{}: a tensor cannot be named '{}'{}", path, entry.name,
+                names.contains(entry.name) ? " twice" : "");
+    entry.begin = end;
+    entry.bytes = *bytes;
+    core::check(!__builtin_add_overflow(end, *bytes, &end), "{}: more bytes than a file can have",
+                path);
+  }
+  return end;
+}
+
+std::string header_of(const std::vector<Entry>& entries, const Metadata& metadata) {
+  core::Json header = core::Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  for (const Entry& entry : entries)
+    header[entry.name] = {{"dtype", entry.dtype},
+                          {"shape", entry.shape},
+                          {"data_offsets", {entry.begin, entry.begin + entry.bytes}}};
+  std::string text;
+  try {
+    text = header.dump();
+  } catch (const core::Json::exception&) {
+    throw MisuseError("names and metadata of tensors must be UTF-8");
+  }
+  text.append((8 - text.size() % 8) % 8, ' ');
+  return text;
+}
+
+}  // namespace
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Entry> entries,
+                                     const Metadata& metadata)
+    : file_(File::create(path)), entries_(std::move(entries)) {
+  left_bytes_ = place(entries_, path);
+  const std::string header = header_of(entries_, metadata);
+  const uint64_t header_bytes = header.size();
+  unsigned char prefix[8];
+  for (int i = 0; i < 8; ++i) prefix[i] = static_cast<unsigned char>(header_bytes >> (8 * i));
+  add(prefix, 8);
+  add(header.data(), static_cast<int64_t>(header.size()));
+  for (Entry& entry : entries_) entry.begin += 8 + static_cast<int64_t>(header.size());
+}
+
+void SafetensorsWriter::append(const void* from, int64_t bytes) {
+  core::check(bytes >= 0 && bytes <= left_bytes_, "{}: {} bytes appended where {} are left",
+              file_.path(), bytes, left_bytes_);
+  left_bytes_ -= bytes;
+  add(from, bytes);
+}
+
+void SafetensorsWriter::add(const void* from, int64_t bytes) {
+  const auto* next = static_cast<const char*>(from);
+  while (bytes > 0) {
+    if (pending_.empty() && bytes >= kBlockBytes) {  // a whole block needs no copy
+      put_block(next, kBlockBytes);
+      next += kBlockBytes;
+      bytes -= kBlockBytes;
+      continue;
+    }
+    const int64_t part = std::min(bytes, kBlockBytes - static_cast<int64_t>(pending_.size()));
+    pending_.insert(pending_.end(), next, next + part);
+    next += part;
+    bytes -= part;
+    if (static_cast<int64_t>(pending_.size()) == kBlockBytes) {
+      put_block(pending_.data(), kBlockBytes);
+      pending_.clear();
+    }
+  }
+}
+
+void SafetensorsWriter::put_block(const void* from, int64_t bytes) {
+  file_.write(from, bytes);
+  written_.bytes += bytes;
+  written_.checksums.push_back(core::hash128_hex(from, static_cast<size_t>(bytes)));
+}
+
+FileInfo SafetensorsWriter::finish() {
+  core::check(left_bytes_ == 0, "{}: finished {} bytes before its end", file_.path(), left_bytes_);
+  if (!pending_.empty()) put_block(pending_.data(), static_cast<int64_t>(pending_.size()));
+  pending_.clear();
+  file_.finish();
+  return std::move(written_);
+}
+
+}  // namespace trireme::format

@@ -1,0 +1,168 @@
+#include "trireme/format/tokens.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "trireme/core/error.h"
+#include "trireme/format/file.h"
+#include "trireme/format/token_stream.h"
+
+namespace trireme::format {
+
+namespace {
+
+bool is_file(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+}
+
+/// NAME of NAME.bin and NAME.idx.
+std::string without_suffix(const std::string& path) {
+  const bool known = path.ends_with(".bin") || path.ends_with(".idx");
+  return known ? path.substr(0, path.size() - 4) : path;
+}
+
+TokenFile::Stream open_llm_c(MappedFile file) {
+  const std::string path = file.path();
+  if (file.bytes() < kLlmCHeaderBytes)
+    throw Error(
+        fmt::format("{} has {} bytes, less than the header of an llm.c file", path, file.bytes()));
+  const bool wide = file.at<int32_t>(0) == kLlmCWideMagic;
+  const auto version = file.at<int32_t>(4), count = file.at<int32_t>(8);
+  if (version != (wide ? 7 : 1))
+    throw Error(fmt::format("{} is an llm.c file of version {}; only version {} is known", path,
+                            version, wide ? 7 : 1));
+  if (count <= 0) throw Error(fmt::format("{} says that it has {} tokens", path, count));
+  const TokenType type = wide ? TokenType::U32 : TokenType::U16;
+  const int64_t wanted = kLlmCHeaderBytes + token_bytes(type) * count;
+  if (file.bytes() != wanted)
+    throw Error(
+        fmt::format("{} says that it has {} tokens, which takes {} bytes, but it has {}: "
+                    "it was cut off or changed",
+                    path, count, wanted, file.bytes()));
+  return {TokenKind::LlmC, std::move(file), type, count, {{0, kLlmCHeaderBytes}}};
+}
+
+TokenFile::Stream open_stream(const std::string& path) {
+  const std::string name = without_suffix(path), idx = name + ".idx", bin = name + ".bin";
+  const bool stands_alone = name == path && is_file(path);  // has no suffix that could be taken off
+  if (path.ends_with(".idx") || (!stands_alone && is_file(idx))) return open_megatron(bin, idx);
+  MappedFile file(path);
+  const int32_t magic = file.bytes() >= 4 ? file.at<int32_t>(0) : 0;
+  if (magic == kLlmCMagic || magic == kLlmCWideMagic) return open_llm_c(std::move(file));
+  if (file.bytes() % 2 != 0)
+    throw Error(
+        fmt::format("{} has {} bytes: raw tokens are 2 bytes each, so it was cut off, or "
+                    "is no file of tokens",
+                    path, file.bytes()));
+  const int64_t count = file.bytes() / 2;
+  return {TokenKind::Raw, std::move(file), TokenType::U16, count, {{0, 0}}};
+}
+
+template <class T>
+void widen(const MappedFile& file, int64_t offset, int64_t count, int64_t* to) {
+  const char* from = file.data() + offset;
+  for (int64_t i = 0; i < count; ++i) {
+    T token;
+    std::memcpy(&token, from + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+    to[i] = token;
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(TokenKind kind) {
+  switch (kind) {
+    case TokenKind::Raw: return "raw uint16";
+    case TokenKind::LlmC: return "llm.c";
+    case TokenKind::Megatron: return "Megatron";
+  }
+  return "";
+}
+
+TokenFile::TokenFile(const std::string& path)
+    : stream_(std::make_unique<const Stream>(open_stream(path))) {}
+
+TokenFile::~TokenFile() = default;
+TokenFile::TokenFile(TokenFile&&) noexcept = default;
+
+TokenKind TokenFile::kind() const {
+  return stream_->kind;
+}
+
+const std::string& TokenFile::path() const {
+  return stream_->file.path();
+}
+
+int64_t TokenFile::size() const {
+  return stream_->size;
+}
+
+void TokenFile::read(int64_t begin, int64_t count, int64_t* to) const {
+  const Stream& stream = *stream_;
+  core::check(begin >= 0 && count >= 0 && begin <= stream.size && count <= stream.size - begin,
+              "{}: tokens [{}, {} + {}) were asked for, but it has {}", path(), begin, begin, count,
+              stream.size);
+  auto next = std::ranges::upper_bound(stream.parts, begin, {}, &Stream::Part::begin);
+  for (int64_t done = 0; done < count; ++next) {
+    const Stream::Part part = *std::prev(next);
+    const int64_t end = next == stream.parts.end() ? stream.size : next->begin;
+    const int64_t at = begin + done, now = std::min(count - done, end - at);
+    const int64_t offset = part.offset + (at - part.begin) * token_bytes(stream.type);
+    if (stream.type == TokenType::U16) widen<uint16_t>(stream.file, offset, now, to + done);
+    if (stream.type == TokenType::U32) widen<uint32_t>(stream.file, offset, now, to + done);
+    if (stream.type == TokenType::I32) {
+      widen<int32_t>(stream.file, offset, now, to + done);
+      const auto* wrong = std::find_if(to + done, to + done + now, [](int64_t t) { return t < 0; });
+      if (wrong != to + done + now)
+        throw Error(fmt::format("{}: token {} is {}", path(), begin + (wrong - to), *wrong));
+    }
+    done += now;
+  }
+}
+
+int64_t TokenFile::largest() const {
+  constexpr int64_t kPart = 1 << 16;
+  std::vector<int64_t> tokens(static_cast<size_t>(std::min(size(), kPart)));
+  int64_t most = 0;
+  for (int64_t begin = 0; begin < size(); begin += kPart) {
+    const int64_t count = std::min(kPart, size() - begin);
+    read(begin, count, tokens.data());
+    most = std::max(most, *std::max_element(tokens.data(), tokens.data() + count));
+  }
+  return most;
+}
+
+void write_tokens(const std::string& path, TokenKind kind, std::span<const uint16_t> tokens) {
+  const auto count = static_cast<int64_t>(tokens.size());
+  core::check(count > 0, "{}: there are no tokens to write", path);
+  core::check(kind == TokenKind::Raw || count <= std::numeric_limits<int32_t>::max(),
+              "{}: {} tokens are more than {} can count in one piece", path, count,
+              to_string(kind));
+  const bool megatron = kind == TokenKind::Megatron;
+  File data = File::create(megatron ? without_suffix(path) + ".bin" : path);
+  if (kind == TokenKind::LlmC) {
+    int32_t header[256] = {kLlmCMagic, 1, static_cast<int32_t>(count)};
+    data.write(header, sizeof header);
+  }
+  data.write(tokens.data(), 2 * count);
+  data.finish();
+  if (!megatron) return;
+  std::string index(kMegatronMagic, sizeof kMegatronMagic);
+  const auto add = [&](auto number) {
+    index.append(reinterpret_cast<const char*>(&number), sizeof number);
+  };
+  add(uint64_t{1});
+  add(uint8_t{8});   // uint16
+  add(uint64_t{1});  // sequences
+  add(uint64_t{2});  // borders of documents
+  add(static_cast<int32_t>(count));
+  add(int64_t{0});
+  add(int64_t{0});
+  add(int64_t{1});
+  write_file(without_suffix(path) + ".idx", index);
+}
+
+}  // namespace trireme::format

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace trireme::format {
+
+/// Something wrong with a checkpoint.
+struct Damage {
+  std::string file;
+  int64_t block = -1;                ///< -1: not one block of it
+  std::vector<std::string> tensors;  ///< that have elements there
+  std::string sentence;              ///< all of it, for people
+};
+
+/// Reads every byte of a checkpoint's folder and finds all that is wrong with it; nothing: it is
+/// whole.
+std::vector<Damage> find_damage(const std::string& folder);
+
+}  // namespace trireme::format

@@ -1,0 +1,74 @@
+#include "trireme/train/world.h"
+
+#include <malloc.h>
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+
+#include "trireme/comm/local/local.h"
+#include "trireme/config/mesh.h"
+#include "trireme/core/env.h"
+#include "trireme/core/units.h"
+#include "trireme/mesh/init.h"
+
+namespace trireme::train {
+
+namespace {
+
+/// Every step allocates the same tensors again: memory that was given back would be fetched, and
+/// cleared by the kernel, page by page.
+void keep_freed_memory() {
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+}
+
+int run_threads(const config::Config& config,
+                const std::function<int(const comm::Communicator&)>& body) {
+  const int size = config::wanted_ranks(config.mesh);
+  const auto hub = comm::make_local_hub(size);
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
+  std::vector<int> codes(static_cast<std::size_t>(size));
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int threads =
+      config.run.threads > 0 ? static_cast<int>(config.run.threads) : std::max(1, cores / size);
+  {
+    std::vector<std::jthread> ranks;
+    for (int rank = 0; rank < size; ++rank) {
+      ranks.emplace_back([&, rank] {
+        at::set_num_threads(threads);
+        try {
+          const comm::Communicator world("world", comm::make_local(hub, rank));
+          world.set_timeout(core::from_seconds(config.comm.timeout_s));
+          codes[static_cast<std::size_t>(rank)] = body(world);
+        } catch (...) {
+          errors[static_cast<std::size_t>(rank)] = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const auto& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return *std::max_element(codes.begin(), codes.end());
+}
+
+}  // namespace
+
+int with_ranks(const config::Config& config,
+               const std::function<int(const comm::Communicator& world)>& body) {
+  keep_freed_memory();
+  if (config.comm.backend == "local") return run_threads(config, body);
+  if (config.comm.backend != "auto")
+    ::setenv("TRIREME_BACKEND", config.comm.backend.c_str(), /*overwrite=*/1);
+  if (!core::env("TRIREME_TIMEOUT_S"))
+    ::setenv("TRIREME_TIMEOUT_S", fmt::format("{}", config.comm.timeout_s).c_str(), 1);
+  if (config.run.threads > 0) at::set_num_threads(static_cast<int>(config.run.threads));
+  const comm::Communicator world = init();
+  world.set_timeout(core::from_seconds(config.comm.timeout_s));
+  return body(world);
+}
+
+}  // namespace trireme::train
