@@ -1,5 +1,6 @@
 #include "trireme/checkpoint/saver.h"
 
+#include <fmt/ranges.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>

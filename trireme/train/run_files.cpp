@@ -1,5 +1,6 @@
 #include "trireme/train/run_files.h"
 
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
 #include <cerrno>

@@ -1,5 +1,7 @@
 #include "trireme/train/trainer.h"
 
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <limits>
 

@@ -1,5 +1,6 @@
 #include "trireme/train/world.h"
 
+#include <fmt/format.h>
 #include <malloc.h>
 
 #include <ATen/Parallel.h>
