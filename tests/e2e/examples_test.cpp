@@ -39,6 +39,26 @@ TEST(Examples, AllReduceAveragesByHand) {
   EXPECT_THAT(result.out, HasSubstr("the average gradient is 0, expected 0"));
 }
 
+TEST(Examples, AModelOfYourOwnLearnsOnTwoReplicas) {
+  const auto result = run_example("03_your_model", 2);
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("step 300  loss 0.00"));
+}
+
+TEST(Examples, UnevenAccumulationGivesTheGradientOfOneProcess) {
+  for (const int ranks : {1, 3}) {
+    const auto result = run_example("04_accumulation", ranks);
+    EXPECT_EQ(result.code, 0) << result.out << result.err;
+    EXPECT_THAT(result.out, HasSubstr("18 labels counted on " + std::to_string(ranks)));
+  }
+}
+
+TEST(Examples, ADatasetOfYourOwnIsSeenOnceAnEpochAndResumed) {
+  const auto result = run_example("05_your_dataset", 2);
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("once an epoch; resuming gave the same ones"));
+}
+
 TEST(Programs, BenchPrintsOneCheckedLinePerSize) {
   for (const std::string backend : {"shm", "tcp", "local"}) {
     const auto result =

@@ -152,8 +152,8 @@ std::shared_ptr<Task> GroupBackend::make_task(Job job, uint64_t number) {
   }
   task->engine = &world_->engine();
   task->lane = lane_.get();
-  task->large = bytes >= kHelperBytes;
-  if (task->large || !shared_) task->started = std::chrono::steady_clock::now();
+  task->may_need_helper = bytes >= kHelperBytes || !shared_;
+  if (task->may_need_helper) task->started = std::chrono::steady_clock::now();
   return task;
 }
 

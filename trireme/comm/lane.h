@@ -29,7 +29,7 @@ class Lane {
 
   std::deque<std::shared_ptr<Task>> waiting;  ///< the first one runs
   uint64_t last_finished = 0;
-  bool waited_at_once = false;  ///< the last large one
+  bool waited_at_once = false;  ///< the last one that may need the helper
 
   void remember(uint64_t number, uint64_t fingerprint, const core::OpInfo& info) {
     recent_[number % recent_.size()] = {number, fingerprint, info};

@@ -47,7 +47,8 @@ class Task : public Pending {
   std::chrono::steady_clock::time_point started;
   Engine* engine = nullptr;
   Lane* lane = nullptr;
-  bool large = false;   ///< enough to move that the engine's thread may be worth waking
+  /// Large, or over sockets: nobody else moves it while its caller computes.
+  bool may_need_helper = false;
   bool ordered = true;  ///< a collective; sends and receives wait for nobody's turn
   uint64_t record = 0;  ///< its place in the recorder
 

@@ -1,0 +1,49 @@
+// A model of your own, data-parallel: three lines more than on one process. Every rank has a batch
+// of its own, of its own size; the gradient is that of one process on all of them together.
+//
+//   trireme run -n 2 build/bin/03_your_model
+#include <torch/torch.h>
+
+#include <iostream>
+
+#include "trireme/trireme.h"
+
+struct NetImpl : torch::nn::Module {
+  NetImpl()
+      : hidden(register_module("hidden", torch::nn::Linear(2, 32))),
+        out(register_module("out", torch::nn::Linear(32, 1))) {}
+  torch::Tensor forward(torch::Tensor x) { return out(torch::tanh(hidden(x))); }
+  torch::nn::Linear hidden, out;
+};
+TORCH_MODULE(Net);
+
+/// Points of the plane, and the product of their coordinates.
+std::pair<torch::Tensor, torch::Tensor> make_batch(int64_t rows) {
+  const auto x = torch::rand({rows, 2}) * 2 - 1;
+  return {x, (x.select(1, 0) * x.select(1, 1)).unsqueeze(1)};
+}
+
+int main() {
+  return trireme::guard([] {
+    const auto world = trireme::init();  // 1: join the job
+    torch::manual_seed(world.rank());
+    Net model;
+    trireme::parallel::DataParallel replicas(*model, world);  // 2: attach
+
+    torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
+    double loss = 0;
+    for (int step = 1; step <= 300; ++step) {
+      const auto [x, y] = make_batch(16 + 8 * world.rank());
+      const auto errors = (model(x) - y).pow(2);
+      replicas.backward({errors.sum(), torch::tensor(double(x.size(0)), torch::kDouble)});
+      const double mine[] = {errors.sum().item<double>()};
+      const auto totals = replicas.finish(mine);  // 3: the gradient of all ranks
+      optimizer.step();
+      loss = totals.sums[0] / totals.weight;
+      if (world.rank() == 0 && step % 100 == 0)
+        std::cout << "step " << step << "  loss " << loss << std::endl;
+    }
+    replicas.check_same();  // the replicas are equal, bit for bit
+    return loss < 0.01 ? 0 : 1;
+  });
+}

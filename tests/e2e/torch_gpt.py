@@ -1,0 +1,93 @@
+"""The same GPT in PyTorch, from our initial weights and on our samples: prints its losses.
+
+    python3 torch_gpt.py RUN_DIR TOKENS_FILE STEPS
+
+RUN_DIR holds the run that is judged: config.toml, checkpoints/step-00000000 (the weights before the first
+update), samples.jsonl and metrics.jsonl, of which only the learning rates are read.
+"""
+import json
+import struct
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+DTYPES = {"F32": torch.float32, "F64": torch.float64}
+
+
+def read_safetensors(path):
+    raw = path.read_bytes()
+    (size,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8:8 + size])
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, info in header.items():
+        begin, end = info["data_offsets"]
+        data = bytearray(raw[8 + size + begin:8 + size + end])
+        tensors[name] = torch.frombuffer(data, dtype=DTYPES[info["dtype"]]).view(info["shape"]).clone()
+    return tensors
+
+
+def keys(path):
+    section, found = "", {}
+    for line in path.read_text().splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif "=" in line:
+            name, value = line.split("=", 1)
+            found[f"{section}.{name.strip()}"] = value.strip()
+    return found
+
+
+def forward(p, ids, heads):
+    x = p["wte.weight"][ids] + p["wpe.weight"][: ids.shape[1]]
+    layer = 0
+    while f"h.{layer}.ln_1.weight" in p:
+        def named(name):
+            return p[f"h.{layer}.{name}.weight"], p[f"h.{layer}.{name}.bias"]
+        width = x.shape[-1]
+        y = F.layer_norm(x, (width,), *named("ln_1"))
+        q, k, v = F.linear(y, *named("attn.c_attn")).split(width, dim=-1)
+        q, k, v = (t.view(*t.shape[:2], heads, -1).transpose(1, 2) for t in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
+        x = x + F.linear(y, *named("attn.c_proj"))
+        y = F.layer_norm(x, (width,), *named("ln_2"))
+        x = x + F.linear(F.gelu(F.linear(y, *named("mlp.c_fc")), approximate="tanh"), *named("mlp.c_proj"))
+        layer += 1
+    x = F.layer_norm(x, (x.shape[-1],), p["ln_f.weight"], p["ln_f.bias"])
+    return F.linear(x, p["wte.weight"])
+
+
+def main():
+    run, tokens_file, steps = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    config = keys(run / "config.toml")
+    seq, heads = int(config["model.seq"]), int(config["model.heads"])
+    raw = tokens_file.read_bytes()
+    tokens = torch.tensor(struct.unpack(f"<{len(raw) // 2}H", raw))
+    p = {}
+    for part in sorted((run / "checkpoints/step-00000000").glob("*.safetensors")):
+        p.update({k: v for k, v in read_safetensors(part).items() if "/" not in k})
+    for tensor in p.values():
+        tensor.requires_grad_()
+    decay = float(config["optim.weight_decay"])
+    betas = tuple(float(b) for b in config["optim.betas"].strip("[]").split(","))
+    optimizer = torch.optim.AdamW(
+        [{"params": [t for t in p.values() if t.dim() >= 2], "weight_decay": decay},
+         {"params": [t for t in p.values() if t.dim() < 2], "weight_decay": 0.0}],
+        lr=1.0, betas=betas, eps=float(config["optim.eps"]))
+    rates = [json.loads(line)["lr"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    batches = [json.loads(line)["samples"] for line in (run / "samples.jsonl").read_text().splitlines()]
+    for step in range(steps):
+        rows = torch.stack([tokens[i * seq:i * seq + seq + 1] for i in batches[step]]).long()
+        loss = F.cross_entropy(forward(p, rows[:, :-1], heads).flatten(0, 1), rows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(p.values(), float(config["optim.clip"]))
+        for group in optimizer.param_groups:
+            group["lr"] = rates[step]
+        optimizer.step()
+        print(repr(loss.item()), flush=True)
+
+
+main()

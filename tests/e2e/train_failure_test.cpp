@@ -1,0 +1,214 @@
+// Runs that are killed, and runs that cannot be: what is left is whole, what goes on gives the same
+// numbers to the last bit, and what is wrong is said in a sentence.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "support/training.h"
+
+namespace trireme::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::chrono::milliseconds kPatience{120'000};
+const std::string kTrireme = TRIREME_BINARY_DIR "/bin/trireme";
+const std::vector<std::string> kLong = {"run.steps=200", "checkpoint.every=7", "log.every=1"};
+
+CommandResult run_to_end(std::vector<std::string> argv) {
+  return run_command(std::move(argv), {.deadline = kPatience});
+}
+
+/// What an undisturbed run of kLong says.
+const std::vector<std::string>& undisturbed() {
+  static const std::vector<std::string> losses = [] {
+    const RunFolder folder;
+    const auto result = run_to_end(train_arguments(tiny_config(folder), folder.path("run"), kLong));
+    EXPECT_EQ(result.code, 0) << result.err;
+    return texts_of(folder.path("run"), "loss");
+  }();
+  return losses;
+}
+
+std::vector<pid_t> ranks_of(const std::string& marker) {
+  std::vector<pid_t> ranks;
+  for (const pid_t pid : processes_with("TRIREME_TEST_MARK", marker)) {
+    std::ifstream comm("/proc/" + std::to_string(pid) + "/comm");
+    std::string name;
+    std::getline(comm, name);
+    if (name == "trireme-rank") ranks.push_back(pid);
+  }
+  return ranks;
+}
+
+enum class Victim { Rank, Launcher, Everything };
+
+/// Kills a run once it has reached `step`, and starts it again until it ends.
+void kill_and_continue(Victim victim, int step) {
+  const RunFolder folder;
+  const std::string config = tiny_config(folder), dir = folder.path("run");
+  const std::string marker = unique_marker();
+  {
+    Command run(train_arguments(config, dir, kLong),
+                {.environment = {{"TRIREME_TEST_MARK", marker}}, .deadline = kPatience});
+    ASSERT_TRUE(run.wait_for("step " + std::to_string(step) + "/200"));
+    const auto ranks = ranks_of(marker);
+    ASSERT_EQ(ranks.size(), 2u);
+    if (victim != Victim::Rank) ::kill(run.pid(), SIGKILL);
+    if (victim != Victim::Launcher) ::kill(ranks[step % 2], SIGKILL);
+    if (victim == Victim::Everything) ::kill(ranks[(step + 1) % 2], SIGKILL);
+    EXPECT_EQ(run.finish().code, 137);
+  }
+  EXPECT_TRUE(eventually([&] { return processes_with("TRIREME_TEST_MARK", marker).empty(); }));
+  const auto again = run_to_end(train_arguments(config, dir, kLong));
+  EXPECT_EQ(again.code, 0) << again.out << again.err;
+  EXPECT_THAT(again.out, HasSubstr("continues from"));
+  EXPECT_EQ(texts_of(dir, "loss"), undisturbed());
+  const auto checked = run_to_end({kTrireme, "ckpt", "verify", dir});
+  EXPECT_EQ(checked.code, 0) << checked.out;
+}
+
+TEST(Killed, ARankAtSeveralMomentsAndStartedAgainGivesTheSameBits) {
+  for (const int step : {9, 14, 15, 50}) kill_and_continue(Victim::Rank, step);
+}
+
+TEST(Killed, TheLauncherAndStartedAgainGivesTheSameBits) {
+  kill_and_continue(Victim::Launcher, 21);
+}
+
+TEST(Killed, EverythingAndStartedAgainGivesTheSameBits) {
+  kill_and_continue(Victim::Everything, 28);
+}
+
+TEST(Killed, ARankUnderALauncherThatRestartsGoesOnWithoutAPerson) {
+  const RunFolder folder;
+  const std::string dir = folder.path("run"), marker = unique_marker();
+  std::vector<std::string> command = {kTrireme, "run", "-n", "2", "--max-restarts", "3"};
+  const auto train = train_arguments(tiny_config(folder), dir, kLong);
+  command.insert(command.end(), train.begin(), train.end());
+  Command run(command, {.environment = {{"TRIREME_TEST_MARK", marker}}, .deadline = kPatience});
+  for (const char* step : {"step 20/200", "step 90/200"}) {
+    ASSERT_TRUE(run.wait_for(step));
+    const auto ranks = ranks_of(marker);
+    ASSERT_FALSE(ranks.empty());
+    ::kill(ranks.back(), SIGKILL);
+  }
+  const auto result = run.finish();
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(texts_of(dir, "loss"), undisturbed());
+}
+
+TEST(Damaged, TheNewestCheckpointIsNamedAndTheOneBeforeIsUsed) {
+  const RunFolder folder;
+  const std::string config = tiny_config(folder), dir = folder.path("run");
+  ASSERT_EQ(
+      run_to_end(train_arguments(config, dir, {"run.steps=8", "optim.schedule=constant"})).code, 0);
+  const std::string part = dir + "/checkpoints/step-00000008/part-00001.safetensors";
+  {
+    std::fstream file(part, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(fs::file_size(part) / 2));
+    file.put('\x55');
+  }
+  EXPECT_EQ(run_to_end({kTrireme, "ckpt", "verify", dir}).code, 3);
+  const auto result =
+      run_to_end(train_arguments(config, dir, {"run.steps=12", "optim.schedule=constant"}));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("step-00000008"), HasSubstr("damaged")));
+  EXPECT_THAT(result.out, HasSubstr("continues from " + dir + "/checkpoints/step-00000004"));
+  EXPECT_EQ(texts_of(dir, "loss").size(), 12u);
+}
+
+TEST(AnotherRun, InTheSameFolderIsRefusedWithTheFirstDifference) {
+  const RunFolder folder;
+  const std::string config = tiny_config(folder), dir = folder.path("run");
+  ASSERT_EQ(run_to_end(train_arguments(config, dir, {"run.steps=4"})).code, 0);
+  const auto result = run_to_end(train_arguments(config, dir, {"model.hidden=64"}));
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("model.hidden"), HasSubstr("64"), HasSubstr("32")));
+}
+
+TEST(NotFinite, StopsWithTheStepAndTheTensorAndKeepsTheLastCheckpoint) {
+  const RunFolder folder;
+  const std::string dir = folder.path("run");
+  const auto result = run_to_end(train_arguments(
+      tiny_config(folder), dir,
+      {"optim.kind=sgd", "optim.lr=1e20", "optim.clip=0", "optim.warmup=0", "checkpoint.every=1"}));
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("step "), HasSubstr("not finite"), HasSubstr("'")));
+  EXPECT_EQ(run_to_end({kTrireme, "ckpt", "verify", dir}).code, 0) << "the one before is whole";
+}
+
+TEST(FullDisk, CostsTheCheckpointAndNotTheRun) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root may mount a small disk";
+  const RunFolder folder;
+  const std::string disk = folder.path("disk");
+  fs::create_directory(disk);
+  if (::mount("none", disk.c_str(), "tmpfs", 0, "size=900k") != 0)
+    GTEST_SKIP() << "no tmpfs can be mounted here";
+  const std::string config = tiny_config(folder);
+  // One checkpoint fits; beside it there is no room for a second.
+  const auto result =
+      run_to_end(train_arguments(config, disk + "/run", {"model.hidden=48", "checkpoint.keep=5"}));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("is not saved"), HasSubstr("training goes on")));
+  EXPECT_EQ(texts_of(disk + "/run", "loss").size(), 20u) << "every step was made";
+  EXPECT_EQ(result.code, 1) << "but its end is not on disk, and that is said";
+  EXPECT_EQ(run_to_end({kTrireme, "ckpt", "verify", disk + "/run"}).code, 0);
+  ::umount(disk.c_str());
+}
+
+struct Refusal {
+  std::vector<std::string> overrides;
+  std::vector<std::string> said;
+  int code = 2;
+};
+
+TEST(BadInput, IsOneSentenceAndAnExitCode) {
+  const RunFolder folder;
+  const std::string config = tiny_config(folder);
+  std::ofstream(folder.path("odd.bin")) << "abc";
+  std::ofstream(folder.path("empty.bin"));
+  {
+    std::ofstream beyond(folder.path("beyond.bin"), std::ios::binary);
+    for (int i = 0; i < 200; ++i) beyond.write(i == 150 ? "\xff\x00" : "\x01\x00", 2);
+  }
+  const std::string odd = folder.path("odd.bin"), empty = folder.path("empty.bin");
+  const std::vector<Refusal> refusals = {
+      {{"model.layres=3"}, {"model.layres", "model.layers"}},
+      {{"run.steps=many"}, {"run.steps", "whole number"}},
+      {{"run.steps=-1"}, {"run.steps", "-1"}},
+      {{"mesh.replica=2", "mesh.shard=0", "mesh.replica=0"}, {"mesh"}},
+      {{"mesh.tensor=2"}, {"mesh.tensor", "not built yet"}},
+      {{"precision.compute=bfloat16"}, {"bfloat16"}},
+      {{"model.heads=3"}, {"32", "3"}},
+      {{"model.kind=llama"}, {"llama"}},
+      {{"data.kind=tokens"}, {"data.path"}},
+      {{"data.kind=tokens", "data.path=/nowhere.bin"}, {"/nowhere.bin"}, 1},
+      {{"data.kind=tokens", "data.path=" + odd}, {odd}, 1},
+      {{"data.kind=tokens", "data.path=" + empty}, {empty}, 1},
+      {{"data.kind=tokens", "data.path=" + folder.path("beyond.bin")}, {"255", "vocab"}, 1},
+      {{"run.dir=/proc/nothing"}, {"/proc/nothing"}},
+      {{"checkpoint.resume=/nowhere"}, {"/nowhere"}, 1},
+  };
+  for (const Refusal& refusal : refusals) {
+    SCOPED_TRACE(refusal.overrides.back());
+    const auto result = run_to_end(train_arguments(config, folder.path("run"), refusal.overrides));
+    EXPECT_EQ(result.code, refusal.code) << result.err;
+    for (const std::string& part : refusal.said) EXPECT_THAT(result.err, HasSubstr(part));
+    EXPECT_THAT(result.err, Not(HasSubstr("frame #"))) << "no stack";
+    EXPECT_LE(std::count(result.err.begin(), result.err.end(), '\n'), 3) << result.err;
+  }
+  EXPECT_EQ(run_to_end({kTrireme, "train"}).code, 2);
+  EXPECT_EQ(run_to_end({kTrireme, "train", folder.path("none.toml")}).code, 2);
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "support/command.h"
+
+namespace trireme::test {
+
+/// A folder of a test's own, gone with it.
+class RunFolder {
+ public:
+  RunFolder();
+  ~RunFolder();
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+
+ private:
+  std::string folder_;
+};
+
+/// A configuration that trains in a moment: a tiny GPT, 20 steps of 10 samples.
+std::string tiny_config(const RunFolder& folder);
+
+/// `trireme train CONFIG run.dir=DIR OVERRIDES...` as arguments.
+std::vector<std::string> train_arguments(const std::string& config, const std::string& dir,
+                                         std::vector<std::string> overrides = {});
+
+/// metrics.jsonl, a field of every step, as it was written.
+std::vector<std::string> texts_of(const std::string& dir, const std::string& field);
+std::vector<double> numbers_of(const std::string& dir, const std::string& field);
+
+/// A Python that has torch: that of the checkout, else the system's.
+std::string python_with_torch();
+
+}  // namespace trireme::test
