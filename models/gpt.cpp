@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "trireme/core/error.h"
+#include "trireme/nn/gelu.h"
 
 namespace trireme::models {
 
@@ -46,7 +47,7 @@ Flow GptBlockImpl::compute(const Flow& in) {
   const Flow attended = attn->forward(ln_1->forward(in));
   const Flow x = in.with(in.x() + drop_1->forward(attended).x());
   const Flow wide = c_fc->forward(ln_2->forward(x));
-  const Flow narrow = c_proj->forward(wide.with(at::gelu(wide.x(), "tanh")));
+  const Flow narrow = c_proj->forward(wide.with(nn::gelu_tanh(wide.x())));
   return x.with(x.x() + drop_2->forward(narrow).x());
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "trireme/core/error.h"
+#include "trireme/nn/matmul.h"
 
 namespace trireme::nn {
 
@@ -24,7 +25,7 @@ LinearImpl::LinearImpl(int64_t in, int64_t out, Options options)
 }
 
 at::Tensor LinearImpl::compute(const at::Tensor& x, const Where*) {
-  return at::linear(x, weight, bias);
+  return linear(x, weight, bias);
 }
 
 EmbeddingImpl::EmbeddingImpl(int64_t rows, int64_t width, double deviation)
@@ -62,13 +63,14 @@ at::Tensor CausalAttentionImpl::compute(const at::Tensor& x_BTC, const Where* wh
   const int64_t B = x_BTC.size(0), T = x_BTC.size(1), D = options_.width / options_.heads;
   const int64_t q_width = options_.width, kv_width = options_.kv_heads * D;
   const auto qkv = c_attn->forward(x_BTC);
-  const auto heads = [&](int64_t begin, int64_t width) {
-    return qkv.narrow(2, begin, width).view({B, T, width / D, D}).transpose(1, 2);
+  // Split, not three slices: its backward is one copy.
+  const auto parts = qkv.split_with_sizes({q_width, kv_width, kv_width}, 2);
+  const auto heads = [&](const at::Tensor& part) {
+    return part.view({B, T, part.size(2) / D, D}).transpose(1, 2);
   };
   if (x_BTC.numel() == 0)  // the fused kernel divides by the number of rows
-    return c_proj->forward(qkv.narrow(2, 0, q_width));
-  const auto y_BHTD = attend(heads(0, q_width), heads(q_width, kv_width),
-                             heads(q_width + kv_width, kv_width), where);
+    return c_proj->forward(parts[0]);
+  const auto y_BHTD = attend(heads(parts[0]), heads(parts[1]), heads(parts[2]), where);
   return c_proj->forward(y_BHTD.transpose(1, 2).reshape({B, T, q_width}));
 }
 

@@ -3,6 +3,7 @@
 #include <torch/autograd.h>
 
 #include "trireme/core/error.h"
+#include "trireme/nn/matmul.h"
 
 namespace trireme::nn {
 
@@ -18,7 +19,7 @@ int64_t rows_of_chunk(const at::Tensor& weight) {
 
 /// Per chunk of rows:
 ///
-///   l = x W^T           logits, in the chunk's buffer
+///   l = x W^T           logits
 ///   sum += lse(l) - l[target]
 ///   l = softmax(l) - onehot(target)      in place; rows that are ignored become 0
 ///   dx = l W            dW += l^T x
@@ -31,36 +32,28 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
     at::Tensor dweight = needs_weight ? at::empty_like(weight_VC) : at::Tensor();
     if (needs_weight && rows == 0) dweight.zero_();
     at::Tensor sum = at::zeros({}, x_NC.options().dtype(at::kDouble));
-    at::Tensor buffer = at::empty({chunk_rows, weight_VC.size(0)}, x_NC.options());
     for (int64_t begin = 0; begin < rows; begin += chunk_rows) {
       const int64_t count = std::min(chunk_rows, rows - begin);
-      at::Tensor logits = buffer.narrow(0, 0, count);
       const at::Tensor x = x_NC.narrow(0, begin, count);
       const at::Tensor target = targets_N.narrow(0, begin, count);
       const at::Tensor ignored = target == kIgnored;
       const at::Tensor safe = target.clamp_min(0).unsqueeze(1);
-      at::mm_out(logits, x, weight_VC.t());
+      at::Tensor logits = product(x, weight_VC);
       const at::Tensor chosen = logits.gather(1, safe);
-      // softmax in place; the log of its divisor comes back from the chosen element where that is
-      // not too small, so one pass over the logits is enough.
-      at::Tensor largest = std::get<0>(logits.max(1, /*keepdim=*/true));
       at::_softmax_out(logits, logits, 1, false);
       const at::Tensor chance = logits.gather(1, safe);
       at::Tensor nats = -chance.log();
-      const at::Tensor tiny = chance < kTiny;
-      if (tiny.any().item<bool>()) {
-        // From the largest element: its chance is at least 1 / classes.
-        const at::Tensor top = std::get<0>(logits.max(1, true));
-        nats = at::where(tiny, largest - chosen - top.log(), nats);
+      if (chance.min().item<double>() < kTiny) {
+        // Too small to take the log of: from the largest one, whose chance is 1 / classes or more.
+        const auto [top, where] = logits.max(1, /*keepdim=*/true);
+        const at::Tensor largest = at::mm(x, weight_VC.t()).gather(1, where);
+        nats = at::where(chance < kTiny, largest - chosen - top.log(), nats);
       }
       sum += nats.masked_fill(ignored.unsqueeze(1), 0).sum(at::kDouble);
       if (!needs_x && !needs_weight) continue;
       logits.scatter_add_(1, safe, at::full_like(chance, -1));
       if (ignored.any().item<bool>()) logits.masked_fill_(ignored.unsqueeze(1), 0);
-      if (needs_x) {
-        at::Tensor part = dx.narrow(0, begin, count);
-        at::mm_out(part, logits, weight_VC);
-      }
+      if (needs_x) dx.narrow(0, begin, count).copy_(product(logits, weight_VC.t()));
       if (needs_weight) at::addmm_out(dweight, dweight, logits.t(), x, begin == 0 ? 0 : 1, 1);
     }
     context->saved_data["dx"] = dx;
