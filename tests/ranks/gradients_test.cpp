@@ -230,10 +230,11 @@ struct TwiceImpl : nn::LayerImpl {
 };
 
 TEST(Gradients, OfAWeightSharedByRecomputedLayersAreWhole) {
+  torch::manual_seed(3);
+  const auto begin = torch::randn({4, 4}, torch::kDouble);
   run_world(kThreads, 2, [&](const Communicator& world) {
-    const auto make = [] {
-      torch::manual_seed(3);
-      const auto shared = torch::randn({4, 4}, torch::kDouble).requires_grad_();
+    const auto make = [&] {
+      const auto shared = begin.clone().requires_grad_();
       return nn::Sequential(std::vector<std::shared_ptr<nn::LayerImpl>>{
           std::make_shared<TwiceImpl>(shared), std::make_shared<TwiceImpl>(shared)});
     };

@@ -12,6 +12,8 @@
 #include "trireme/core/error.h"
 #include "trireme/data/loader.h"
 #include "trireme/data/markov.h"
+#include "trireme/nn/gelu.h"
+#include "trireme/nn/matmul.h"
 #include "trireme/nn/parameters.h"
 #include "trireme/nn/recompute.h"
 #include "trireme/optim/optimizer.h"
@@ -173,6 +175,45 @@ TEST(Recompute, ComputesTwiceOnlyWhereAGradientIsWanted) {
   const torch::NoGradGuard guard;
   layer.forward(torch::ones({2}));
   EXPECT_EQ(layer.computed, 3);
+}
+
+TEST(Gelu, IsTorchsInValueAndGradient) {
+  const auto x = torch::cat({torch::linspace(-20, 20, 4001), torch::tensor({-1e4f, 1e4f, 0.0f})})
+                     .requires_grad_();
+  const auto y = nn::gelu_tanh(x);
+  y.sum().backward();
+  const auto exact = x.detach().to(torch::kDouble).requires_grad_();
+  const auto expected = torch::gelu(exact, "tanh");
+  expected.sum().backward();
+  EXPECT_LE((y - expected).abs().div(1 + expected.abs()).max().item<double>(), 3e-7);
+  // Float32 loses digits where the slope's terms cancel, torch's own too: no worse than twice that.
+  const auto plain = x.detach().clone().requires_grad_();
+  torch::gelu(plain, "tanh").sum().backward();
+  const double torchs = (plain.grad() - exact.grad()).abs().max().item<double>();
+  EXPECT_LE((x.grad() - exact.grad()).abs().max().item<double>(), 2 * torchs);
+  EXPECT_TRUE(nn::gelu_tanh(torch::tensor({std::nanf("")})).isnan().item<bool>());
+  EXPECT_EQ(nn::gelu_tanh(torch::empty({0, 3})).numel(), 0);
+}
+
+TEST(Linear, IsTorchsInValueAndGradient) {
+  for (const auto dtype : {torch::kFloat, torch::kDouble}) {
+    torch::manual_seed(1);
+    const auto options = torch::TensorOptions(dtype).requires_grad(true);
+    const auto x = torch::randn({3, 17, 9}, options), w = torch::randn({21, 9}, options),
+               b = torch::randn({21}, options);
+    const auto weights = torch::randn({3, 17, 21}, dtype);
+    (nn::linear(x, w, b) * weights).sum().backward();
+    const std::vector<at::Tensor> ours = {x.grad().clone(), w.grad().clone(), b.grad().clone()};
+    for (const auto& tensor : {x, w, b}) tensor.mutable_grad().zero_();
+    (torch::linear(x, w, b) * weights).sum().backward();
+    const std::vector<at::Tensor> theirs = {x.grad(), w.grad(), b.grad()};
+    for (std::size_t i = 0; i < 3; ++i)
+      EXPECT_TRUE(torch::allclose(ours[i], theirs[i], 1e-5, 1e-5)) << i << " " << dtype;
+    EXPECT_TRUE(torch::allclose(nn::linear(x, w, {}), torch::linear(x, w), 1e-5, 1e-5));
+    EXPECT_TRUE(torch::allclose(nn::product(w, x.flatten(0, 1)), torch::mm(w, x.flatten(0, 1).t()),
+                                1e-5, 1e-5));
+    EXPECT_EQ(nn::linear(x.narrow(0, 0, 0), w, b).sizes(), (std::vector<int64_t>{0, 17, 21}));
+  }
 }
 
 TEST(LinearCrossEntropy, EqualsTheTwoOperationsInValueAndGradient) {

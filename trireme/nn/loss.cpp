@@ -62,7 +62,10 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
   }
 
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
-    // Taken out, not copied: a loss is backwarded once.
+    // Taken out, not copied: they are computed for one backward.
+    TORCH_CHECK(context->saved_data.count("taken") == 0,
+                "linear_cross_entropy: backward was called twice on one loss");
+    context->saved_data["taken"] = true;
     const auto scaled = [&](const char* name) {
       at::Tensor gradient = context->saved_data[name].toTensor();
       context->saved_data[name] = at::Tensor();
