@@ -17,15 +17,16 @@ configure: setup
 build: configure  ## build the library, the programs and the tests into build/bin
 	@cmake --build --preset $(PRESET) -j $(JOBS)
 
-train: configure  ## two ranks of the first example (the trainer comes later)
-	@cmake --build --preset $(PRESET) -j $(JOBS) --target trireme 01_hello_ranks
-	@$(BUILD)/bin/trireme run -n 2 $(BUILD)/bin/01_hello_ranks
+train: configure  ## train a small GPT on two ranks and see it learn (about a minute)
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target trireme trireme-rank
+	@$(BUILD)/bin/trireme train configs/gpt-small.toml
 
 test: build  ## run every test that this machine can run
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
 
-bench: build  ## time the collectives against Open MPI and gloo, interleaved
+bench: build  ## time collectives and training against Open MPI, gloo and PyTorch, interleaved
 	@bench/run
+	@bench/train
 
 format:  ## clang-format the tree
 	@git ls-files '*.h' '*.cpp' | xargs clang-format -i

@@ -37,7 +37,7 @@ Buckets::Buckets(comm::Communicator group, std::vector<at::Tensor> parameters, B
     places_.push_back({.parameter = parameter, .home = {}});
     total += padded(static_cast<int64_t>(parameter.nbytes()));
   }
-  if (!parameters.empty())
+  if (!parameters.empty() && !alone())
     memory_ = group_.allocate({total}, parameters.front().options().dtype(at::kByte));
   // Until it is known better: the last registered is the first that backward reaches.
   order_.resize(places_.size());
@@ -48,6 +48,7 @@ Buckets::Buckets(comm::Communicator group, std::vector<at::Tensor> parameters, B
 /// Gives every parameter its place, in order, and cuts the memory into buckets.
 void Buckets::lay_out() {
   buckets_.clear();
+  if (alone()) return;
   int64_t offset = 0, bucket_begin = 0;
   const auto close = [&] {
     if (buckets_.empty() || buckets_.back().members.empty()) return;
@@ -83,7 +84,9 @@ void Buckets::lay_out() {
 
 void Buckets::add(std::size_t parameter, const at::Tensor& gradient) {
   Place& place = places_[parameter];
-  if (place.bucket < next_) {  // its bucket is being reduced: keep out of that memory
+  if (alone() && !place.used) {
+    place.home = gradient.contiguous();
+  } else if (place.bucket < next_) {  // its bucket is being reduced: keep out of that memory
     if (place.late.defined())
       place.late.add_(gradient);
     else
@@ -107,6 +110,7 @@ void Buckets::arrive(std::size_t parameter) {
   }
   if (place.arrived || place.fires < place.expected) return;
   place.arrived = true;
+  if (alone()) return;
   --buckets_[place.bucket].waiting;
   while (next_ < buckets_.size() && buckets_[next_].waiting == 0) start(buckets_[next_++]);
 }
@@ -155,8 +159,11 @@ void Buckets::reorder(const std::vector<int64_t>& order) {
                 "gradients: the order of buckets names {} of {} parameters", sorted.size(),
                 places_.size());
   ordered_ = true;
-  if (order == order_ && buckets_.empty()) return;
-  const at::Tensor before = memory_.defined() ? memory_.clone() : at::Tensor();
+  if (!memory_.defined()) {
+    order_ = order;
+    return;
+  }
+  const at::Tensor before = memory_.clone();
   std::vector<int64_t> offsets;
   for (const Place& place : places_) offsets.push_back(place.offset_bytes);
   order_ = order;

@@ -20,6 +20,8 @@ struct BucketSizes {
 ///   memory   | p9 p8 | p7 p6 p5 p4 | p3 p2 p1 p0 |      in the order of arrival
 ///   buckets  |   0   |      1      |      2      |
 ///
+/// In a group of one nothing is reduced or copied: a gradient stays where backward has put it.
+///
 /// The first step reduces at its end, and observes the order in which gradients arrive; `reorder`
 /// then lays them out so.
 class Buckets {
@@ -56,7 +58,7 @@ class Buckets {
   void reorder(const std::vector<int64_t>& order);
   bool ordered() const { return ordered_; }
 
-  int64_t memory_bytes() const { return memory_.numel(); }
+  int64_t memory_bytes() const { return memory_.defined() ? memory_.numel() : 0; }
 
  private:
   struct Place {
@@ -72,6 +74,7 @@ class Buckets {
     std::vector<std::size_t> members;
     std::size_t waiting = 0;
   };
+  bool alone() const { return group_.size() == 1; }
   void lay_out();
   void start(Bucket& bucket);
 

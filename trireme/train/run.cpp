@@ -121,6 +121,8 @@ class Run {
       stop = result.stop;
       after_step(report, result);
       report.step_ms = milliseconds_since(began);
+      if (due(config_.eval.every))
+        report.eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
       report.tokens_per_s = result.weight / report.step_ms * 1e3;
       if (progress) {
         report.pss_mib = files_.pss_mib();
@@ -138,6 +140,8 @@ class Run {
     return signal == 0 ? 0 : signal == SIGTERM ? kTerminated : kInterrupted;
   }
 
+  bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
+
   void after_step(StepReport& report, const StepResult& result) {
     report.step = step_;
     report.loss = result.loss;
@@ -145,10 +149,7 @@ class Run {
     report.grad_norm = result.grad_norm;
     report.lr = result.lr;
     report.floor = data_->floor();
-    const auto due = [&](int64_t every) { return every > 0 && step_ % every == 0; };
     if (due(config_.check.hash_every)) trainer_.check_same();
-    if (due(config_.eval.every))
-      report.eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
     if (due(config_.checkpoint.every) && step_ < steps_) save();
   }
 
