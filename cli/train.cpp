@@ -1,20 +1,11 @@
 #include <fmt/format.h>
-#include <malloc.h>
-
-#include <ATen/Parallel.h>
-
-#include <exception>
-#include <thread>
 
 #include "cli/rank_commands.h"
 #include "models/registry.h"
-#include "trireme/checkpoint/saver.h"
 #include "trireme/comm/local/local.h"
 #include "trireme/config/load.h"
 #include "trireme/config/mesh.h"
-#include "trireme/core/error.h"
 #include "trireme/core/units.h"
-#include "trireme/mesh/init.h"
 #include "trireme/train/run.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/world.h"
@@ -25,16 +16,19 @@ int train(const std::vector<std::string>& args) {
   const train::StopSignals signals;  // before any other thread
   const auto config = config::load(args.at(0), {args.begin() + 1, args.end()});
   return train::with_ranks(config, [&](const comm::Communicator& world) {
-    return train::run(config, world, models::make_model(config.model), signals);
+    const auto model = [&](const Mesh& mesh) { return models::make_model(config.model, mesh); };
+    return train::run(config, world, model, signals);
   });
 }
 
 int train_check(const std::vector<std::string>& args) {
   const auto config = config::load(args.at(0), {args.begin() + 1, args.end()});
   train::refuse_unbuilt(config);
-  const auto model = models::make_model(config.model);
   const int ranks = config::wanted_ranks(config.mesh);
   const Degrees degrees = config::resolve_mesh(config.mesh, ranks);
+  const auto alone = comm::make_local(comm::make_local_hub(1), 0);
+  const auto model =
+      models::make_model(config.model, Mesh(comm::Communicator("world", alone), Degrees{}));
   int64_t count = 0;
   for (const auto& one : nn::parameters_of(*model)) count += one.tensor.numel();
   const int64_t item = config.precision.compute == "float64" ? 8 : 4;

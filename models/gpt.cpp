@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "models/uncut.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/gelu.h"
 
@@ -51,7 +52,8 @@ Flow GptBlockImpl::compute(const Flow& in) {
   return x.with(x.x() + drop_2->forward(narrow).x());
 }
 
-GptImpl::GptImpl(GptOptions options) : options_(options) {
+GptImpl::GptImpl(GptOptions options, const Mesh& mesh) : options_(options) {
+  require_uncut(mesh, "gpt");
   wte = register_module("wte", nn::Embedding(options.vocab, options.hidden, kDeviation));
   wpe = register_module("wpe", nn::Embedding(options.seq, options.hidden, kPositionDeviation));
   drop = register_module("drop", nn::Dropout(options.dropout));

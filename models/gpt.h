@@ -1,5 +1,6 @@
 #pragma once
 
+#include "trireme/mesh/mesh.h"
 #include "trireme/nn/layers.h"
 #include "trireme/nn/model.h"
 
@@ -35,7 +36,8 @@ TORCH_MODULE(GptBlock);
 /// sqrt(2 x layers)), biases 0. Parameters have the names of the published checkpoints.
 class GptImpl : public nn::ModelImpl {
  public:
-  explicit GptImpl(GptOptions options);
+  /// Throws ConfigError for a mesh that cuts what this model cannot be cut along yet.
+  GptImpl(GptOptions options, const Mesh& mesh);
 
   /// Logits [rows, positions, vocab] of the tokens that come next; the loss does not need them.
   nn::Loss loss(const nn::Flow& tokens, const at::Tensor& targets) override;

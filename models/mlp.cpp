@@ -1,5 +1,6 @@
 #include "models/mlp.h"
 
+#include "models/uncut.h"
 #include "trireme/core/error.h"
 
 namespace trireme::models {
@@ -28,7 +29,8 @@ class MlpLayerImpl : public nn::LayerImpl {
 
 }  // namespace
 
-MlpImpl::MlpImpl(MlpOptions options) : options_(options) {
+MlpImpl::MlpImpl(MlpOptions options, const Mesh& mesh) : options_(options) {
+  require_uncut(mesh, "mlp");
   embed = register_module("embed", nn::Embedding(options.vocab, options.hidden, 0.1));
   layers_ = std::make_shared<nn::SequentialImpl>();
   for (int64_t i = 0; i < options.layers; ++i)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "trireme/mesh/mesh.h"
 #include "trireme/nn/layers.h"
 #include "trireme/nn/model.h"
 
@@ -14,7 +15,7 @@ struct MlpOptions {
 /// layers with GELU, and the token that comes next. One prediction per sample.
 class MlpImpl : public nn::ModelImpl {
  public:
-  explicit MlpImpl(MlpOptions options);
+  MlpImpl(MlpOptions options, const Mesh& mesh);
   nn::Loss loss(const nn::Flow& tokens, const at::Tensor& targets) override;
   int64_t activations_per_row() const override {
     return options_.seq * options_.hidden + 2 * options_.layers * options_.hidden + options_.vocab;

@@ -33,6 +33,16 @@ TEST(Examples, HelloRanksWorksAlone) {
   EXPECT_THAT(result.out, HasSubstr("hello from rank 0 of 1"));
 }
 
+TEST(Examples, SayInOneSentenceWhatIsWrong) {
+  for (const char* example : {"01_hello_ranks", "03_your_model"}) {
+    const auto result =
+        run_command({kBin + example}, {.environment = {{"RANK", "9"}, {"WORLD_SIZE", "8"}}});
+    EXPECT_EQ(result.code, 2);
+    EXPECT_THAT(result.err, HasSubstr("rank 9 in a world of 8"));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+}
+
 TEST(Examples, AllReduceAveragesByHand) {
   const auto result = run_example("02_all_reduce", 3);
   EXPECT_EQ(result.code, 0) << result.err;

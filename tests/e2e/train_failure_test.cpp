@@ -107,6 +107,23 @@ TEST(Killed, ARankUnderALauncherThatRestartsGoesOnWithoutAPerson) {
   EXPECT_EQ(texts_of(dir, "loss"), undisturbed());
 }
 
+TEST(Stopped, ARankInsideACollectiveHearsTheSecondSignal) {
+  const RunFolder folder;
+  const std::string marker = unique_marker();
+  Command run(train_arguments(tiny_config(folder), folder.path("run"), kLong),
+              {.environment = {{"TRIREME_TEST_MARK", marker}}, .deadline = kPatience});
+  ASSERT_TRUE(run.wait_for("step 20/200"));
+  const auto ranks = ranks_of(marker);
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(ranks[0], SIGSTOP);  // the other one now waits for it in a collective
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ::kill(ranks[1], SIGINT);
+  ::kill(ranks[1], SIGINT);
+  EXPECT_TRUE(eventually([&] { return ranks_of(marker).size() < 2; })) << "it did not hear";
+  ::kill(ranks[0], SIGKILL);
+  run.finish();
+}
+
 TEST(Damaged, TheNewestCheckpointIsNamedAndTheOneBeforeIsUsed) {
   const RunFolder folder;
   const std::string config = tiny_config(folder), dir = folder.path("run");

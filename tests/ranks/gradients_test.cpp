@@ -198,6 +198,23 @@ TEST(Gradients, ValuesGivenToFinishAreSummedWithTheWeight) {
   });
 }
 
+TEST(Gradients, AreReducedWhileBackwardRunsOnceTheirOrderIsKnown) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
+    DataParallel replicas(*model, world, {.buckets = {.first_bytes = 1, .bytes = 1}});
+    const auto backward = [&](Micro micro) {
+      replicas.backward({model->forward(torch::ones({2, 4})).sum(), at::tensor(2.0, at::kDouble)},
+                        micro);
+      return replicas.gradients().num_begun();
+    };
+    EXPECT_EQ(backward(Micro::Last), 0u) << "the first step observes";
+    replicas.finish();
+    EXPECT_EQ(backward(Micro::More), 0u) << "accumulating only";
+    EXPECT_EQ(backward(Micro::Last), 4u) << "a bucket for each parameter, all on their way";
+    replicas.finish();
+  });
+}
+
 TEST(Gradients, OfAStepInWhichNothingCountsAreNone) {
   run_world(kThreads, 2, [&](const Communicator& world) {
     torch::nn::Linear model(2, 3);

@@ -9,6 +9,7 @@
 
 #include "models/gpt.h"
 #include "models/mlp.h"
+#include "trireme/comm/local/local.h"
 #include "trireme/core/error.h"
 #include "trireme/data/loader.h"
 #include "trireme/data/markov.h"
@@ -30,11 +31,17 @@ std::shared_ptr<const Where> where(std::vector<int64_t> ids, int64_t step = 3, i
       Where{.step = step, .micro = 0, .sample_ids = std::move(ids), .seq_begin = begin});
 }
 
+Mesh mesh_of_one() {
+  return {comm::Communicator("world", comm::make_local(comm::make_local_hub(1), 0)), Degrees{}};
+}
+
 TEST(Initialisation, IsAFunctionOfSeedNameAndElement) {
   models::Gpt small(
-      models::GptOptions{.layers = 2, .hidden = 16, .heads = 2, .seq = 8, .vocab = 32});
+      models::GptOptions{.layers = 2, .hidden = 16, .heads = 2, .seq = 8, .vocab = 32},
+      mesh_of_one());
   models::Gpt more(
-      models::GptOptions{.layers = 2, .hidden = 16, .heads = 2, .seq = 16, .vocab = 32});
+      models::GptOptions{.layers = 2, .hidden = 16, .heads = 2, .seq = 16, .vocab = 32},
+      mesh_of_one());
   nn::initialize(*small, 7);
   nn::initialize(*more, 7);
   const auto a = small->named_parameters(), b = more->named_parameters();
@@ -48,7 +55,8 @@ TEST(Initialisation, IsAFunctionOfSeedNameAndElement) {
 
 TEST(Initialisation, HasGpt2sDeviations) {
   models::Gpt model(
-      models::GptOptions{.layers = 2, .hidden = 128, .heads = 2, .seq = 512, .vocab = 2048});
+      models::GptOptions{.layers = 2, .hidden = 128, .heads = 2, .seq = 512, .vocab = 2048},
+      mesh_of_one());
   nn::initialize(*model, 1);
   const auto p = model->named_parameters();
   const auto deviation = [&](const char* name) { return p[name].std().item<double>(); };
@@ -153,7 +161,8 @@ TEST(Recompute, GivesTheSameBitsWithDropoutAndNested) {
                                    .attention_dropout = 0.1};
   const auto tokens = torch::randint(0, 32, {2, 8}, torch::kLong);
   const Flow flow(tokens, where({5, 9}));
-  models::Gpt plain(options), blocks(options), nested(options);
+  const Mesh mesh = mesh_of_one();
+  models::Gpt plain(options, mesh), blocks(options, mesh), nested(options, mesh);
   for (auto* model : {&plain, &blocks, &nested}) nn::initialize(**model, 3);
   for (const auto& block : blocks->blocks()) nn::recompute(*block);
   for (const auto& block : nested->blocks()) nn::recompute(*block);
@@ -252,8 +261,14 @@ TEST(LinearCrossEntropy, NamesATargetThatIsNoClass) {
 
 TEST(Gpt, GivesTheLossOfItsLogits) {
   for (const bool tie : {true, false}) {
-    models::Gpt model(models::GptOptions{
-        .layers = 2, .hidden = 16, .heads = 4, .kv_heads = 2, .seq = 8, .vocab = 32, .tie = tie});
+    models::Gpt model(models::GptOptions{.layers = 2,
+                                         .hidden = 16,
+                                         .heads = 4,
+                                         .kv_heads = 2,
+                                         .seq = 8,
+                                         .vocab = 32,
+                                         .tie = tie},
+                      mesh_of_one());
     nn::initialize(*model, 1);
     model->to(torch::kDouble);
     const auto tokens = torch::randint(0, 32, {3, 8}, torch::kLong);
@@ -269,7 +284,8 @@ TEST(Gpt, GivesTheLossOfItsLogits) {
 
 TEST(Gpt, SeesOnlyThePast) {
   models::Gpt model(
-      models::GptOptions{.layers = 2, .hidden = 16, .heads = 2, .seq = 8, .vocab = 32});
+      models::GptOptions{.layers = 2, .hidden = 16, .heads = 2, .seq = 8, .vocab = 32},
+      mesh_of_one());
   nn::initialize(*model, 1);
   const auto tokens = torch::randint(0, 32, {1, 8}, torch::kLong);
   auto other = tokens.clone();

@@ -38,6 +38,9 @@ class Buckets {
   /// Begins what has not begun; what never came counts as 0.
   void start_rest();
 
+  /// How many reductions of this step have begun.
+  std::size_t num_begun() const { return next_; }
+
   /// Waits until everything is reduced, and is ready for the next step.
   void wait();
 

@@ -179,7 +179,7 @@ void Gradients::report_unused(const double* used) {
   if (data_.rank() == 0)
     core::Log(0, data_.name())
         .warning(fmt::format("no rank used {}: {} no gradient and will not be updated",
-                          fmt::join(names, ", "), names.size() == 1 ? "it has" : "they have"));
+                             fmt::join(names, ", "), names.size() == 1 ? "it has" : "they have"));
 }
 
 std::vector<std::string> Gradients::order() const {
@@ -206,6 +206,12 @@ void Gradients::set_order(const std::vector<std::string>& names) {
       orders[found->second.set].push_back(static_cast<int64_t>(found->second.place));
   }
   for (std::size_t s = 0; s < sets_.size(); ++s) sets_[s]->reorder(orders[s]);
+}
+
+std::size_t Gradients::num_begun() const {
+  std::size_t count = 0;
+  for (const auto& set : sets_) count += set->num_begun();
+  return count;
 }
 
 int64_t Gradients::memory_bytes() const {

@@ -66,6 +66,8 @@ class Gradients {
   void set_order(const std::vector<std::string>& names);
 
   int64_t memory_bytes() const;
+  /// How many reductions of this step have begun: between `backward` and `finish`, all of them.
+  std::size_t num_begun() const;
 
  private:
   struct Reduced {  // where a parameter is reduced

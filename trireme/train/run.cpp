@@ -41,8 +41,8 @@ int64_t steps_of(const config::Config& config, const data::Order& order) {
 /// One run, from where it stands to its last step.
 class Run {
  public:
-  Run(const config::Config& config, const comm::Communicator& world,
-      const std::shared_ptr<nn::ModelImpl>& model, const StopSignals& signals)
+  Run(const config::Config& config, const comm::Communicator& world, const ModelFactory& model,
+      const StopSignals& signals)
       : config_(config),
         world_(world),
         signals_(signals),
@@ -51,7 +51,7 @@ class Run {
         order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
         steps_(steps_of(config, order_)),
         files_(config, world),
-        trainer_(config, mesh_, model, steps_),
+        trainer_(config, mesh_, model(mesh_), steps_),
         saver_(files_.checkpoints(), mesh_.group(Axis::Replica), config.checkpoint.keep) {}
 
   int train() {
@@ -187,8 +187,8 @@ class Run {
 
 }  // namespace
 
-int run(const config::Config& config, const comm::Communicator& world,
-        const std::shared_ptr<nn::ModelImpl>& model, const StopSignals& signals) {
+int run(const config::Config& config, const comm::Communicator& world, const ModelFactory& model,
+        const StopSignals& signals) {
   refuse_unbuilt(config);
   return Run(config, world, model, signals).train();
 }
