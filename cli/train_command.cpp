@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/rank_program.h"
@@ -41,6 +43,7 @@ int train_ranks(const std::string& what, const std::vector<std::string>& args,
   return launch::run({.command = command,
                       .num_ranks = threads ? 1 : config::wanted_ranks(config.mesh),
                       .display = launch::Display::Bare,
+                      .interrupt_grace = std::chrono::minutes(10),  // a large state takes its time
                       .speaker = speaker});
 }
 

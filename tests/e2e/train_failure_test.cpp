@@ -118,6 +118,8 @@ TEST(Stopped, ARankInsideACollectiveHearsTheSecondSignal) {
   ::kill(ranks[0], SIGSTOP);  // the other one now waits for it in a collective
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   ::kill(ranks[1], SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // two at once would be one
+  EXPECT_EQ(ranks_of(marker).size(), 2u) << "the first asks it to save, which it cannot yet";
   ::kill(ranks[1], SIGINT);
   EXPECT_TRUE(eventually([&] { return ranks_of(marker).size() < 2; })) << "it did not hear";
   ::kill(ranks[0], SIGKILL);
@@ -151,6 +153,21 @@ TEST(AnotherRun, InTheSameFolderIsRefusedWithTheFirstDifference) {
   const auto result = run_to_end(train_arguments(config, dir, {"model.hidden=64"}));
   EXPECT_EQ(result.code, 2);
   EXPECT_THAT(result.err, AllOf(HasSubstr("model.hidden"), HasSubstr("64"), HasSubstr("32")));
+}
+
+TEST(AnotherRun, DoesNotBeginBeforeWhatTheFolderHolds) {
+  const RunFolder folder;
+  const std::string config = tiny_config(folder), dir = folder.path("run");
+  ASSERT_EQ(run_to_end(train_arguments(config, dir, {"run.steps=8"})).code, 0);
+  for (const std::string& resume : {std::string("never"), dir + "/checkpoints/step-00000004"}) {
+    const auto result = run_to_end(train_arguments(config, dir, {"checkpoint.resume=" + resume}));
+    EXPECT_EQ(result.code, 2) << result.err;
+    EXPECT_THAT(result.err, AllOf(HasSubstr("step 8"), HasSubstr("another run.dir")));
+  }
+  const auto moved = run_to_end(train_arguments(
+      config, folder.path("other"), {"checkpoint.resume=" + dir + "/checkpoints/step-00000004"}));
+  EXPECT_EQ(moved.code, 0) << moved.err;
+  EXPECT_THAT(moved.out, HasSubstr("continues from"));
 }
 
 TEST(NotFinite, StopsWithTheStepAndTheTensorAndKeepsTheLastCheckpoint) {

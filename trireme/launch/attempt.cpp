@@ -17,7 +17,6 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto kLastWords = 300ms;     ///< for the others to say what they saw of a failure
-constexpr auto kInterruptGrace = 30s;  ///< for ranks that were interrupted, to save their work
 
 /// How many milliseconds poll() may sleep; -1: for ever. Rounded up, lest it wake too early.
 int poll_timeout(std::optional<net::Deadline> due) {
@@ -177,7 +176,7 @@ void Attempt::interrupt(int signal) {
     stopping_.plan({{0s, SIGTERM}, {options_.grace, SIGKILL}}, now);
   } else {
     signal_groups(signal);
-    stopping_.plan({{kInterruptGrace, SIGTERM}, {options_.grace, SIGKILL}}, now);
+    stopping_.plan({{options_.interrupt_grace, SIGTERM}, {options_.grace, SIGKILL}}, now);
   }
   if (interrupted_by_ == 0) interrupted_by_ = signal;
 }

@@ -68,12 +68,15 @@ class Run {
     return finish(stop);
   }
 
+  void log(const std::string& what) { files_.log(what); }
+
  private:
   bool leads() const { return world_.rank() == 0; }
 
   /// From the newest whole checkpoint, if there is one.
   void resume() {
     const std::string& wish = config_.checkpoint.resume;
+    if (wish != "auto") refuse_newer(wish == "never" ? -1 : format::Checkpoint(wish).index().step);
     if (wish == "never") return;
     std::optional<std::string> found = wish;
     if (wish == "auto") found = checkpoint::find_newest(files_.checkpoints(), world_);
@@ -89,6 +92,16 @@ class Run {
     last_saved_ = wish == "auto" ? step_ : -1;
     files_.log(fmt::format("continues from {}", *found));
     if (leads()) fmt::print("continues from {}\n", *found);
+  }
+
+  /// A run that begins before what its folder holds would take that for its own future.
+  void refuse_newer(int64_t step) const {
+    const auto there = format::list(files_.checkpoints());
+    if (!there.empty() && there.back() > step)
+      throw ConfigError(fmt::format(
+          "checkpoint.resume = \"{}\": {} holds step {} already; remove it, or choose another "
+          "run.dir",
+          config_.checkpoint.resume, files_.checkpoints(), there.back()));
   }
 
   void announce() {
@@ -190,7 +203,13 @@ class Run {
 int run(const config::Config& config, const comm::Communicator& world, const ModelFactory& model,
         const StopSignals& signals) {
   refuse_unbuilt(config);
-  return Run(config, world, model, signals).train();
+  Run one(config, world, model, signals);
+  try {
+    return one.train();
+  } catch (const std::exception& error) {
+    one.log(std::string("failed: ") + error.what());
+    throw;
+  }
 }
 
 }  // namespace trireme::train

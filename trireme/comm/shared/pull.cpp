@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "trireme/comm/kernels.h"
@@ -16,6 +17,8 @@ using core::OpKind;
 
 constexpr int64_t kPerStep = 512 << 10;       // then others get their turn
 constexpr int64_t kStreamingBytes = 1 << 20;  // larger copies would only push the cache out
+constexpr int64_t kStreamingReduceBytes = 4 << 20;
+constexpr int64_t kBlockBytes = 16 << 10;
 
 Range at(const std::vector<int64_t>& begins, int rank) {
   return {begins[static_cast<std::size_t>(rank)], begins[static_cast<std::size_t>(rank) + 1]};
@@ -119,18 +122,32 @@ std::vector<PullCollective::Pull> PullCollective::pulls() {
   return list;
 }
 
+/// Reduces [begin, begin + bytes) of what all ranks show into `to`. A large result goes past the
+/// caches, by way of a block that stays in the nearest one: fetching what is about to be
+/// overwritten costs a third of the memory's traffic.
+void PullCollective::reduce_from_all(const Pull& pull, int64_t begin, int64_t bytes) {
+  const int64_t item = job_.info.item_bytes, me = group_.rank();
+  const bool streaming = pull.bytes >= kStreamingReduceBytes;
+  alignas(64) std::array<std::byte, kBlockBytes> block;
+  std::vector<const void*> from(static_cast<std::size_t>(group_.size()));
+  for (int64_t done = 0; done < bytes;) {
+    const int64_t part = streaming ? std::min(kBlockBytes, bytes - done) : bytes;
+    for (int rank = 0; rank < group_.size(); ++rank)
+      from[static_cast<std::size_t>(rank)] =
+          (rank == me ? job_.in : shown(rank)) + pull.begin + begin + done;
+    std::byte* place = pull.to + begin + done;
+    void* to = streaming ? block.data() : place;
+    kernels().reduce(job_.info.dtype, job_.info.reduce, &to, 1, from.data(), group_.size(),
+                     part / item);
+    if (streaming) kernels().copy_streaming(place, block.data(), part);
+    done += part;
+  }
+  group_.took_from_all(bytes);
+}
+
 void PullCollective::take(const Pull& pull, int64_t begin, int64_t bytes) {
   const int me = group_.rank();
-  if (pull.from == Pull::kAll) {
-    std::vector<const void*> from;
-    for (int rank = 0; rank < group_.size(); ++rank)
-      from.push_back((rank == me ? job_.in : shown(rank)) + pull.begin + begin);
-    void* to = pull.to + begin;
-    kernels().reduce(job_.info.dtype, job_.info.reduce, &to, 1, from.data(), group_.size(),
-                     bytes / job_.info.item_bytes);
-    group_.took_from_all(bytes);
-    return;
-  }
+  if (pull.from == Pull::kAll) return reduce_from_all(pull, begin, bytes);
   const bool own_table = job_.info.kind == OpKind::AllToAll && pull.from == me;
   const std::byte* from = (pull.from == me ? job_.in : shown(pull.from)) + pull.begin + begin;
   if (own_table) from = job_.in + at(job_.in_begin, me).begin + begin;

@@ -32,6 +32,7 @@ class PullCollective final : public SharedCollective {
   std::vector<Pull> pulls();
   bool shape_agrees(int from, int64_t there, int64_t here);
   void take(const Pull& pull, int64_t begin, int64_t bytes);
+  void reduce_from_all(const Pull& pull, int64_t begin, int64_t bytes);
 
   enum class Way : uint8_t { Unknown, Slots, Mapped } way_ = Way::Unknown;
   std::vector<Pull> pulls_;
