@@ -22,7 +22,8 @@ using Clock = std::chrono::steady_clock;
 
 int time_steps(const config::Config& config, const comm::Communicator& world) {
   train::refuse_unbuilt(config);
-  const Mesh mesh(world, config::resolve_mesh(config.mesh, world.size()));
+  const Mesh mesh(world, config::resolve_mesh(config.mesh, world.size()),
+                  train::pick_device(config, world));
   const auto data = train::make_dataset(config);
   const data::Order order(static_cast<uint64_t>(config.run.seed), data->size(),
                           config.batch.global);

@@ -119,7 +119,7 @@ int list_steps(const std::string& typed) {
 
 /// The index without the checksums, which nobody reads.
 core::Json info_json(const std::string& folder, const format::Index& index) {
-  core::Json json = format::to_json(index);
+  core::Json json = format::json_of(index);
   for (auto& file : json["files"]) file.erase("checksums");
   json["folder"] = folder;
   json["bytes"] = total_bytes(index);

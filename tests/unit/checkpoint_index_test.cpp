@@ -28,16 +28,16 @@ Index example() {
 }
 
 std::string refusal(const core::Json& json) {
-  return message_of<CheckpointError>([&] { from_json(json, "index.json"); });
+  return message_of<CheckpointError>([&] { index_of(json, "index.json"); });
 }
 
 TEST(Index, GivesBackWhatWasWritten) {
   EXPECT_EQ(from_text(to_text(example()), "index.json"), example());
-  EXPECT_EQ(from_json(to_json(example()), "index.json"), example());
+  EXPECT_EQ(index_of(json_of(example()), "index.json"), example());
 }
 
 TEST(Index, AnUnknownVersionSaysWhichAreKnown) {
-  core::Json json = to_json(example());
+  core::Json json = json_of(example());
   json["version"] = 2;
   EXPECT_THAT(refusal(json), HasSubstr("has version 2; this program knows version 1 only"));
   EXPECT_THAT(message_of<CheckpointError>([&] { from_text(json.dump(), "index.json"); }),
@@ -46,7 +46,7 @@ TEST(Index, AnUnknownVersionSaysWhichAreKnown) {
 
 TEST(Index, RefusesWhatCannotBeByName) {
   const auto changed = [](const char* pointer, const core::Json& value) {
-    core::Json json = to_json(example());
+    core::Json json = json_of(example());
     json[core::Json::json_pointer(pointer)] = value;
     return refusal(json);
   };
@@ -66,7 +66,7 @@ TEST(Index, RefusesWhatCannotBeByName) {
   EXPECT_THAT(changed("/files/a.safetensors/block_bytes", 1), HasSubstr("blocks of 1 bytes"));
   EXPECT_THAT(changed("/files/a.safetensors/checksums/0", "x"), HasSubstr("checksum"));
   for (const char* key : {"version", "step", "tensors", "files", "extra"}) {
-    core::Json json = to_json(example());
+    core::Json json = json_of(example());
     json.erase(key);
     EXPECT_THAT(refusal(json), HasSubstr(key));
   }
@@ -76,7 +76,7 @@ TEST(Index, FileNamesCannotLeadOutOfTheFolder) {
   for (const char* name : {"../a", "a/b", "..", ".", "", "a\\b"}) {
     Index index = example();
     index.files[name] = index.files["a.safetensors"];
-    EXPECT_THAT(refusal(to_json(index)), HasSubstr("no plain file name")) << name;
+    EXPECT_THAT(refusal(json_of(index)), HasSubstr("no plain file name")) << name;
   }
 }
 

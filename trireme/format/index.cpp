@@ -88,7 +88,7 @@ core::Json piece_json(const StoredPiece& piece) {
 
 }  // namespace
 
-core::Json to_json(const Index& index) {
+core::Json json_of(const Index& index) {
   core::Json tensors = core::Json::object(), files = core::Json::object();
   for (const auto& [name, tensor] : index.tensors) {
     core::Json pieces = core::Json::array();
@@ -102,7 +102,7 @@ core::Json to_json(const Index& index) {
           {"tensors", std::move(tensors)},  {"files", std::move(files)}, {"extra", index.extra}};
 }
 
-Index from_json(const core::Json& json, const std::string& path) {
+Index index_of(const core::Json& json, const std::string& path) {
   const JsonObject object(json, path, "the index");
   const int64_t version = object.number("version");
   if (version != kIndexVersion)
@@ -121,7 +121,7 @@ Index from_json(const core::Json& json, const std::string& path) {
 }
 
 std::string to_text(const Index& index) {
-  core::Json json = to_json(index);
+  core::Json json = json_of(index);
   std::string body;
   try {
     body = json.dump();
@@ -135,13 +135,13 @@ std::string to_text(const Index& index) {
 Index from_text(std::string_view text, const std::string& path) {
   core::Json json = parse_untrusted(text, path, kMostDepth);
   const JsonObject object(json, path, "the index");
-  if (object.number("version") != kIndexVersion) return from_json(json, path);  // which says so
+  if (object.number("version") != kIndexVersion) return index_of(json, path);  // which says so
   const std::string checksum = object.text("checksum");
   json.erase("checksum");
   const std::string body = json.dump();
   if (core::hash128_hex(body.data(), body.size()) != checksum)
     throw CheckpointError(fmt::format("{} is damaged: it does not match its own checksum", path));
-  return from_json(json, path);
+  return index_of(json, path);
 }
 
 Index read_index(const std::string& folder) {

@@ -45,11 +45,11 @@ struct Index {
 constexpr const char* kIndexName = "index.json";
 constexpr int kIndexVersion = 1;
 
-core::Json to_json(const Index& index);
+core::Json json_of(const Index& index);
 /// Validates everything but completeness. Throws CheckpointError that begins with `path`.
-Index from_json(const core::Json& json, const std::string& path);
+Index index_of(const core::Json& json, const std::string& path);
 
-/// The text of index.json: to_json() and, last, a checksum of all the rest, so that a changed digit
+/// The text of index.json: json_of() and, last, a checksum of all the rest, so that a changed digit
 /// in `extra` does not pass for the truth.
 std::string to_text(const Index& index);
 Index from_text(std::string_view text, const std::string& path);

@@ -48,8 +48,8 @@ std::string name_of(const std::vector<Axis>& axes) {
 
 }  // namespace
 
-Mesh::Mesh(comm::Communicator world, Degrees degrees)
-    : world_(std::move(world)), degrees_(degrees) {
+Mesh::Mesh(comm::Communicator world, Degrees degrees, c10::Device device)
+    : world_(std::move(world)), degrees_(degrees), device_(device) {
   check(degrees_, world_.size());
   coord_ = coord_of(world_.rank(), degrees_);
   for (Axis axis : kAxes) groups_.emplace(std::vector{axis}, make_group({axis}));

@@ -25,7 +25,9 @@ namespace trireme {
 class Mesh {
  public:
   /// Collective over `world`. Throws, with the numbers, if the degrees do not multiply to its size.
-  Mesh(comm::Communicator world, Degrees degrees);
+  /// `device`: where this rank's tensors live.
+  Mesh(comm::Communicator world, Degrees degrees,
+       c10::Device device = c10::Device(c10::DeviceType::CPU));
 
   const comm::Communicator& world() const { return world_; }
 
@@ -51,7 +53,7 @@ class Mesh {
   comm::Communicator world_;
   Degrees degrees_;
   Coord coord_;
-  c10::Device device_{c10::DeviceType::CPU};
+  c10::Device device_;
   mutable std::map<std::vector<Axis>, comm::Communicator> groups_;
 };
 

@@ -81,7 +81,7 @@ class Sgd final : public Optimizer {
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<Slot> slots) : slots_(std::move(slots)) {
+Optimizer::Optimizer(std::vector<Slot> slots) : slots_(std::move(slots)), counts_(slots_.size()) {
   for (const Slot& slot : slots_) {
     core::check(slot.parameter.is_contiguous(), "optimizer: '{}' is not contiguous", slot.name);
     steps_.push_back(
@@ -96,7 +96,7 @@ void Optimizer::step(double learning_rate, double divisor) {
     const Slot& slot = slots_[i];
     const at::Tensor& gradient = slot.parameter.grad();
     if (!gradient.defined()) continue;
-    const bool first = steps_[i].item<float>() == 0;
+    const bool first = counts_[i]++ == 0;
     Batch& batch = batches[{slot.parameter.scalar_type(), slot.decay, first}];
     batch.decay = slot.decay;
     batch.first = first;
@@ -116,15 +116,10 @@ void Optimizer::step(double learning_rate, double divisor) {
   }
 }
 
-std::vector<int64_t> Optimizer::steps() const {
-  std::vector<int64_t> all;
-  for (const at::Tensor& step : steps_) all.push_back(static_cast<int64_t>(step.item<float>()));
-  return all;
-}
-
 void Optimizer::set_steps(const std::vector<int64_t>& steps) {
   core::check(steps.size() == steps_.size(), "optimizer: {} step counts for {} parameters",
               steps.size(), steps_.size());
+  counts_ = steps;
   for (std::size_t i = 0; i < steps.size(); ++i) steps_[i].fill_(static_cast<double>(steps[i]));
 }
 

@@ -41,7 +41,7 @@ class Optimizer {
 
   const std::vector<Slot>& slots() const { return slots_; }
   /// How many updates each parameter has had.
-  std::vector<int64_t> steps() const;
+  const std::vector<int64_t>& steps() const { return counts_; }
   void set_steps(const std::vector<int64_t>& steps);
   virtual std::vector<State> states() const = 0;
   virtual std::string kind() const = 0;
@@ -62,7 +62,8 @@ class Optimizer {
 
  private:
   std::vector<Slot> slots_;
-  std::vector<at::Tensor> steps_;  // 0-dim float, as the kernels want them
+  std::vector<int64_t> counts_;
+  std::vector<at::Tensor> steps_;  // the same as 0-dim floats, as the kernels want them
 };
 
 struct AdamWOptions {

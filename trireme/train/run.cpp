@@ -21,6 +21,7 @@
 #include "trireme/train/progress.h"
 #include "trireme/train/run_files.h"
 #include "trireme/train/trainer.h"
+#include "trireme/train/world.h"
 
 namespace trireme::train {
 
@@ -46,7 +47,7 @@ class Run {
       : config_(config),
         world_(world),
         signals_(signals),
-        mesh_(world, config::resolve_mesh(config.mesh, world.size())),
+        mesh_(world, config::resolve_mesh(config.mesh, world.size()), pick_device(config, world)),
         data_(make_dataset(config)),
         order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
         steps_(steps_of(config, order_)),

@@ -4,6 +4,7 @@
 #include <malloc.h>
 
 #include <ATen/Parallel.h>
+#include <torch/cuda.h>
 
 #include <algorithm>
 #include <exception>
@@ -12,6 +13,7 @@
 #include "trireme/comm/local/local.h"
 #include "trireme/config/mesh.h"
 #include "trireme/core/env.h"
+#include "trireme/core/error.h"
 #include "trireme/core/units.h"
 #include "trireme/mesh/init.h"
 
@@ -57,6 +59,18 @@ int run_threads(const config::Config& config,
 }
 
 }  // namespace
+
+c10::Device pick_device(const config::Config& config, const comm::Communicator& world) {
+  const std::string& wish = config.run.device;
+  const bool there = torch::cuda::is_available();
+  if (wish == "cpu" || (wish == "auto" && !there)) return at::kCPU;
+  if (!there)
+    throw ConfigError(
+        "run.device = \"cuda\": this libtorch has no CUDA, or the machine no device; use \"cpu\"");
+  const auto here = core::env_int("LOCAL_RANK").value_or(world.rank());
+  const auto devices = static_cast<int64_t>(torch::cuda::device_count());
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(here % devices)};
+}
 
 int with_ranks(const config::Config& config,
                const std::function<int(const comm::Communicator& world)>& body) {
