@@ -31,10 +31,10 @@ CommandResult run_to_end(std::vector<std::string> argv) {
 /// What an undisturbed run of kLong says.
 const std::vector<std::string>& undisturbed() {
   static const std::vector<std::string> losses = [] {
-    const RunFolder folder;
-    const auto result = run_to_end(train_arguments(tiny_config(folder), folder.path("run"), kLong));
+    const Scratch folder;
+    const auto result = run_to_end(train_arguments(tiny_config(folder), folder / "run", kLong));
     EXPECT_EQ(result.code, 0) << result.err;
-    return texts_of(folder.path("run"), "loss");
+    return texts_of(folder / "run", "loss");
   }();
   return losses;
 }
@@ -54,8 +54,8 @@ enum class Victim { Rank, Launcher, Everything };
 
 /// Kills a run once it has reached `step`, and starts it again until it ends.
 void kill_and_continue(Victim victim, int step) {
-  const RunFolder folder;
-  const std::string config = tiny_config(folder), dir = folder.path("run");
+  const Scratch folder;
+  const std::string config = tiny_config(folder), dir = folder / "run";
   const std::string marker = unique_marker();
   {
     Command run(train_arguments(config, dir, kLong),
@@ -90,8 +90,8 @@ TEST(Killed, EverythingAndStartedAgainGivesTheSameBits) {
 }
 
 TEST(Killed, ARankUnderALauncherThatRestartsGoesOnWithoutAPerson) {
-  const RunFolder folder;
-  const std::string dir = folder.path("run"), marker = unique_marker();
+  const Scratch folder;
+  const std::string dir = folder / "run", marker = unique_marker();
   std::vector<std::string> command = {kTrireme, "run", "-n", "2", "--max-restarts", "3"};
   const auto train = train_arguments(tiny_config(folder), dir, kLong);
   command.insert(command.end(), train.begin(), train.end());
@@ -108,9 +108,9 @@ TEST(Killed, ARankUnderALauncherThatRestartsGoesOnWithoutAPerson) {
 }
 
 TEST(Stopped, ARankInsideACollectiveHearsTheSecondSignal) {
-  const RunFolder folder;
+  const Scratch folder;
   const std::string marker = unique_marker();
-  Command run(train_arguments(tiny_config(folder), folder.path("run"), kLong),
+  Command run(train_arguments(tiny_config(folder), folder / "run", kLong),
               {.environment = {{"TRIREME_TEST_MARK", marker}}, .deadline = kPatience});
   ASSERT_TRUE(run.wait_for("step 20/200"));
   const auto ranks = ranks_of(marker);
@@ -127,8 +127,8 @@ TEST(Stopped, ARankInsideACollectiveHearsTheSecondSignal) {
 }
 
 TEST(Damaged, TheNewestCheckpointIsNamedAndTheOneBeforeIsUsed) {
-  const RunFolder folder;
-  const std::string config = tiny_config(folder), dir = folder.path("run");
+  const Scratch folder;
+  const std::string config = tiny_config(folder), dir = folder / "run";
   ASSERT_EQ(
       run_to_end(train_arguments(config, dir, {"run.steps=8", "optim.schedule=constant"})).code, 0);
   const std::string part = dir + "/checkpoints/step-00000008/part-00001.safetensors";
@@ -147,8 +147,8 @@ TEST(Damaged, TheNewestCheckpointIsNamedAndTheOneBeforeIsUsed) {
 }
 
 TEST(AnotherRun, InTheSameFolderIsRefusedWithTheFirstDifference) {
-  const RunFolder folder;
-  const std::string config = tiny_config(folder), dir = folder.path("run");
+  const Scratch folder;
+  const std::string config = tiny_config(folder), dir = folder / "run";
   ASSERT_EQ(run_to_end(train_arguments(config, dir, {"run.steps=4"})).code, 0);
   const auto result = run_to_end(train_arguments(config, dir, {"model.hidden=64"}));
   EXPECT_EQ(result.code, 2);
@@ -156,8 +156,8 @@ TEST(AnotherRun, InTheSameFolderIsRefusedWithTheFirstDifference) {
 }
 
 TEST(AnotherRun, DoesNotBeginBeforeWhatTheFolderHolds) {
-  const RunFolder folder;
-  const std::string config = tiny_config(folder), dir = folder.path("run");
+  const Scratch folder;
+  const std::string config = tiny_config(folder), dir = folder / "run";
   ASSERT_EQ(run_to_end(train_arguments(config, dir, {"run.steps=8"})).code, 0);
   for (const std::string& resume : {std::string("never"), dir + "/checkpoints/step-00000004"}) {
     const auto result = run_to_end(train_arguments(config, dir, {"checkpoint.resume=" + resume}));
@@ -165,14 +165,14 @@ TEST(AnotherRun, DoesNotBeginBeforeWhatTheFolderHolds) {
     EXPECT_THAT(result.err, AllOf(HasSubstr("step 8"), HasSubstr("another run.dir")));
   }
   const auto moved = run_to_end(train_arguments(
-      config, folder.path("other"), {"checkpoint.resume=" + dir + "/checkpoints/step-00000004"}));
+      config, folder / "other", {"checkpoint.resume=" + dir + "/checkpoints/step-00000004"}));
   EXPECT_EQ(moved.code, 0) << moved.err;
   EXPECT_THAT(moved.out, HasSubstr("continues from"));
 }
 
 TEST(NotFinite, StopsWithTheStepAndTheTensorAndKeepsTheLastCheckpoint) {
-  const RunFolder folder;
-  const std::string dir = folder.path("run");
+  const Scratch folder;
+  const std::string dir = folder / "run";
   const auto result = run_to_end(train_arguments(
       tiny_config(folder), dir,
       {"optim.kind=sgd", "optim.lr=1e20", "optim.clip=0", "optim.warmup=0", "checkpoint.every=1"}));
@@ -183,8 +183,8 @@ TEST(NotFinite, StopsWithTheStepAndTheTensorAndKeepsTheLastCheckpoint) {
 
 TEST(FullDisk, CostsTheCheckpointAndNotTheRun) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root may mount a small disk";
-  const RunFolder folder;
-  const std::string disk = folder.path("disk");
+  const Scratch folder;
+  const std::string disk = folder / "disk";
   fs::create_directory(disk);
   if (::mount("none", disk.c_str(), "tmpfs", 0, "size=900k") != 0)
     GTEST_SKIP() << "no tmpfs can be mounted here";
@@ -206,15 +206,15 @@ struct Refusal {
 };
 
 TEST(BadInput, IsOneSentenceAndAnExitCode) {
-  const RunFolder folder;
+  const Scratch folder;
   const std::string config = tiny_config(folder);
-  std::ofstream(folder.path("odd.bin")) << "abc";
-  std::ofstream(folder.path("empty.bin"));
+  std::ofstream(folder / "odd.bin") << "abc";
+  std::ofstream(folder / "empty.bin");
   {
-    std::ofstream beyond(folder.path("beyond.bin"), std::ios::binary);
+    std::ofstream beyond(folder / "beyond.bin", std::ios::binary);
     for (int i = 0; i < 200; ++i) beyond.write(i == 150 ? "\xff\x00" : "\x01\x00", 2);
   }
-  const std::string odd = folder.path("odd.bin"), empty = folder.path("empty.bin");
+  const std::string odd = folder / "odd.bin", empty = folder / "empty.bin";
   const std::vector<Refusal> refusals = {
       {{"model.layres=3"}, {"model.layres", "model.layers"}},
       {{"run.steps=many"}, {"run.steps", "whole number"}},
@@ -228,20 +228,20 @@ TEST(BadInput, IsOneSentenceAndAnExitCode) {
       {{"data.kind=tokens", "data.path=/nowhere.bin"}, {"/nowhere.bin"}, 1},
       {{"data.kind=tokens", "data.path=" + odd}, {odd}, 1},
       {{"data.kind=tokens", "data.path=" + empty}, {empty}, 1},
-      {{"data.kind=tokens", "data.path=" + folder.path("beyond.bin")}, {"255", "vocab"}, 1},
+      {{"data.kind=tokens", "data.path=" + folder / "beyond.bin"}, {"255", "vocab"}, 1},
       {{"run.dir=/proc/nothing"}, {"/proc/nothing"}},
       {{"checkpoint.resume=/nowhere"}, {"/nowhere"}, 1},
   };
   for (const Refusal& refusal : refusals) {
     SCOPED_TRACE(refusal.overrides.back());
-    const auto result = run_to_end(train_arguments(config, folder.path("run"), refusal.overrides));
+    const auto result = run_to_end(train_arguments(config, folder / "run", refusal.overrides));
     EXPECT_EQ(result.code, refusal.code) << result.err;
     for (const std::string& part : refusal.said) EXPECT_THAT(result.err, HasSubstr(part));
     EXPECT_THAT(result.err, Not(HasSubstr("frame #"))) << "no stack";
     EXPECT_LE(std::count(result.err.begin(), result.err.end(), '\n'), 3) << result.err;
   }
   EXPECT_EQ(run_to_end({kTrireme, "train"}).code, 2);
-  EXPECT_EQ(run_to_end({kTrireme, "train", folder.path("none.toml")}).code, 2);
+  EXPECT_EQ(run_to_end({kTrireme, "train", folder / "none.toml"}).code, 2);
 }
 
 }  // namespace

@@ -36,8 +36,8 @@ double difference(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 TEST(Train, WritesTheFilesOfARunAndLearns) {
-  const RunFolder folder;
-  const std::string dir = folder.path("run");
+  const Scratch folder;
+  const std::string dir = folder / "run";
   const auto result = must(train_arguments(
       tiny_config(folder), dir, {"eval.every=10", "log.samples=true", "checkpoint.keep=2"}));
   EXPECT_THAT(result.out,
@@ -61,7 +61,7 @@ TEST(Train, WritesTheFilesOfARunAndLearns) {
 }
 
 TEST(Train, GivesTheSameLossesOnEveryNumberOfReplicas) {
-  const RunFolder folder;
+  const Scratch folder;
   const std::string config = tiny_config(folder);
   const std::vector<std::string> in_double = {"precision.compute=float64",
                                               "precision.reduce=float64", "model.dropout=0.1",
@@ -70,19 +70,19 @@ TEST(Train, GivesTheSameLossesOnEveryNumberOfReplicas) {
   for (const char* mesh : {"mesh.replica=1", "mesh.replica=2", "mesh.replica=3"}) {
     auto overrides = in_double;
     overrides.push_back(mesh);
-    must(train_arguments(config, folder.path(mesh), overrides));
-    curves.push_back(numbers_of(folder.path(mesh), "loss"));
+    must(train_arguments(config, folder / mesh, overrides));
+    curves.push_back(numbers_of(folder / mesh, "loss"));
   }
   EXPECT_LE(difference(curves[1], curves[0]), 1e-12);
   EXPECT_LE(difference(curves[2], curves[0]), 1e-12);
 }
 
 TEST(Train, GivesTheSameBitsOnEveryBackendAndEveryTime) {
-  const RunFolder folder;
+  const Scratch folder;
   const std::string config = tiny_config(folder);
   std::vector<std::vector<std::string>> curves;
   for (const char* backend : {"shm", "shm", "tcp", "local"}) {
-    const std::string dir = folder.path(backend + std::to_string(curves.size()));
+    const std::string dir = folder / (backend + std::to_string(curves.size()));
     must(train_arguments(config, dir, {std::string("comm.backend=") + backend}));
     curves.push_back(texts_of(dir, "loss"));
     EXPECT_EQ(curves.back(), curves.front()) << backend;
@@ -90,21 +90,21 @@ TEST(Train, GivesTheSameBitsOnEveryBackendAndEveryTime) {
 }
 
 TEST(Train, RecomputesWithoutChangingABit) {
-  const RunFolder folder;
+  const Scratch folder;
   const std::string config = tiny_config(folder);
   std::vector<std::vector<std::string>> curves;
   for (const char* how : {"none", "block", "selective"}) {
-    must(train_arguments(config, folder.path(how),
+    must(train_arguments(config, folder / how,
                          {std::string("memory.recompute=") + how, "model.dropout=0.2"}));
-    curves.push_back(texts_of(folder.path(how), "loss"));
+    curves.push_back(texts_of(folder / how, "loss"));
     EXPECT_EQ(curves.back(), curves.front()) << how;
   }
 }
 
 TEST(Train, GivesTheLossesOfPyTorch) {
-  const RunFolder folder;
-  const std::string config = tiny_config(folder), dir = folder.path("run");
-  const std::string tokens = folder.path("tokens.u16");
+  const Scratch folder;
+  const std::string config = tiny_config(folder), dir = folder / "run";
+  const std::string tokens = folder / "tokens.u16";
   must({kTrireme, "data", "make", tokens, "--tokens", "4000", "--vocab", "64"});
   const std::vector<std::string> data = {"data.kind=tokens", "data.path=" + tokens,
                                          "log.samples=true", "checkpoint.keep=100"};
@@ -123,8 +123,8 @@ TEST(Train, GivesTheLossesOfPyTorch) {
 }
 
 TEST(Train, WritesFilesThatPythonsSafetensorsReads) {
-  const RunFolder folder;
-  const std::string dir = folder.path("run");
+  const Scratch folder;
+  const std::string dir = folder / "run";
   must(train_arguments(tiny_config(folder), dir, {"run.steps=4", "mesh.replica=1"}));
   const auto result =
       run_command({python_with_torch(), "-c",
@@ -140,12 +140,12 @@ TEST(Train, WritesFilesThatPythonsSafetensorsReads) {
 }
 
 TEST(Train, StopsOnASignalSavesAndGoesOnAsIfNothingHadHappened) {
-  const RunFolder folder;
-  const std::string config = tiny_config(folder), whole = folder.path("whole");
+  const Scratch folder;
+  const std::string config = tiny_config(folder), whole = folder / "whole";
   const std::vector<std::string> longer = {"run.steps=300", "checkpoint.every=0"};
   must(train_arguments(config, whole, longer));
   for (const int number : {SIGINT, SIGTERM}) {
-    const std::string dir = folder.path("stopped" + std::to_string(number));
+    const std::string dir = folder / ("stopped" + std::to_string(number));
     Command stopped(train_arguments(config, dir, longer), {.deadline = kPatience});
     ASSERT_TRUE(stopped.wait_for("step 20/300"));
     stopped.signal(number);
@@ -160,9 +160,8 @@ TEST(Train, StopsOnASignalSavesAndGoesOnAsIfNothingHadHappened) {
 }
 
 TEST(Train, ContinuesOnAnotherNumberOfReplicas) {
-  const RunFolder folder;
-  const std::string config = tiny_config(folder), dir = folder.path("run"),
-                    whole = folder.path("whole");
+  const Scratch folder;
+  const std::string config = tiny_config(folder), dir = folder / "run", whole = folder / "whole";
   const std::vector<std::string> in_double = {"precision.compute=float64",
                                               "precision.reduce=float64"};
   const auto with = [&](std::vector<std::string> more) {
@@ -178,10 +177,10 @@ TEST(Train, ContinuesOnAnotherNumberOfReplicas) {
 }
 
 TEST(Train, RunsUnderALauncherThatIsThereAlready) {
-  const RunFolder folder;
+  const Scratch folder;
   const std::string config = tiny_config(folder);
   std::vector<std::string> command = {kTrireme, "run", "-n", "2"};
-  const auto train = train_arguments(config, folder.path("run"), {"mesh.replica=0"});
+  const auto train = train_arguments(config, folder / "run", {"mesh.replica=0"});
   command.insert(command.end(), train.begin(), train.end());
   EXPECT_THAT(must(command).out, HasSubstr("2 ranks"));
   command[3] = "3";
@@ -190,16 +189,16 @@ TEST(Train, RunsUnderALauncherThatIsThereAlready) {
 }
 
 TEST(Train, CheckRunsNothingAndCountsTheMemory) {
-  const RunFolder folder;
-  const auto result = must(train_arguments(tiny_config(folder), folder.path("run"), {"--check"}));
+  const Scratch folder;
+  const auto result = must(train_arguments(tiny_config(folder), folder / "run", {"--check"}));
   EXPECT_THAT(result.out, AllOf(HasSubstr("replica 2"), HasSubstr("gradients"),
                                 HasSubstr("copy while saving")));
-  EXPECT_FALSE(fs::exists(folder.path("run")));
+  EXPECT_FALSE(fs::exists(folder / "run"));
 }
 
 TEST(Train, BenchPrintsOneLine) {
-  const RunFolder folder;
-  auto command = train_arguments(tiny_config(folder), folder.path("run"));
+  const Scratch folder;
+  auto command = train_arguments(tiny_config(folder), folder / "run");
   command.insert(command.begin() + 1, "bench");
   const auto result = must(command);
   EXPECT_THAT(result.out, AllOf(HasSubstr(R"({"bench":"train","ranks":2,"tokens_per_s":)"),

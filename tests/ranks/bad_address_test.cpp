@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using net::testing::ScopedEnv;
-using net::testing::ScratchFolder;
+using net::testing::Scratch;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -26,7 +26,7 @@ using ::testing::Not;
 /// The one sentence that init() refuses with.
 std::string refusal(const std::string& url = "") {
   const auto began = std::chrono::steady_clock::now();
-  const std::string said = net::testing::error_of<Error>([&] { init(url); });
+  const std::string said = net::testing::sentence_of<Error>([&] { init(url); });
   EXPECT_LT(std::chrono::steady_clock::now() - began, 5s) << said;
   EXPECT_THAT(said, Not(HasSubstr("\n")));
   return said;
@@ -110,7 +110,7 @@ TEST_F(BadAddress, AMasterThatCannotBeFoundIsNamed) {
 }
 
 TEST_F(BadAddress, AFileThatCannotBeUsedIsNamed) {
-  const ScratchFolder folder;
+  const Scratch folder;
   const std::string text = folder / "text", open_to_all = folder / "open", link = folder / "link";
   std::ofstream(text) << "dear diary";
   std::filesystem::permissions(

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "support/sentence.h"
 #include "trireme/config/load.h"
 #include "trireme/core/error.h"
 
@@ -12,12 +13,7 @@ using Overrides = std::vector<std::string>;
 
 template <class Body>
 std::string error_of(const Body& body) {
-  try {
-    body();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
+  return test::outcome_of<ConfigError>(body);
 }
 
 /// What a file gpt.toml with this text, and these overrides, is refused for.

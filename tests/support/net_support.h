@@ -9,10 +9,14 @@
 #include <string>
 #include <utility>
 
+#include "support/scratch.h"
 #include "trireme/net/handshake.h"
 #include "trireme/net/socket.h"
 
 namespace trireme::net::testing {
+
+using test::Scratch;
+using test::sentence_of;
 
 inline Deadline in(Clock::duration time) {
   return Clock::now() + time;
@@ -36,36 +40,6 @@ inline std::pair<Socket, Socket> tcp_pair() {
   Socket client = connect(listener.address(), soon());
   return {std::move(client), listener.accept(soon())};
 }
-
-/// The sentence of the error of type E that the body throws; "" (and a failure) if it does not.
-template <class E, class Body>
-std::string error_of(Body body) {
-  try {
-    body();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another kind of error: " << error.what();
-    return {};
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-
-/// A folder of its own, removed at the end.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "trireme_net_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw "mkdtemp failed";
-    path_ = name;
-  }
-  ~ScratchFolder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// An environment variable for the time of a test.
 class ScopedEnv {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "support/sentence.h"
 #include "trireme/comm/communicator.h"
 #include "trireme/core/op_info.h"
 
@@ -47,20 +48,5 @@ at::Tensor marked(int rank, at::IntArrayRef shape, at::ScalarType dtype = at::kF
 
 /// Every rank of the group passes a tensor; true if all are the same, bit for bit. Collective.
 ::testing::AssertionResult same_everywhere(const comm::Communicator& group, const at::Tensor& mine);
-
-/// The sentence of the error of type E that the body throws; "" (and a failure) if it does not.
-template <class E, class F>
-std::string sentence_of(F body) {
-  try {
-    body();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another kind of error: " << error.what();
-    return {};
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 }  // namespace trireme::test

@@ -9,6 +9,8 @@
 #include <random>
 #include <string>
 
+#include "support/sentence.h"
+
 namespace trireme::test {
 
 /// A folder of its own that is gone afterwards.
@@ -43,17 +45,6 @@ inline std::string random_bytes(int64_t count, unsigned seed = 1) {
   std::string bytes(static_cast<size_t>(count), '\0');
   for (char& each : bytes) each = static_cast<char>(random());
   return bytes;
-}
-
-/// The sentence of the E that the body throws.
-template <class E, class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 }  // namespace trireme::test

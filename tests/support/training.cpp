@@ -11,17 +11,8 @@ namespace trireme::test {
 
 namespace fs = std::filesystem;
 
-RunFolder::RunFolder() : folder_((fs::temp_directory_path() / "trireme-run-XXXXXX").string()) {
-  if (::mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("mkdtemp");
-}
-
-RunFolder::~RunFolder() {
-  std::error_code ignored;
-  fs::remove_all(folder_, ignored);
-}
-
-std::string tiny_config(const RunFolder& folder) {
-  const std::string file = folder.path("tiny.toml");
+std::string tiny_config(const Scratch& folder) {
+  const std::string file = folder / "tiny.toml";
   std::ofstream(file) << "run.steps = 20\n"
                          "model.layers = 2\nmodel.hidden = 32\nmodel.heads = 2\n"
                          "model.seq = 16\nmodel.vocab = 64\n"

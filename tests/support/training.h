@@ -4,22 +4,12 @@
 #include <vector>
 
 #include "support/command.h"
+#include "support/scratch.h"
 
 namespace trireme::test {
 
-/// A folder of a test's own, gone with it.
-class RunFolder {
- public:
-  RunFolder();
-  ~RunFolder();
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
-
- private:
-  std::string folder_;
-};
-
 /// A configuration that trains in a moment: a tiny GPT, 20 steps of 10 samples.
-std::string tiny_config(const RunFolder& folder);
+std::string tiny_config(const Scratch& folder);
 
 /// `trireme train CONFIG run.dir=DIR OVERRIDES...` as arguments.
 std::vector<std::string> train_arguments(const std::string& config, const std::string& dir,

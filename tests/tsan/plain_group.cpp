@@ -122,7 +122,7 @@ void run_local(int size, const std::function<void(PlainGroup)>& body) {
 }
 
 void run_tcp(int size, const std::function<void(PlainGroup)>& body) {
-  const net::testing::ScratchFolder scratch;
+  const net::testing::Scratch scratch;
   const net::Secret secret = net::secret_of_job("tsan");
   const auto make = [&](int rank) {
     const auto deadline = net::Clock::now() + kTimeout;

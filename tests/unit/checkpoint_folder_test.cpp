@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::bytes_of;
-using test::message_of;
+using test::sentence_of;
 using test::Scratch;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -49,7 +49,7 @@ TEST(Folder, AStepIsAbsentUntilItIsCommitted) {
   const Scratch scratch;
   const std::string place = begin(scratch.path(), 3);
   write_file(place + "/data", "x");
-  EXPECT_THAT(message_of<CheckpointError>([&] { commit(scratch.path(), 3); }),
+  EXPECT_THAT(sentence_of<CheckpointError>([&] { commit(scratch.path(), 3); }),
               HasSubstr("not finished"));
   write_file(place + "/index.json", "{}");
   EXPECT_THAT(list(scratch.path()), ElementsAre());
@@ -99,10 +99,10 @@ TEST(Folder, LeftoversGoAndStrangersStay) {
 
 TEST(Folder, WhatCannotBeWrittenSaysWhy) {
   const Scratch scratch;
-  EXPECT_THAT(message_of<CheckpointError>([] { write_file("/dev/full", "x"); }),
+  EXPECT_THAT(sentence_of<CheckpointError>([] { write_file("/dev/full", "x"); }),
               HasSubstr("cannot write /dev/full: No space left on device"));
   write_file(scratch / "file", "x");
-  EXPECT_THAT(message_of<CheckpointError>([&] { begin(scratch / "file/checkpoints", 1); }),
+  EXPECT_THAT(sentence_of<CheckpointError>([&] { begin(scratch / "file/checkpoints", 1); }),
               HasSubstr("Not a directory"));
   EXPECT_THROW(commit(scratch.path(), 1), CheckpointError);
 }

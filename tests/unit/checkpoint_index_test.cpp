@@ -8,7 +8,8 @@
 namespace trireme::format {
 namespace {
 
-using test::message_of;
+using test::outcome_of;
+using test::sentence_of;
 using ::testing::HasSubstr;
 
 /// 'w' [4, 6] in two files: the left half as a box, the right half as two ranges of one.
@@ -28,7 +29,7 @@ Index example() {
 }
 
 std::string refusal(const core::Json& json) {
-  return message_of<CheckpointError>([&] { index_of(json, "index.json"); });
+  return sentence_of<CheckpointError>([&] { index_of(json, "index.json"); });
 }
 
 TEST(Index, GivesBackWhatWasWritten) {
@@ -40,7 +41,7 @@ TEST(Index, AnUnknownVersionSaysWhichAreKnown) {
   core::Json json = json_of(example());
   json["version"] = 2;
   EXPECT_THAT(refusal(json), HasSubstr("has version 2; this program knows version 1 only"));
-  EXPECT_THAT(message_of<CheckpointError>([&] { from_text(json.dump(), "index.json"); }),
+  EXPECT_THAT(sentence_of<CheckpointError>([&] { from_text(json.dump(), "index.json"); }),
               HasSubstr("version 2"));
 }
 
@@ -82,7 +83,7 @@ TEST(Index, FileNamesCannotLeadOutOfTheFolder) {
 
 TEST(Index, HostileTextIsRefused) {
   const auto refused = [](const std::string& text) {
-    return message_of<CheckpointError>([&] { from_text(text, "index.json"); });
+    return sentence_of<CheckpointError>([&] { from_text(text, "index.json"); });
   };
   EXPECT_THAT(refused(""), HasSubstr("JSON"));
   EXPECT_THAT(refused("3"), HasSubstr("not a JSON object"));
@@ -96,10 +97,10 @@ std::string incomplete(const std::vector<StoredPiece>& pieces,
                        std::vector<int64_t> shape = {4, 6}) {
   Index index = example();
   index.tensors["w"] = {"F32", std::move(shape), pieces};
-  return message_of<CheckpointError>([&] { check_complete(index); });
+  return outcome_of<CheckpointError>([&] { check_complete(index); });
 }
 
-constexpr const char* kFine = "nothing was thrown";
+constexpr const char* kFine = test::kNothingThrown;
 
 TEST(IndexComplete, AcceptsEveryExactCover) {
   EXPECT_EQ(incomplete(example().tensors["w"].pieces), kFine);

@@ -14,7 +14,8 @@ namespace {
 
 using test::bytes_of;
 using test::cut;
-using test::message_of;
+using test::outcome_of;
+using test::sentence_of;
 using test::put_bytes;
 using test::save;
 using test::SavedTensor;
@@ -115,7 +116,7 @@ TEST(Checkpoint, SaysWhatItHasAndWhatWasWanted) {
       save(scratch / "c", 5, {{"w", {"I32", shape, numbered(shape), {whole_region(shape)}}}}));
   std::string room(100, '\0');
   const auto read = [&](const std::string& name, std::vector<int64_t> as, const char* dtype) {
-    return message_of<CheckpointError>(
+    return sentence_of<CheckpointError>(
         [&] { checkpoint.read(whole_piece(name, as), dtype, room.data()); });
   };
   EXPECT_THAT(read("v", {2, 3}, "I32"), HasSubstr("no tensor 'v'"));
@@ -144,7 +145,7 @@ struct Damaged : testing::Test {
     put_bytes(folder + "/" + file, text);
   }
   std::string reading(const std::string& name) {
-    return message_of<CheckpointError>([&] {
+    return outcome_of<CheckpointError>([&] {
       Checkpoint checkpoint(folder);
       std::string room(bytes.size(), '\0');
       checkpoint.read(whole_piece(name, shape), "I32", room.data());
@@ -162,7 +163,7 @@ TEST_F(CheckpointDamage, AFlippedByteAnywhereIsFoundAndNamed) {
     EXPECT_THAT(reading("b"),
                 HasSubstr("pieces-1.safetensors is damaged: block " + std::to_string(at >> 20)))
         << at;
-    EXPECT_EQ(reading("a"), "nothing was thrown");
+    EXPECT_EQ(reading("a"), test::kNothingThrown);
     const auto found = find_damage(folder);
     ASSERT_EQ(found.size(), 1u);
     EXPECT_EQ(found[0].file, "pieces-1.safetensors");
@@ -171,7 +172,7 @@ TEST_F(CheckpointDamage, AFlippedByteAnywhereIsFoundAndNamed) {
     flip("pieces-1.safetensors", at);
   }
   EXPECT_TRUE(find_damage(folder).empty());
-  EXPECT_EQ(reading("b"), "nothing was thrown");
+  EXPECT_EQ(reading("b"), test::kNothingThrown);
 }
 
 TEST_F(CheckpointDamage, NoFlippedByteOfTheIndexPasses) {

@@ -12,7 +12,7 @@
 namespace trireme::format {
 namespace {
 
-using test::message_of;
+using test::sentence_of;
 using test::put_bytes;
 using test::random_bytes;
 using test::Scratch;
@@ -64,7 +64,7 @@ TEST(Checksums, OnlyReadsThatTouchTheDamagedBlockFail) {
   for (const auto& [offset, bytes] : {std::pair<int64_t, int64_t>{2 * kBlockBytes + 900, 1},
                                       {0, file.bytes()},
                                       {2 * kBlockBytes, kBlockBytes}}) {
-    const std::string message = message_of<CheckpointError>(
+    const std::string message = sentence_of<CheckpointError>(
         [&, at = offset, count = bytes] { file.read(at, count, got.data(), "layer.3.weight"); });
     EXPECT_THAT(message, HasSubstr(blocks.path + " is damaged: block 2 "));
     EXPECT_THAT(message, HasSubstr("layer.3.weight"));
@@ -74,7 +74,7 @@ TEST(Checksums, OnlyReadsThatTouchTheDamagedBlockFail) {
 TEST(Checksums, AnotherSizeIsRefusedAtOnce) {
   Blocks blocks;
   put_bytes(blocks.path, blocks.bytes.substr(1));
-  EXPECT_THAT(message_of<CheckpointError>([&] { VerifiedFile(blocks.path, blocks.info); }),
+  EXPECT_THAT(sentence_of<CheckpointError>([&] { VerifiedFile(blocks.path, blocks.info); }),
               HasSubstr("cut off"));
   blocks.info.checksums.pop_back();
   EXPECT_THROW(VerifiedFile(blocks.path, blocks.info), CheckpointError);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <set>
 
+#include "support/sentence.h"
 #include "trireme/core/env.h"
 #include "trireme/core/error.h"
 #include "trireme/core/json.h"
@@ -17,15 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 using Words = std::array<uint32_t, 4>;
 
-template <class E>
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::sentence_of;
 
 /// A variable for the length of a test.
 class WithEnv {
@@ -96,9 +89,9 @@ TEST(Env, NumbersAreReadWholeOrRefusedByName) {
     EXPECT_EQ(env_double("TRIREME_TEST"), -42.0);
   }
   const WithEnv bad("TRIREME_TEST", "8ranks");
-  EXPECT_EQ(message_of<ConfigError>([] { env_int("TRIREME_TEST"); }),
+  EXPECT_EQ(sentence_of<ConfigError>([] { env_int("TRIREME_TEST"); }),
             "TRIREME_TEST='8ranks' is not a whole number");
-  EXPECT_EQ(message_of<ConfigError>([] { env_double("TRIREME_TEST"); }),
+  EXPECT_EQ(sentence_of<ConfigError>([] { env_double("TRIREME_TEST"); }),
             "TRIREME_TEST='8ranks' is not a number");
   for (const char* text : {"", " 1", "1 ", "0x10", "1.0", "99999999999999999999"})
     EXPECT_EQ(parse_int(text), std::nullopt) << text;
@@ -108,13 +101,13 @@ TEST(Env, NumbersAreReadWholeOrRefusedByName) {
 
 TEST(Json, KeepsTheOrderOfKeysAndSaysWhereItIsWrong) {
   EXPECT_EQ(parse_json(R"({"b": 1, "a": 2})", "x").dump(), R"({"b":1,"a":2})");
-  EXPECT_EQ(message_of<Error>([] { parse_json(R"({"a" 1})", "index.json"); }),
+  EXPECT_EQ(sentence_of<Error>([] { parse_json(R"({"a" 1})", "index.json"); }),
             "index.json is not JSON: wrong at byte 6");
 }
 
 TEST(Check, ThrowsTheSentence) {
   EXPECT_NO_THROW(check(true, "never {}", 1));
-  EXPECT_EQ(message_of<MisuseError>([] { check(false, "rank {} of {}", 9, 8); }), "rank 9 of 8");
+  EXPECT_EQ(sentence_of<MisuseError>([] { check(false, "rank {} of {}", 9, 8); }), "rank 9 of 8");
   EXPECT_EQ(errno_text(ENOENT), "No such file or directory");
 }
 

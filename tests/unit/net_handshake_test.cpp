@@ -192,21 +192,21 @@ TEST(Handshake, OverSocketsNamesThePeerAndLeavesTheRestUnread) {
   auto [c, d] = tcp_pair();
   const std::string peer = c.peer().to_string();
   auto refused = std::async(std::launch::async, [&, &end = c] {
-    return error_of<CommError>([&] { prove_as_client(end, kOther, rank(3), soon()); });
+    return sentence_of<CommError>([&] { prove_as_client(end, kOther, rank(3), soon()); });
   });
-  error_of<CommError>([&, &end = d] { prove_as_server(end, kSecret, rank(0), soon()); });
+  sentence_of<CommError>([&, &end = d] { prove_as_server(end, kSecret, rank(0), soon()); });
   EXPECT_THAT(refused.get(), AllOf(HasSubstr(peer), HasSubstr("TRIREME_SECRET")));
 }
 
 TEST(Handshake, WithASilentPeerEndsAtTheDeadline) {
   auto [a, b] = tcp_pair();
-  EXPECT_THAT(error_of<TimeoutError>([&, &end = a] {
+  EXPECT_THAT(sentence_of<TimeoutError>([&, &end = a] {
                 prove_as_client(end, kSecret, rank(3), in(std::chrono::milliseconds(20)));
               }),
               HasSubstr(a.peer().to_string()));
   b = Socket();
   EXPECT_THAT(
-      error_of<CommError>([&, &end = a] { prove_as_server(end, kSecret, rank(3), soon()); }),
+      sentence_of<CommError>([&, &end = a] { prove_as_server(end, kSecret, rank(3), soon()); }),
       Not(HasSubstr("deadline")));
 }
 
@@ -222,12 +222,12 @@ TEST(Secret, HmacIsTheOneOfTheStandard) {
 TEST(Secret, IsLongAndNeverTheSame) {
   EXPECT_NE(Secret::random().to_text(), Secret::random().to_text());
   EXPECT_GE(Secret::random().to_text().size(), 32u);
-  EXPECT_THAT(error_of<ConfigError>([] { Secret::from_text("too short"); }),
+  EXPECT_THAT(sentence_of<ConfigError>([] { Secret::from_text("too short"); }),
               AllOf(HasSubstr("16"), Not(HasSubstr("too short"))));
 }
 
 TEST(Secret, ComesFromTheEnvironmentThenAFileThenTheUsersKey) {
-  const ScratchFolder folder;
+  const Scratch folder;
   const std::string config = folder / "config";
   const ScopedEnv home("XDG_CONFIG_HOME", config.c_str());
   const ScopedEnv no_text("TRIREME_SECRET", nullptr);
@@ -243,7 +243,7 @@ TEST(Secret, ComesFromTheEnvironmentThenAFileThenTheUsersKey) {
   std::ofstream(path) << "the secret of a file\n";
   const ScopedEnv file("TRIREME_SECRET_FILE", path.c_str());
   ::chmod(path.c_str(), 0644);
-  EXPECT_THAT(error_of<ConfigError>([] { secret_of_job("job-a"); }),
+  EXPECT_THAT(sentence_of<ConfigError>([] { secret_of_job("job-a"); }),
               AllOf(HasSubstr("chmod 600 " + path), HasSubstr("0644"),
                     Not(HasSubstr("the secret of a file"))));
   ::chmod(path.c_str(), 0600);
@@ -254,7 +254,7 @@ TEST(Secret, ComesFromTheEnvironmentThenAFileThenTheUsersKey) {
 }
 
 TEST(Secret, ManyFirstUsersGetOneKey) {
-  const ScratchFolder folder;
+  const Scratch folder;
   const std::string config = folder / "config";
   const ScopedEnv home("XDG_CONFIG_HOME", config.c_str());
   const ScopedEnv no_text("TRIREME_SECRET", nullptr);

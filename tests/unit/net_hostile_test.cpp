@@ -67,7 +67,7 @@ class Hostile : public ::testing::Test {
 
   std::string refusal_of(const Secret& secret, const Identity& who) {
     const std::string sentence =
-        error_of<CommError>([&] { connect_store(server_.address(), secret, who, soon()); });
+        sentence_of<CommError>([&] { connect_store(server_.address(), secret, who, soon()); });
     EXPECT_THAT(sentence, HasSubstr(server_.address().to_string()));
     EXPECT_EQ(sentence.find('\n'), std::string::npos);
     expect_nobody_is_delayed();
@@ -247,7 +247,7 @@ TEST(HostileServer, ThatIsNotOfTriremeIsNamed) {
     socket.send_all("HTTP/1.1 400 Bad Request", 24, soon());
     return socket;
   });
-  EXPECT_THAT(error_of<CommError>(
+  EXPECT_THAT(sentence_of<CommError>(
                   [&] { connect_store(listener.address(), Secret::random(), rank(0), soon()); }),
               AllOf(HasSubstr(listener.address().to_string()), HasSubstr("does not speak trireme"),
                     HasSubstr("HTTP")));
@@ -256,11 +256,11 @@ TEST(HostileServer, ThatIsNotOfTriremeIsNamed) {
 
 TEST(HostileWorld, APortInUseIsSaidWithARemedy) {
   Listener listener(kLoopback);
-  EXPECT_THAT(
-      error_of<CommError>([&] { StoreServer(listener.address(), Secret::random(), "job-a", 8); }),
-      AllOf(HasSubstr("cannot listen on " + listener.address().to_string()),
-            HasSubstr("Address already in use; choose another port")));
-  EXPECT_THAT(error_of<CommError>([&] {
+  EXPECT_THAT(sentence_of<CommError>(
+                  [&] { StoreServer(listener.address(), Secret::random(), "job-a", 8); }),
+              AllOf(HasSubstr("cannot listen on " + listener.address().to_string()),
+                    HasSubstr("Address already in use; choose another port")));
+  EXPECT_THAT(sentence_of<CommError>([&] {
                 Listener({"192.0.2.1", 0});
               }),
               AllOf(HasSubstr("192.0.2.1"), HasSubstr("no such address")));
@@ -269,7 +269,7 @@ TEST(HostileWorld, APortInUseIsSaidWithARemedy) {
 TEST(HostileWorld, AnUnresolvableMasterIsSaidAtOnce) {
   const auto start = Clock::now();
   EXPECT_THAT(
-      error_of<CommError>([&] {
+      sentence_of<CommError>([&] {
         connect_store({"no-such-host.invalid", 29500}, Secret::random(), rank(0), in(seconds(60)));
       }),
       AllOf(HasSubstr("cannot resolve"), HasSubstr("'no-such-host.invalid'")));

@@ -34,7 +34,7 @@ TEST(Address, ReadsWhatItWrites) {
 TEST(Address, RefusesWhatIsNone) {
   for (const char* text : {"", "host", "host:", ":80", "host:65536", "host:-1", "host:8x", "::1:80",
                            "[]:80", "[::1]", "host:1:2"}) {
-    const std::string sentence = error_of<ConfigError>([&] { parse_address(text); });
+    const std::string sentence = sentence_of<ConfigError>([&] { parse_address(text); });
     EXPECT_THAT(sentence, HasSubstr(std::string("'") + text + "'")) << text;
   }
 }
@@ -92,11 +92,11 @@ TEST(Socket, NamesThePeerThatClosed) {
   const std::string peer = a.peer().to_string();
   b = Socket();
   char byte = 0;
-  EXPECT_THAT(error_of<CommError>([&] { a.recv_all(&byte, 1, soon()); }),
+  EXPECT_THAT(sentence_of<CommError>([&] { a.recv_all(&byte, 1, soon()); }),
               AllOf(HasSubstr(peer), HasSubstr("closed")));
   // Not SIGPIPE either, however often one writes.
   const std::string much(1 << 20, 'x');
-  EXPECT_THAT(error_of<CommError>([&] {
+  EXPECT_THAT(sentence_of<CommError>([&] {
                 for (int i = 0; i < 100; ++i) a.send_all(much.data(), much.size(), soon());
               }),
               HasSubstr(peer));
@@ -106,15 +106,15 @@ TEST(Socket, KeepsItsDeadlines) {
   auto [a, b] = tcp_pair();
   const auto start = Clock::now();
   std::string much(64 << 20, 'x');
-  EXPECT_THAT(error_of<TimeoutError>([&] { a.recv_all(much.data(), 10, in(milliseconds(20))); }),
+  EXPECT_THAT(sentence_of<TimeoutError>([&] { a.recv_all(much.data(), 10, in(milliseconds(20))); }),
               HasSubstr("0 of 10 bytes"));
-  EXPECT_THAT(
-      error_of<TimeoutError>([&] { a.send_all(much.data(), much.size(), in(milliseconds(20))); }),
-      HasSubstr(a.peer().to_string()));
+  EXPECT_THAT(sentence_of<TimeoutError>(
+                  [&] { a.send_all(much.data(), much.size(), in(milliseconds(20))); }),
+              HasSubstr(a.peer().to_string()));
   EXPECT_GE(Clock::now() - start, milliseconds(40));
   EXPECT_LT(Clock::now() - start, milliseconds(5000));
   Listener listener(kLoopback);
-  EXPECT_THAT(error_of<TimeoutError>([&] { listener.accept(in(milliseconds(10))); }),
+  EXPECT_THAT(sentence_of<TimeoutError>([&] { listener.accept(in(milliseconds(10))); }),
               HasSubstr(listener.address().to_string()));
 }
 
@@ -141,7 +141,7 @@ TEST(Connect, WaitsForTheListenerToComeUp) {
 TEST(Connect, GivesUpAtTheDeadlineWhenNobodyListens) {
   const Address nobody = Listener(kLoopback).address();
   const auto start = Clock::now();
-  EXPECT_THAT(error_of<TimeoutError>([&] { connect(nobody, in(milliseconds(30))); }),
+  EXPECT_THAT(sentence_of<TimeoutError>([&] { connect(nobody, in(milliseconds(30))); }),
               AllOf(HasSubstr(nobody.to_string()), HasSubstr("refused")));
   EXPECT_GE(Clock::now() - start, milliseconds(30));
   EXPECT_LT(Clock::now() - start, milliseconds(3000));
@@ -159,9 +159,9 @@ TEST(UnixSocket, ConnectsByNameBeforeAndAfterListening) {
   char text[2];
   server.recv_all(text, 2, soon());
   EXPECT_EQ(std::string(text, 2), "hi");
-  EXPECT_THAT(error_of<CommError>([&] { listen_unix_abstract(name); }),
+  EXPECT_THAT(sentence_of<CommError>([&] { listen_unix_abstract(name); }),
               AllOf(HasSubstr(name), HasSubstr("in use")));
-  EXPECT_THAT(error_of<TimeoutError>(
+  EXPECT_THAT(sentence_of<TimeoutError>(
                   [&] { connect_unix_abstract(unique_name("none"), in(milliseconds(10))); }),
               HasSubstr("trireme_test"));
 }
@@ -184,12 +184,12 @@ TEST(UnixSocket, PassesADescriptor) {
 
 TEST(UnixSocket, SaysWhenNoDescriptorComes) {
   auto [a, b] = socket_pair();
-  error_of<TimeoutError>([&, &end = b] { recv_fd(end.fd(), in(milliseconds(10))); });
+  sentence_of<TimeoutError>([&, &end = b] { recv_fd(end.fd(), in(milliseconds(10))); });
   a.send_all("x", 1, soon());
-  EXPECT_THAT(error_of<CommError>([&, &end = b] { recv_fd(end.fd(), soon()); }),
+  EXPECT_THAT(sentence_of<CommError>([&, &end = b] { recv_fd(end.fd(), soon()); }),
               HasSubstr("exactly one descriptor"));
   a = Socket();
-  EXPECT_THAT(error_of<CommError>([&, &end = b] { recv_fd(end.fd(), soon()); }),
+  EXPECT_THAT(sentence_of<CommError>([&, &end = b] { recv_fd(end.fd(), soon()); }),
               HasSubstr("closed"));
 }
 
@@ -212,11 +212,11 @@ TEST(Frame, RefusesALengthOverTheLimit) {
   send_frame(a, std::string(10, 'x'), soon());
   EXPECT_EQ(recv_frame(b, soon(), 10).size(), 10u);
   send_frame(a, std::string(11, 'x'), soon());
-  EXPECT_THAT(error_of<CommError>([&, &end = b] { recv_frame(end, soon(), 10); }),
+  EXPECT_THAT(sentence_of<CommError>([&, &end = b] { recv_frame(end, soon(), 10); }),
               AllOf(HasSubstr("11 bytes"), HasSubstr("limit is 10")));
   auto [c, d] = socket_pair();
   c.send_all("\0\0\0\0\0\0\0\x80", 8, soon());
-  EXPECT_THAT(error_of<CommError>([&, &end = d] { recv_frame(end, soon()); }),
+  EXPECT_THAT(sentence_of<CommError>([&, &end = d] { recv_frame(end, soon()); }),
               HasSubstr("9223372036854775808 bytes"));
 }
 

@@ -54,7 +54,7 @@ class FileHome : public Home {
   }
 
  private:
-  ScratchFolder folder_;
+  Scratch folder_;
 };
 
 struct Kind {
@@ -108,9 +108,9 @@ TEST_P(StoreTest, KeepsAnyBytesUpToTheLimit) {
   EXPECT_TRUE(b->get("large", soon()) == largest);
   EXPECT_EQ(a->compare_and_set("large", largest, "small", soon()), "small");
 
-  EXPECT_THAT(error_of<MisuseError>([&] { a->set("large", largest + "v", soon()); }),
+  EXPECT_THAT(sentence_of<MisuseError>([&] { a->set("large", largest + "v", soon()); }),
               AllOf(HasSubstr("'large'"), HasSubstr("1048577")));
-  error_of<MisuseError>([&] { a->get(std::string(kMaxKeyBytes + 1, 'k'), soon()); });
+  sentence_of<MisuseError>([&] { a->get(std::string(kMaxKeyBytes + 1, 'k'), soon()); });
   EXPECT_EQ(b->get("large", soon()), "small");
 }
 
@@ -129,10 +129,10 @@ TEST_P(StoreTest, AddCountsFromNothing) {
   EXPECT_EQ(b->add("count", -5, soon()), -2);
   EXPECT_EQ(a->get("count", soon()), "-2");
   a->set("text", "many", soon());
-  EXPECT_THAT(error_of<MisuseError>([&] { b->add("text", 1, soon()); }),
+  EXPECT_THAT(sentence_of<MisuseError>([&] { b->add("text", 1, soon()); }),
               AllOf(HasSubstr("'text'"), HasSubstr("'many'")));
   a->set("full", std::to_string(INT64_MAX), soon());
-  error_of<MisuseError>([&] { a->add("full", 1, soon()); });
+  sentence_of<MisuseError>([&] { a->add("full", 1, soon()); });
   EXPECT_EQ(b->get("full", soon()), std::to_string(INT64_MAX));
 }
 
@@ -169,7 +169,7 @@ TEST_P(StoreTest, AWaitThatTimesOutNamesTheKeyAndTheStoreGoesOn) {
   auto store = open(0);
   for (int i = 0; i < 3; ++i) {
     const auto start = Clock::now();
-    EXPECT_THAT(error_of<TimeoutError>([&] { store->wait("never", in(milliseconds(15))); }),
+    EXPECT_THAT(sentence_of<TimeoutError>([&] { store->wait("never", in(milliseconds(15))); }),
                 HasSubstr("'never'"));
     EXPECT_GE(Clock::now() - start, milliseconds(15));
     EXPECT_LT(Clock::now() - start, milliseconds(3000));
@@ -177,7 +177,7 @@ TEST_P(StoreTest, AWaitThatTimesOutNamesTheKeyAndTheStoreGoesOn) {
     EXPECT_EQ(store->get("key", soon()), std::to_string(i));
   }
   // The answer to a wait that was given up must not be taken for the answer to another call.
-  error_of<TimeoutError>([&] { store->wait("never", in(milliseconds(15))); });
+  sentence_of<TimeoutError>([&] { store->wait("never", in(milliseconds(15))); });
   open(1)->set("never", "late", soon());
   EXPECT_EQ(store->get("key", soon()), "2");
 }
@@ -254,17 +254,18 @@ TEST(TcpStore, SaysThatTheServerIsGone) {
   auto server = std::make_unique<StoreServer>(kLoopback, secret, "job-a", kRanks);
   const Address address = server->address();
   const auto store = connect_store(address, secret, rank(0), soon());
-  auto waiting = std::async(
-      std::launch::async, [&] { return error_of<CommError>([&] { store->wait("key", soon()); }); });
+  auto waiting = std::async(std::launch::async, [&] {
+    return sentence_of<CommError>([&] { store->wait("key", soon()); });
+  });
   EXPECT_EQ(waiting.wait_for(milliseconds(10)), std::future_status::timeout);
   server.reset();
   EXPECT_THAT(waiting.get(), AllOf(HasSubstr("'key'"), HasSubstr(address.to_string())));
-  EXPECT_THAT(error_of<TimeoutError>([&] { store->set("key", "value", in(milliseconds(30))); }),
+  EXPECT_THAT(sentence_of<TimeoutError>([&] { store->set("key", "value", in(milliseconds(30))); }),
               HasSubstr(address.to_string()));
 }
 
 TEST(FileStore, IsOfOneJobAndOneWorldSize) {
-  const ScratchFolder folder;
+  const Scratch folder;
   const std::string path = folder / "store";
   open_file_store(path, rank(0), soon())->set("key", "value", soon());
   struct stat info {};
@@ -273,32 +274,32 @@ TEST(FileStore, IsOfOneJobAndOneWorldSize) {
   Identity stale = rank(0);
   stale.job = "job-b";
   EXPECT_THAT(
-      error_of<ConfigError>([&] { open_file_store(path, stale, soon()); }),
+      sentence_of<ConfigError>([&] { open_file_store(path, stale, soon()); }),
       AllOf(HasSubstr(path), HasSubstr("'job-a'"), HasSubstr("'job-b'"), HasSubstr("remove")));
   Identity smaller = rank(0);
   smaller.size = 4;
-  EXPECT_THAT(error_of<ConfigError>([&] { open_file_store(path, smaller, soon()); }),
+  EXPECT_THAT(sentence_of<ConfigError>([&] { open_file_store(path, smaller, soon()); }),
               AllOf(HasSubstr("8"), HasSubstr("4")));
-  EXPECT_THAT(error_of<ConfigError>([&] { open_file_store(path, rank(9), soon()); }),
+  EXPECT_THAT(sentence_of<ConfigError>([&] { open_file_store(path, rank(9), soon()); }),
               HasSubstr("rank 9 in a world of 8"));
 }
 
 TEST(FileStore, RefusesWhatIsNoStore) {
-  const ScratchFolder folder;
+  const Scratch folder;
   const std::string path = folder / "store";
   std::ofstream(path) << "my precious notes";
   ::chmod(path.c_str(), 0600);
-  EXPECT_THAT(error_of<ConfigError>([&] { open_file_store(path, rank(0), soon()); }),
+  EXPECT_THAT(sentence_of<ConfigError>([&] { open_file_store(path, rank(0), soon()); }),
               AllOf(HasSubstr(path), HasSubstr("my precious")));
   ::chmod(path.c_str(), 0644);
-  EXPECT_THAT(error_of<ConfigError>([&] { open_file_store(path, rank(0), soon()); }),
+  EXPECT_THAT(sentence_of<ConfigError>([&] { open_file_store(path, rank(0), soon()); }),
               HasSubstr("0644"));
-  error_of<ConfigError>([&] { open_file_store(folder / "no/such/folder", rank(0), soon()); });
-  error_of<ConfigError>([&] { open_file_store(folder / "", rank(0), soon()); });
+  sentence_of<ConfigError>([&] { open_file_store(folder / "no/such/folder", rank(0), soon()); });
+  sentence_of<ConfigError>([&] { open_file_store(folder / "", rank(0), soon()); });
 }
 
 TEST(FileStore, FindsATornOrDamagedFile) {
-  const ScratchFolder folder;
+  const Scratch folder;
   const std::string path = folder / "store";
   auto store = open_file_store(path, rank(0), soon());
   store->set("key", "value", soon());
@@ -306,17 +307,17 @@ TEST(FileStore, FindsATornOrDamagedFile) {
   store->set("other", "a value that is cut in the middle", soon());
 
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 5);
-  EXPECT_THAT(error_of<CommError>([&] { open_file_store(path, rank(1), soon()); }),
+  EXPECT_THAT(sentence_of<CommError>([&] { open_file_store(path, rank(1), soon()); }),
               AllOf(HasSubstr("damaged at byte " + std::to_string(whole)), HasSubstr("remove")));
-  error_of<CommError>([&] { store->get("key", soon()); });
+  sentence_of<CommError>([&] { store->get("key", soon()); });
 
   std::filesystem::resize_file(path, whole);
   std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(-1, std::ios::end)
       << 'X';
-  EXPECT_THAT(error_of<CommError>([&] { open_file_store(path, rank(1), soon()); }),
+  EXPECT_THAT(sentence_of<CommError>([&] { open_file_store(path, rank(1), soon()); }),
               HasSubstr("damaged"));
   std::filesystem::remove(path);
-  EXPECT_THAT(error_of<CommError>([&] { store->set("key", "value", soon()); }),
+  EXPECT_THAT(sentence_of<CommError>([&] { store->set("key", "value", soon()); }),
               HasSubstr("removed"));
 }
 

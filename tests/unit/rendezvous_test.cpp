@@ -14,7 +14,6 @@
 namespace trireme::test {
 namespace {
 
-using net::testing::error_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Kind = Rendezvous::Kind;
@@ -38,7 +37,7 @@ class Started {
 };
 
 std::string refusal(std::string_view url) {
-  return error_of<ConfigError>([&] { find_rendezvous(url); });
+  return sentence_of<ConfigError>([&] { find_rendezvous(url); });
 }
 
 TEST(Rendezvous, WithoutAnyVariableIsAWorldOfOne) {

@@ -14,7 +14,7 @@ namespace trireme::format {
 namespace {
 
 using test::bytes_of;
-using test::message_of;
+using test::sentence_of;
 using test::put_bytes;
 using test::random_bytes;
 using test::Scratch;
@@ -97,7 +97,7 @@ TEST(Safetensors, AFullDiskIsAnErrorWithTheFileAndTheReason) {
   const std::string data = random_bytes(2 * kBlockBytes);
   const std::vector<Entry> entries = {{.name = "w", .dtype = "U8", .shape = {2 * kBlockBytes}}};
   const std::string message =
-      message_of<CheckpointError>([&] { write("/dev/full", entries, data, 1 << 20); });
+      sentence_of<CheckpointError>([&] { write("/dev/full", entries, data, 1 << 20); });
   EXPECT_THAT(message, HasSubstr("/dev/full"));
   EXPECT_THAT(message, HasSubstr("No space left on device"));
   EXPECT_THROW(write("/nowhere/x", entries, data, 1 << 20), CheckpointError);
@@ -108,7 +108,7 @@ TEST(Safetensors, AFullFileSystemIsNoticedInTheMiddle) {
   if (::mount("none", scratch.path().c_str(), "tmpfs", 0, "size=2m") != 0)
     GTEST_SKIP() << "needs root to mount a small tmpfs";
   const int64_t bytes = 8 * kBlockBytes;
-  const std::string message = message_of<CheckpointError>([&] {
+  const std::string message = sentence_of<CheckpointError>([&] {
     write(scratch / "x", {{.name = "w", .dtype = "U8", .shape = {bytes}}}, random_bytes(bytes),
           1 << 20);
   });
@@ -117,8 +117,11 @@ TEST(Safetensors, AFullFileSystemIsNoticedInTheMiddle) {
 }
 
 TEST(Safetensors, PythonReadsTheFile) {
-  if (std::system("python3 -c 'import safetensors.numpy' 2>/dev/null") != 0)
-    GTEST_SKIP() << "python3 has no safetensors: pip install safetensors numpy";
+  // The venv of the checkout, where there is one: scripts/setup has put safetensors there.
+  const std::string venv = TRIREME_SOURCE_DIR "/.venv/bin/python3";
+  const std::string python = ::access(venv.c_str(), X_OK) == 0 ? venv : "python3";
+  if (std::system((python + " -c 'import safetensors.numpy' 2>/dev/null").c_str()) != 0)
+    GTEST_SKIP() << python << " has no safetensors and numpy: scripts/setup installs them";
   const Scratch scratch;
   const std::string path = scratch / "x.safetensors";
   std::string data;
@@ -144,7 +147,7 @@ TEST(Safetensors, PythonReadsTheFile) {
       "safetensors.numpy.save_file({'p': numpy.arange(6, dtype='uint8').reshape(2, 3)}, '" +
       path + ".py')\n";
   put_bytes(scratch / "check.py", script);
-  ASSERT_EQ(std::system(("python3 " + scratch / "check.py").c_str()), 0);
+  ASSERT_EQ(std::system((python + " " + scratch / "check.py").c_str()), 0);
   SafetensorsReader theirs(path + ".py");
   std::string got(6, 'x');
   theirs.read("p", 0, 6, got.data());
@@ -158,7 +161,7 @@ TEST(SafetensorsDamage, EveryTruncationIsAnError) {
   const std::string whole = bytes_of(path);
   for (size_t length = 0; length < whole.size(); ++length) {
     put_bytes(path, whole.substr(0, length));
-    EXPECT_THAT(message_of<CheckpointError>([&] { SafetensorsReader reader(path); }),
+    EXPECT_THAT(sentence_of<CheckpointError>([&] { SafetensorsReader reader(path); }),
                 HasSubstr(path));
   }
   put_bytes(path, whole + "x");
@@ -219,7 +222,7 @@ TEST(SafetensorsDamage, HostileHeadersAreRefusedByName) {
   for (const Hostile& each : cases) {
     put_bytes(path, with_header(each.header, each.data));
     const std::string message =
-        message_of<CheckpointError>([&] { SafetensorsReader reader(path); });
+        sentence_of<CheckpointError>([&] { SafetensorsReader reader(path); });
     EXPECT_THAT(message, HasSubstr(each.says)) << each.header.substr(0, 200);
     EXPECT_THAT(message, HasSubstr(path));
   }

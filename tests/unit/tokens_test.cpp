@@ -13,7 +13,8 @@ namespace trireme::format {
 namespace {
 
 using test::bytes_of;
-using test::message_of;
+using test::outcome_of;
+using test::sentence_of;
 using test::put_bytes;
 using test::Scratch;
 using ::testing::ElementsAre;
@@ -39,7 +40,7 @@ std::string packed(T... numbers) {
 }
 
 std::string refusal(const std::string& path) {
-  return message_of<Error>([&] { TokenFile file(path); });
+  return outcome_of<Error>([&] { TokenFile file(path); });
 }
 
 /// A Megatron index with these sequences: {length, place}.
@@ -190,13 +191,13 @@ TEST(Tokens, ANegativeTokenIsNamedByItsPlace) {
   put_bytes(scratch / "m.bin", packed(int32_t{1}, int32_t{-7}));
   put_bytes(scratch / "m.idx", megatron_index(4, {{2, 0}}, {0, 1}));
   const TokenFile file(scratch / "m");
-  EXPECT_THAT(message_of<Error>([&] { all_of(file); }), HasSubstr("token 1 is -7"));
+  EXPECT_THAT(sentence_of<Error>([&] { all_of(file); }), HasSubstr("token 1 is -7"));
   EXPECT_THROW(file.largest(), Error);
 }
 
 TEST(Tokens, AFullDiskIsAnError) {
   EXPECT_THAT(
-      message_of<Error>([] { write_tokens("/dev/full", TokenKind::Raw, some_tokens(1000)); }),
+      sentence_of<Error>([] { write_tokens("/dev/full", TokenKind::Raw, some_tokens(1000)); }),
       HasSubstr("No space left"));
 }
 
