@@ -28,6 +28,17 @@ void keep_freed_memory() {
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
+/// As many as run.threads says, else as the launcher said, else this rank's share of the cores.
+void set_threads(const config::Config& config, const comm::Communicator& world) {
+  if (config.run.threads > 0) return at::set_num_threads(static_cast<int>(config.run.threads));
+  if (core::env_int("OMP_NUM_THREADS").value_or(0) > 0) return;
+  int64_t here = world.size();
+  for (const char* name : {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"})
+    here = core::env_int(name).value_or(here);
+  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  at::set_num_threads(static_cast<int>(std::max<int64_t>(1, cores / std::max<int64_t>(1, here))));
+}
+
 int run_threads(const config::Config& config,
                 const std::function<int(const comm::Communicator&)>& body) {
   const int size = config::wanted_ranks(config.mesh);
@@ -80,8 +91,8 @@ int with_ranks(const config::Config& config,
     ::setenv("TRIREME_BACKEND", config.comm.backend.c_str(), /*overwrite=*/1);
   if (!core::env("TRIREME_TIMEOUT_S"))
     ::setenv("TRIREME_TIMEOUT_S", fmt::format("{}", config.comm.timeout_s).c_str(), 1);
-  if (config.run.threads > 0) at::set_num_threads(static_cast<int>(config.run.threads));
   const comm::Communicator world = init();
+  set_threads(config, world);
   world.set_timeout(core::from_seconds(config.comm.timeout_s));
   return body(world);
 }
