@@ -18,7 +18,8 @@ constexpr const char* kPurpose =
 constexpr const char* kExamples =
     "  trireme data make data/train.bin --tokens 1000000 --vocab 256 --kind llmc\n"
     "  trireme data info data/train.bin\n"
-    "  trireme train configs/gpt-small.toml data.kind=tokens data.path=data/train.bin\n\n"
+    "  trireme train configs/gpt-small.toml \\\n"
+    "      data.kind=tokens data.path=data/train.bin eval.every=0\n\n"
     "Options of make: --tokens N (1048576), --vocab N (256), --seed N (1), --kind raw, llmc or\n"
     "megatron (raw).";
 

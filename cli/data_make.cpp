@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include "cli/arguments.h"
 #include "cli/rank_commands.h"
@@ -24,6 +25,8 @@ int data_make(const std::vector<std::string>& args) {
         fmt::format("--tokens {} must be at least 2, --vocab {} from 2 to 65536", tokens, vocab));
   const bool known = kind == "raw" || kind == "llmc" || kind == "megatron";
   if (!known) throw ConfigError(fmt::format("--kind '{}' is none of raw, llmc, megatron", kind));
+  if (const auto slash = out.rfind('/'); slash != out.npos && slash > 0)
+    ::mkdir(out.substr(0, slash).c_str(), 0777);  // if it is there, or cannot be, writing says more
   const data::Markov language({.vocab = vocab, .seed = static_cast<uint64_t>(seed)});
   std::vector<int64_t> wide(static_cast<std::size_t>(tokens));
   language.write(0, tokens, wide.data());

@@ -19,6 +19,7 @@ Usage: trireme COMMAND [OPTIONS]
   run      start N ranks of any program and watch them:  trireme run -n 4 ./my_program
   train    train a model, as a file says:                trireme train configs/gpt-small.toml
   bench    measure, one JSON object per line:            trireme bench comm --ranks 2
+  data     make and look at files of tokens:             trireme data info data/train.bin
   ckpt     look into checkpoints, verify, compare:       trireme ckpt verify runs/gpt
   doctor   say what this machine has, and try it:        trireme doctor
 

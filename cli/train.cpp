@@ -6,6 +6,7 @@
 #include "trireme/config/load.h"
 #include "trireme/config/mesh.h"
 #include "trireme/core/units.h"
+#include "trireme/train/datasets.h"
 #include "trireme/train/run.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/world.h"
@@ -24,6 +25,8 @@ int train(const std::vector<std::string>& args) {
 int train_check(const std::vector<std::string>& args) {
   const auto config = config::load(args.at(0), {args.begin() + 1, args.end()});
   train::refuse_unbuilt(config);
+  train::make_dataset(config);
+  if (config.eval.every > 0) train::make_valid_dataset(config);
   const int ranks = config::wanted_ranks(config.mesh);
   const Degrees degrees = config::resolve_mesh(config.mesh, ranks);
   const auto alone = comm::make_local(comm::make_local_hub(1), 0);

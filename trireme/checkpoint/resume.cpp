@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <cstdio>
+
 #include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
@@ -12,17 +14,29 @@ namespace trireme::checkpoint {
 
 namespace {
 
-/// On one rank: the path, or empty.
+/// On one rank: the path, or empty. Damaged ones that are newer are put aside, as step-N.damaged:
+/// they must not count among those that are kept, nor be taken for the run's future.
 std::string newest_whole(const std::string& folder) {
   const auto steps = format::list(folder);
+  std::vector<std::string> damaged;
+  std::string first;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const std::string path = folder + "/" + format::step_name(*step);
     const auto damage = format::find_damage(path);
-    if (damage.empty()) return path;
+    if (damage.empty()) {
+      for (const std::string& other : damaged)
+        ::rename(other.c_str(), (other + ".damaged").c_str());
+      return path;
+    }
+    if (first.empty()) first = damage.front().sentence;
+    damaged.push_back(path);
     core::Log(0, "checkpoint")
         .warning(fmt::format("{} is damaged and passed over: {}", path, damage.front().sentence));
   }
-  return "";
+  if (damaged.empty()) return "";
+  throw CheckpointError(
+      fmt::format("none of the {} checkpoints in {} is whole ({}); remove them to start over",
+                  damaged.size(), folder, first));
 }
 
 }  // namespace

@@ -11,7 +11,8 @@
 namespace trireme::checkpoint {
 
 /// The newest whole checkpoint below `folder`, the same on all ranks; none if there is none.
-/// Damaged ones are named in a warning and passed over. Collective.
+/// Damaged ones are named in a warning, passed over and put aside; if there are only such, it is a
+/// CheckpointError. Collective.
 std::optional<std::string> find_newest(const std::string& folder, const comm::Communicator& group);
 
 /// Fills the tensors of `state` from a checkpoint; every byte is verified. The first name, shape or

@@ -82,10 +82,11 @@ void Engine::start(std::shared_ptr<Task> task, Helper helper) {
   if (unfinished && helper == Helper::Wake) call_helper();
 }
 
-/// An operation whose caller goes on computing needs the helper; one that is waited for at once only
-/// pays for its waking. The group's last such one tells which it will be.
+/// An operation whose caller goes on computing needs the helper; one that is waited for at once
+/// only pays for its waking. The group's last one of its kind, small or large, tells which it will
+/// be.
 bool Engine::waits_at_once(const Task& task) const {
-  return task.may_need_helper && task.lane->waited_at_once;
+  return task.may_need_helper && task.lane->waited_at_once[task.large ? 1 : 0];
 }
 
 void Engine::call_helper() {
@@ -106,7 +107,8 @@ void Task::wait(nanoseconds timeout) {
 
 // Holds the turn while it spins; gives it up to yield or sleep.
 void Engine::wait(Task& task, nanoseconds timeout) {
-  if (task.may_need_helper) task.lane->waited_at_once = Clock::now() - task.started < kAtOnce;
+  if (task.may_need_helper)
+    task.lane->waited_at_once[task.large ? 1 : 0] = Clock::now() - task.started < kAtOnce;
   if (!task.done()) {
     waiters_.fetch_add(1, std::memory_order_relaxed);
     nanoseconds waited{0};

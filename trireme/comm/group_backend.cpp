@@ -153,6 +153,7 @@ std::shared_ptr<Task> GroupBackend::make_task(Job job, uint64_t number) {
   task->engine = &world_->engine();
   task->lane = lane_.get();
   task->may_need_helper = bytes >= kHelperBytes || !shared_;
+  task->large = bytes >= kHelperBytes;
   if (task->may_need_helper) task->started = std::chrono::steady_clock::now();
   return task;
 }

@@ -29,7 +29,9 @@ class Lane {
 
   std::deque<std::shared_ptr<Task>> waiting;  ///< the first one runs
   uint64_t last_finished = 0;
-  bool waited_at_once = false;  ///< the last one that may need the helper
+  /// Whether the last one that may need the helper was waited for at once: a small one, a large
+  /// one.
+  std::array<bool, 2> waited_at_once = {};
 
   void remember(uint64_t number, uint64_t fingerprint, const core::OpInfo& info) {
     recent_[number % recent_.size()] = {number, fingerprint, info};

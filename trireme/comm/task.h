@@ -49,6 +49,7 @@ class Task : public Pending {
   Lane* lane = nullptr;
   /// Large, or over sockets: nobody else moves it while its caller computes.
   bool may_need_helper = false;
+  bool large = false;
   bool ordered = true;  ///< a collective; sends and receives wait for nobody's turn
   uint64_t record = 0;  ///< its place in the recorder
 

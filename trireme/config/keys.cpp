@@ -15,6 +15,7 @@ namespace {
 const Limits kCount = {.at_least = 0};
 const Limits kSize = {.at_least = 1, .fits_int = true};
 const Limits kSizeOrAuto = {.at_least = 0, .fits_int = true};
+const Limits kThreads = {.at_least = 0, .at_most = 1024};
 const Limits kNotNegative = {.at_least = 0};
 const Limits kBelowOne = {.at_least = 0, .less_than = 1};
 const Limits kFilled = {.not_empty = true};
@@ -26,7 +27,7 @@ const Key kTable[] = {
     {KEY(run.steps), "optimizer steps; 0: initialise, save, stop", kCount},
     {KEY(run.epochs), "passes over the data, instead of steps", kCount},
     {KEY(run.device), "where tensors live", {.words = {"auto", "cpu", "cuda"}}},
-    {KEY(run.threads), "intra-op threads per rank; 0: cores / local ranks", kSizeOrAuto},
+    {KEY(run.threads), "intra-op threads per rank; 0: cores / local ranks", kThreads},
 
     {KEY(model.kind), "architecture", {.words = {"mlp", "resnet", "gpt", "llama", "moe-gpt"}}},
     {KEY(model.layers), "blocks", kSize},

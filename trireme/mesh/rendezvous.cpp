@@ -79,10 +79,12 @@ Rendezvous from_environment() {
     found.rank = static_cast<int>(*rank);
     found.size = static_cast<int>(*size);
     if (*size == 1) return found;
-    const auto port = core::env_int("MASTER_PORT").value_or(kDefaultPort);
+    auto port = core::env_int("MASTER_PORT").value_or(kDefaultPort);
     if (port < 1 || port > 65535)
       throw ConfigError(fmt::format("MASTER_PORT={} is not a port", port));
     found.kind = Rendezvous::Kind::Tcp;
+    // torchrun's agent serves a store of its own at MASTER_PORT: meet beside it.
+    if (core::env("TORCHELASTIC_USE_AGENT_STORE") == "True") port += port < 65535 ? 1 : -1;
     found.address = {core::env("MASTER_ADDR").value_or("127.0.0.1"), static_cast<uint16_t>(port)};
     return found;
   }

@@ -30,7 +30,10 @@ std::shared_ptr<const data::Dataset> make_valid_dataset(const config::Config& co
                             .samples = kValidSamples,
                             .seed = static_cast<uint64_t>(config.run.seed),
                             .first_text = config.data.samples});
-  if (config.data.valid.empty()) return nullptr;
+  if (config.data.valid.empty())
+    throw ConfigError(
+        "eval.every asks for evaluation, but data.valid names no file; name one, or set "
+        "eval.every=0");
   return std::make_shared<data::Tokens>(config.data.valid, config.model.seq, config.model.vocab);
 }
 

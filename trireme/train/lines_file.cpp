@@ -1,6 +1,10 @@
 #include "trireme/train/lines_file.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
+#include <cstdio>
 #include <fstream>
 
 #include "trireme/core/error.h"
@@ -10,35 +14,46 @@ namespace trireme::train {
 
 namespace {
 
-/// How many of the file's first bytes are whole lines of steps up to `step`.
-int64_t bytes_to_keep(const std::string& path, int64_t step) {
+/// The lines of steps up to `step`.
+std::string lines_to_keep(const std::string& path, int64_t step) {
   std::ifstream in(path, std::ios::binary);
-  int64_t kept = 0;
+  std::string kept;
   for (std::string line; std::getline(in, line) && !in.eof();) {
     const auto json = core::Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) break;
-    if (json["step"].get<int64_t>() > step) break;
-    kept += static_cast<int64_t>(line.size()) + 1;
+    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) continue;
+    if (json["step"].get<int64_t>() <= step) kept += line + "\n";
   }
   return kept;
 }
 
+bool write_all(int fd, const std::string& text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const ssize_t wrote = ::write(fd, text.data() + at, text.size() - at);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return false;
+    at += static_cast<std::size_t>(wrote);
+  }
+  return true;
+}
+
 }  // namespace
 
-LinesFile::LinesFile(std::string path, int64_t step)
-    : path_(std::move(path)), file_(nullptr, std::fclose) {
-  const int64_t kept = step > 0 ? bytes_to_keep(path_, step) : 0;
-  file_.reset(std::fopen(path_.c_str(), kept > 0 ? "r+b" : "wb"));
-  if (!file_ || (kept > 0 && (::ftruncate(::fileno(file_.get()), kept) != 0 ||
-                              std::fseek(file_.get(), 0, SEEK_END) != 0)))
+LinesFile::LinesFile(std::string path, int64_t step) : path_(std::move(path)) {
+  const std::string kept = step > 0 ? lines_to_keep(path_, step) : "";
+  // Beside it, then in its place: a kill in between must not cost the lines that are kept.
+  const std::string fresh = path_ + ".new";
+  file_ = net::Fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file_ || !write_all(file_.get(), kept) || std::rename(fresh.c_str(), path_.c_str()) != 0)
     throw Error(fmt::format("cannot write {}: {}", path_, core::errno_text(errno)));
+  bytes_ = static_cast<int64_t>(kept.size());
 }
 
 void LinesFile::add(const std::string& line) {
-  std::fwrite(line.data(), 1, line.size(), file_.get());
-  std::fputc('\n', file_.get());
-  // A full disk costs lines of the log, not the run.
-  if (std::fflush(file_.get()) != 0) std::clearerr(file_.get());
+  if (write_all(file_.get(), line + "\n")) {
+    bytes_ += static_cast<int64_t>(line.size()) + 1;
+  } else if (::ftruncate(file_.get(), bytes_) == 0) {  // no half lines
+    ::lseek(file_.get(), bytes_, SEEK_SET);
+  }
 }
 
 }  // namespace trireme::train

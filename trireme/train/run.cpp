@@ -47,8 +47,9 @@ class Run {
       : config_(config),
         world_(world),
         signals_(signals),
-        mesh_(world, config::resolve_mesh(config.mesh, world.size()), pick_device(config, world)),
         data_(make_dataset(config)),
+        valid_(config.eval.every > 0 ? make_valid_dataset(config) : nullptr),
+        mesh_(world, config::resolve_mesh(config.mesh, world.size()), pick_device(config, world)),
         order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
         steps_(steps_of(config, order_)),
         files_(config, world),
@@ -56,20 +57,19 @@ class Run {
         saver_(files_.checkpoints(), mesh_.group(Axis::Replica), config.checkpoint.keep) {}
 
   int train() {
-    if (config_.eval.every > 0) valid_ = make_valid_dataset(config_);
-    if (config_.eval.every > 0 && !valid_)
-      throw ConfigError("eval.every asks for evaluation, but data.valid names no file");
     resume();
     if (step_ >= steps_ && step_ > 0) {
       if (leads()) fmt::print("step {} of {} is reached already; nothing to do\n", step_, steps_);
       return 0;
     }
     announce();
+    signals_.defer();
     const double stop = steps_ == 0 ? 0 : loop();
     return finish(stop);
   }
 
   void log(const std::string& what) { files_.log(what); }
+  void let_save_end() { saver_.wait(); }
 
  private:
   bool leads() const { return world_.rank() == 0; }
@@ -126,23 +126,29 @@ class Run {
     std::optional<Progress> progress;
     if (leads()) progress.emplace(step_, steps_, config_.log.every);
     double stop = 0;
+    auto began = Clock::now();
     while (step_ < steps_ && stop == 0) {
-      const auto began = Clock::now();
+      const auto asked = Clock::now();
       const data::Batch batch = loader.next();
       StepReport report;
-      report.data_ms = milliseconds_since(began);
+      report.data_ms = milliseconds_since(asked);
       const StepResult result = trainer_.step(++step_, batch, wish_to_stop());
       stop = result.stop;
-      after_step(report, result);
+      fill(report, result);
       report.step_ms = milliseconds_since(began);
+      report.tokens_per_s = result.weight / report.step_ms * 1e3;
+      if (due(config_.check.hash_every)) trainer_.check_same();
       if (due(config_.eval.every))
         report.eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
-      report.tokens_per_s = result.weight / report.step_ms * 1e3;
       if (progress) {
         report.pss_mib = files_.pss_mib();
         files_.add(report, order_);
         progress->show(report);
       }
+      // The line is there before the checkpoint can be: a run that is killed between the two would
+      // otherwise never write it. What copying the state takes counts for the next step.
+      began = Clock::now();
+      if (due(config_.checkpoint.every) && step_ < steps_) save();
     }
     if (stop != 0 && progress && step_ < steps_)
       progress->say(fmt::format("asked to stop: saving step {}", step_));
@@ -156,15 +162,13 @@ class Run {
 
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
 
-  void after_step(StepReport& report, const StepResult& result) {
+  void fill(StepReport& report, const StepResult& result) const {
     report.step = step_;
     report.loss = result.loss;
     report.weight = result.weight;
     report.grad_norm = result.grad_norm;
     report.lr = result.lr;
     report.floor = data_->floor();
-    if (due(config_.check.hash_every)) trainer_.check_same();
-    if (due(config_.checkpoint.every) && step_ < steps_) save();
   }
 
   void save() {
@@ -190,8 +194,9 @@ class Run {
   const config::Config& config_;
   const comm::Communicator& world_;
   const StopSignals& signals_;
-  Mesh mesh_;
+  // Before anything collective: what is wrong with a file is then said by every rank itself.
   std::shared_ptr<const data::Dataset> data_, valid_;
+  Mesh mesh_;
   data::Order order_;
   int64_t steps_, step_ = 0, last_saved_ = -1;
   RunFiles files_;
@@ -207,8 +212,12 @@ int run(const config::Config& config, const comm::Communicator& world, const Mod
   Run one(config, world, model, signals);
   try {
     return one.train();
+  } catch (const CommError& error) {  // others are gone: nobody will complete what is being saved
+    one.log(std::string("failed: ") + error.what());
+    throw;
   } catch (const std::exception& error) {
     one.log(std::string("failed: ") + error.what());
+    one.let_save_end();
     throw;
   }
 }

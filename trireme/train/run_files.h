@@ -34,11 +34,13 @@ class RunFiles {
   int64_t pss_mib();
 
  private:
+  void lock();
+
   const config::Config& config_;
   std::string folder_;
   int rank_;
   std::optional<LinesFile> metrics_, samples_;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> log_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> lock_, log_;
   std::chrono::steady_clock::time_point pss_at_{};
   int64_t pss_mib_ = 0;
 };

@@ -29,7 +29,7 @@ StopSignals::StopSignals() {
       const int signal = sigtimedwait(&set, nullptr, &kLook);
       if (signal <= 0) continue;
       int none = 0;
-      if (!first_.compare_exchange_strong(none, signal)) ::_exit(128 + signal);
+      if (!deferred_ || !first_.compare_exchange_strong(none, signal)) ::_exit(128 + signal);
     }
   });
 }

@@ -6,19 +6,22 @@
 namespace trireme::train {
 
 /// Ctrl-C and SIGTERM, heard by a thread of their own, so that they work whatever the others are
-/// doing, a collective included. The first is remembered; the second ends the process at once, with
-/// 128 + its number. Make one before any other thread is started: it blocks the signals in all that
-/// come after.
+/// doing, a collective included. Until `defer` there is nothing to save, and a signal ends the
+/// process at once, with 128 + its number; from then on the first is remembered, and the second
+/// does. Make one before any other thread is started: it blocks the signals in all that come after.
 class StopSignals {
  public:
   StopSignals();
   ~StopSignals();
+
+  void defer() const { deferred_ = true; }
 
   /// The signal that came first, or 0.
   int asked() const { return first_.load(std::memory_order_relaxed); }
 
  private:
   std::atomic<int> first_ = 0;
+  mutable std::atomic<bool> deferred_ = false;
   std::jthread listener_;
 };
 
