@@ -79,9 +79,13 @@ class BadInit : public ::testing::TestWithParam<std::string> {
   }
   /// The same for all ranks of one test; free when it was picked.
   static std::string port(const Rank& self) {
-    if (self.rank == 0 && !std::filesystem::exists(self.scratch / "port"))
-      leave_word(self, "port", std::to_string(net::Listener({"127.0.0.1", 0}).address().port));
+    if (self.rank == 0 && !std::filesystem::exists(self.scratch / "port")) pick_port(self);
     return read_word(self, "port");
+  }
+  static void pick_port(const Rank& self) {
+    // Closed before the others hear of it: they would knock at this listener, not at the store.
+    const uint16_t picked = net::Listener({"127.0.0.1", 0}).address().port;
+    leave_word(self, "port", std::to_string(picked));
   }
   static void be_patient_for(const char* seconds) { ::setenv("TRIREME_TIMEOUT_S", seconds, 1); }
 
@@ -295,39 +299,38 @@ TEST_P(BadInit, AnotherJobsStoreIsNotOurs) {
 TEST_P(BadInit, WhatAKilledJobLeftDoesNotKeepTheNextApart) {
   // Process 2 was rank 0 of the same job, the time before, and was killed while it waited for
   // rank 1.
-  run_ranks(
-      3,
-      [&](const Rank& self) {
-        be_patient_for("3");
-        if (self.rank == 2) {
-          leave_word(self, "port", std::to_string(net::Listener({"127.0.0.1", 0}).address().port));
-          const std::jthread fate([&] {
-            eventually(
-                [&] {
-                  return GetParam() == "tcp" ? !tcp_listeners_of(::getpid()).empty()
-                                             : std::filesystem::exists(self.scratch / "meet");
-                },
-                kLongest);
-            raise_on_record(self, SIGKILL);
-          });
-          init(url(self, {0, 2}));
-        }
-        wait_until_dead(self, 2);
-        std::string said;
-        try {
-          expect_it_works(init(url(self, {self.rank, 2})));
-        } catch (const Error& error) {
-          said = error.what();
-        }
-        // They meet; or they say what is in their way.
-        if (GetParam() == "tcp") {
-          EXPECT_EQ(said, "");
-        } else if (self.rank == 0 && !said.empty()) {
-          EXPECT_THAT(said,
-                      AllOf(HasSubstr((self.scratch / "meet").string()), HasSubstr("remove")));
-        }
-      },
-      {.deadline = kLongest * 2, .dies = {2}});
+  run_ranks(3,
+            [&](const Rank& self) {
+              be_patient_for("3");
+              if (self.rank == 2) {
+                pick_port(self);
+                const std::jthread fate([&] {
+                  eventually(
+                      [&] {
+                        return GetParam() == "tcp" ? !tcp_listeners_of(::getpid()).empty()
+                                                   : std::filesystem::exists(self.scratch / "meet");
+                      },
+                      kLongest);
+                  raise_on_record(self, SIGKILL);
+                });
+                init(url(self, {0, 2}));
+              }
+              wait_until_dead(self, 2);
+              std::string said;
+              try {
+                expect_it_works(init(url(self, {self.rank, 2})));
+              } catch (const Error& error) {
+                said = error.what();
+              }
+              // They meet; or they say what is in their way.
+              if (GetParam() == "tcp") {
+                EXPECT_EQ(said, "");
+              } else if (self.rank == 0 && !said.empty()) {
+                EXPECT_THAT(
+                    said, AllOf(HasSubstr((self.scratch / "meet").string()), HasSubstr("remove")));
+              }
+            },
+            {.deadline = kLongest * 2, .dies = {2}});
 }
 
 TEST_P(BadInit, BackendsThatDifferAreToldToEverybody) {

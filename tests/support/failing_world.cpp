@@ -150,10 +150,12 @@ void meet(const Rank& self, const std::string& name, const std::vector<int>& who
 
 void raise_on_record(const Rank& self, int signal) {
   const std::string file = (self.scratch / ("fall" + std::to_string(self.rank))).string();
+  const std::string beside = file + ".new";  // who reads it finds it whole
   const std::string name = own_name(self.rank);
-  const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  const int fd = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
   const std::string text = std::to_string(Clock::now().time_since_epoch().count()) + " " + name;
   if (::write(fd, text.data(), text.size()) < 0) ::perror("write");
+  if (::rename(beside.c_str(), file.c_str()) != 0) ::perror("rename");
   ::kill(::getpid(), signal);  // the process, not this thread
 }
 

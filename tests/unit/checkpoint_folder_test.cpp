@@ -12,8 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::bytes_of;
-using test::sentence_of;
 using test::Scratch;
+using test::sentence_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 

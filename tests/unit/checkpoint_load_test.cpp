@@ -15,11 +15,11 @@ namespace {
 using test::bytes_of;
 using test::cut;
 using test::outcome_of;
-using test::sentence_of;
 using test::put_bytes;
 using test::save;
 using test::SavedTensor;
 using test::Scratch;
+using test::sentence_of;
 using test::whole_region;
 using ::testing::HasSubstr;
 

@@ -12,10 +12,10 @@
 namespace trireme::format {
 namespace {
 
-using test::sentence_of;
 using test::put_bytes;
 using test::random_bytes;
 using test::Scratch;
+using test::sentence_of;
 using ::testing::HasSubstr;
 
 /// A file of a little over three blocks, and what it must be.

@@ -14,10 +14,10 @@ namespace trireme::format {
 namespace {
 
 using test::bytes_of;
-using test::sentence_of;
 using test::put_bytes;
 using test::random_bytes;
 using test::Scratch;
+using test::sentence_of;
 using ::testing::HasSubstr;
 
 std::string with_header(const std::string& header, const std::string& data = "") {

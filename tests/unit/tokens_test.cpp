@@ -14,9 +14,9 @@ namespace {
 
 using test::bytes_of;
 using test::outcome_of;
-using test::sentence_of;
 using test::put_bytes;
 using test::Scratch;
+using test::sentence_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 

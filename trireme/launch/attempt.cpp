@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto kLastWords = 300ms;     ///< for the others to say what they saw of a failure
+constexpr auto kLastWords = 300ms;  ///< for the others to say what they saw of a failure
 
 /// How many milliseconds poll() may sleep; -1: for ever. Rounded up, lest it wake too early.
 int poll_timeout(std::optional<net::Deadline> due) {

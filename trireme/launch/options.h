@@ -52,8 +52,9 @@ struct RunOptions {
   std::vector<int> shown_ranks{};  ///< local ranks whose output is shown; empty: all
   Display display = Display::Prefixed;
   std::chrono::milliseconds grace{5000};  ///< between SIGTERM and SIGKILL
-  std::chrono::milliseconds interrupt_grace{30000};  ///< after a signal, for ranks to save their work
-  std::string speaker = "trireme run";    ///< who its own messages say they come from
+  std::chrono::milliseconds interrupt_grace{
+      30000};                           ///< after a signal, for ranks to save their work
+  std::string speaker = "trireme run";  ///< who its own messages say they come from
 };
 
 /// Throws ConfigError for what cannot be started: no program, no ranks, several hosts without the
