@@ -202,9 +202,19 @@ TEST(Layout, RefusesWithTheNumbers) {
             }),
             "Layout: a section of 10 cannot be cut in grains of 4");
   EXPECT_EQ(refusal([] {
-              Layout({8}, {{Axis::Tensor, 0, {{8, 0, 1}}}});
+              Layout({8}, {{Axis::Tensor, 0, {{8, -1, 1}}}});
             }),
-            "Layout: a section of size 8, copies 0, grain 1 cannot be");
+            "Layout: a section of size 8, copies -1, grain 1 cannot be");
+  EXPECT_EQ(refusal([] {
+              Layout({12}, {{Axis::Tensor, 0, {{12, Section::kAsNeeded, 4}}}})
+                  .boxes({}, {.tensor = 5});
+            }),
+            "Layout: 3 grains of dim 0 can neither be dealt nor copied evenly to tensor 5");
+  EXPECT_EQ(refusal([] {
+              Layout({96}, {{Axis::Tensor, 0, {{96, 1, 32}}}}).check_fits({.tensor = 4});
+            }),
+            "Layout: 96 of dim 0, in grains of 32, cannot be dealt to tensor 4: a rank would hold "
+            "nothing");
   EXPECT_EQ(refusal([] {
               Layout({8}, {{Axis::Shard}, {Axis::Tensor, 0}});
             }),
@@ -243,6 +253,50 @@ TEST(Degrees, RefusesWithTheNumbers) {
   EXPECT_EQ(refusal([] { coord_of(8, {.tensor = 8}); }), "Mesh: there is no rank 8 among 8");
   EXPECT_EQ(refusal([] { rank_of({.tensor = 8}, {.tensor = 8}); }),
             "Mesh: there is no place 8 along tensor 8");
+}
+
+// 6 query heads of 2 kv heads over 4 ranks: the three queries of a kv head go to the two ranks that
+// hold a copy of it.
+TEST(Layout, KeepsTheQueriesOfAKvHeadTogetherForAnyNumberOfRanks) {
+  constexpr int64_t kHead = 2, kHeads = 6, kKvHeads = 2;
+  const Section query{kHeads * kHead, Section::kAsNeeded, kHeads / kKvHeads * kHead, kHead};
+  const Section key{kKvHeads * kHead, Section::kAsNeeded, kHead};
+  const Layout layout({query.size + key.size}, {{Axis::Tensor, 0, {query, key}}});
+  const auto sizes = [&](int place, int degree) {
+    return layout.section_sizes(Axis::Tensor, {.tensor = place}, {.tensor = degree});
+  };
+  const std::vector<int64_t> two = {4, 2}, one = {2, 2}, half = {6, 2};
+  EXPECT_EQ(sizes(0, 2), half);
+  EXPECT_EQ(sizes(0, 4), two);
+  EXPECT_EQ(sizes(1, 4), one);
+  EXPECT_EQ(sizes(2, 4), two);
+  EXPECT_EQ(sizes(3, 4), one);
+  for (const int degree : {1, 2, 4, 6}) {
+    for (int place = 0; place < degree; ++place) {
+      const auto held = layout.held({.tensor = place}, {.tensor = degree});
+      ASSERT_EQ(held.size(), 2u);
+      const Box &q = held[0].box, &k = held[1].box;
+      EXPECT_EQ(held[1].at[0], q.shape[0]);
+      EXPECT_TRUE(held[0].first) << "queries are never copied";
+      EXPECT_EQ(held[1].copies, degree > kKvHeads ? degree / kKvHeads : 1);
+      EXPECT_EQ(held[1].first, place % held[1].copies == 0);
+      const int64_t group = kHeads / kKvHeads;
+      for (int64_t head = q.offset[0] / kHead; head < (q.offset[0] + q.shape[0]) / kHead; ++head) {
+        const int64_t kv = query.size + head / group * kHead;
+        EXPECT_TRUE(kv >= k.offset[0] && kv < k.offset[0] + k.shape[0]) << head;
+      }
+    }
+  }
+}
+
+TEST(Layout, TellsWhoIsFirstAmongThoseThatHoldTheSame) {
+  const Degrees mesh{.tensor = 2};
+  const Layout whole({4, 3}), columns({4, 3}, {{Axis::Tensor, 0}}), rows({4, 3}, {{Axis::Tensor, 1}});
+  EXPECT_TRUE(whole.held({.tensor = 0}, mesh)[0].first);
+  EXPECT_FALSE(whole.held({.tensor = 1}, mesh)[0].first);
+  EXPECT_TRUE(columns.held({.tensor = 1}, mesh)[0].first);
+  EXPECT_EQ(rows.local_shape({.tensor = 0}, mesh), (std::vector<int64_t>{4, 2}));
+  EXPECT_EQ(rows.local_shape({.tensor = 1}, mesh), (std::vector<int64_t>{4, 1}));
 }
 
 }  // namespace

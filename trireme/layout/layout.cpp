@@ -32,12 +32,14 @@ void check_cut(const Cut& cut, const std::vector<int64_t>& whole) {
   std::vector<int64_t> sizes;
   int64_t sum = 0;
   for (const Section& section : sections_of(cut, whole)) {
-    core::check(section.size >= 0 && section.copies >= 1 && section.grain >= 1,
+    core::check(section.size >= 0 && section.copies >= 0 && section.grain >= 1 && section.fine >= 0,
                 "Layout: a section of size {}, copies {}, grain {} cannot be", section.size,
                 section.copies, section.grain);
     core::check(section.size % section.grain == 0,
                 "Layout: a section of {} cannot be cut in grains of {}", section.size,
                 section.grain);
+    core::check(section.fine == 0 || section.grain % section.fine == 0,
+                "Layout: a grain of {} cannot be cut in grains of {}", section.grain, section.fine);
     core::check(!__builtin_add_overflow(sum, section.size, &sum),
                 "Layout: the sections of dim {} are too large", cut.dim);
     sizes.push_back(section.size);
@@ -47,39 +49,73 @@ void check_cut(const Cut& cut, const std::vector<int64_t>& whole) {
               cut.dim, fmt::join(sizes, " + "), sum, dim_size);
 }
 
-/// The part of `box` inside one section, which begins at `begin` of the dim, that is left to the
+/// A stretch of one dim that a rank holds.
+struct Stretch {
+  int64_t begin = 0, count = 0;
+  int copies = 1;
+  bool first = true;
+};
+
+/// How many ranks of `degree` share one part of a section.
+int sharers(const Section& section, const Cut& cut, int degree) {
+  if (section.copies > 0) {
+    core::check(degree % section.copies == 0, "Layout: {} copies do not divide {} {}",
+                section.copies, to_string(cut.axis), degree);
+    return section.copies;
+  }
+  const int64_t grains = section.size / section.grain;
+  if (grains == 0 || degree <= grains) return 1;
+  core::check(degree % grains == 0,
+              "Layout: {} grains of dim {} can neither be dealt nor copied evenly to {} {}", grains,
+              cut.dim, to_string(cut.axis), degree);
+  return static_cast<int>(degree / grains);
+}
+
+/// The part of `held` inside one section, which begins at `begin` of the dim, that is left to the
 /// rank at `place` of `degree`.
-Box cut_section(Box box, std::size_t dim, int64_t begin, const Section& section, int place,
-                int degree) {
-  const int64_t low = std::max(box.offset[dim], begin);
-  const int64_t high = std::min(box.offset[dim] + box.shape[dim], begin + section.size);
+Stretch cut_section(const Stretch& held, int64_t begin, const Section& section, const Cut& cut,
+                    int place, int degree) {
+  const int64_t low = std::max(held.begin, begin);
+  const int64_t high = std::min(held.begin + held.count, begin + section.size);
   const int64_t size = std::max<int64_t>(high - low, 0);
   core::check(size % section.grain == 0,
               "Layout: an earlier cut left {} of dim {}, which cannot be cut in grains of {}", size,
-              dim, section.grain);
-  const Part part =
-      even_part(size / section.grain, degree / section.copies, place / section.copies);
-  box.offset[dim] = low + part.begin * section.grain;
-  box.shape[dim] = part.count * section.grain;
-  return box;
+              cut.dim, section.grain);
+  const int share = sharers(section, cut, degree);
+  const Part part = even_part(size / section.grain, degree / share, place / share);
+  Stretch left{low + part.begin * section.grain, part.count * section.grain, held.copies,
+               held.first};
+  if (section.fine > 0) {
+    const Part inner = even_part(left.count / section.fine, share, place % share);
+    left.begin += inner.begin * section.fine;
+    left.count = inner.count * section.fine;
+  } else {
+    left.copies *= share;
+    left.first = left.first && place % share == 0;
+  }
+  return left;
 }
 
-std::vector<Box> cut_boxes(const std::vector<Box>& boxes, const Cut& cut,
-                           const std::vector<Section>& sections, int place, int degree) {
-  core::check(place >= 0 && place < degree, "Layout: there is no place {} along {} {}", place,
-              to_string(cut.axis), degree);
-  std::vector<Box> result;
-  for (const Box& box : boxes) {
-    int64_t begin = 0;
-    for (const Section& section : sections) {
-      core::check(degree % section.copies == 0, "Layout: {} copies do not divide {} {}",
-                  section.copies, to_string(cut.axis), degree);
-      Box left = cut_section(box, static_cast<std::size_t>(cut.dim), begin, section, place, degree);
-      if (left.numel() > 0) result.push_back(std::move(left));
-      begin += section.size;
+/// What the rank holds of one dim: where nothing else is cut, one stretch per section.
+std::vector<Stretch> stretches(const Layout& layout, int dim, const Coord& coord,
+                               const Degrees& degrees) {
+  std::vector<Stretch> held = {{0, layout.whole()[static_cast<std::size_t>(dim)]}};
+  for (const Cut& cut : layout.cuts()) {
+    if (cut.axis == Axis::Shard || cut.dim != dim) continue;
+    const int place = coord.of(cut.axis), degree = degrees.of(cut.axis);
+    core::check(place >= 0 && place < degree, "Layout: there is no place {} along {} {}", place,
+                to_string(cut.axis), degree);
+    std::vector<Stretch> left;
+    for (const Stretch& stretch : held) {
+      int64_t begin = 0;
+      for (const Section& section : sections_of(cut, layout.whole())) {
+        left.push_back(cut_section(stretch, begin, section, cut, place, degree));
+        begin += section.size;
+      }
     }
+    held = std::move(left);
   }
-  return result;
+  return held;
 }
 
 /// Range `index` of `parts` of a box of `numel` elements; only the end of the last need not be a
@@ -112,15 +148,75 @@ bool Layout::is_cut(Axis axis) const {
   return std::ranges::any_of(cuts_, [axis](const Cut& cut) { return cut.axis == axis; });
 }
 
-std::vector<Box> Layout::boxes(const Coord& coord, const Degrees& degrees) const {
-  std::vector<Box> result = {{std::vector<int64_t>(whole_.size(), 0), whole_}};
-  if (result[0].numel() == 0) result.clear();
-  for (const Cut& cut : cuts_) {
-    if (cut.axis == Axis::Shard) continue;
-    result =
-        cut_boxes(result, cut, sections_of(cut, whole_), coord.of(cut.axis), degrees.of(cut.axis));
+std::vector<Held> Layout::held(const Coord& coord, const Degrees& degrees) const {
+  const bool leads = is_cut(Axis::Tensor) || coord.tensor == 0;
+  std::vector<Held> result = {{{}, {}, 1, leads}};
+  for (int dim = 0; dim < static_cast<int>(whole_.size()); ++dim) {
+    const auto parts = stretches(*this, dim, coord, degrees);
+    std::vector<Held> wider;
+    for (const Held& one : result) {
+      int64_t at = 0;
+      for (const Stretch& part : parts) {
+        Held next = one;
+        next.box.offset.push_back(part.begin);
+        next.box.shape.push_back(part.count);
+        next.at.push_back(at);
+        next.copies *= part.copies;
+        next.first = next.first && part.first;
+        if (part.count > 0) wider.push_back(std::move(next));
+        at += part.count;
+      }
+    }
+    result = std::move(wider);
   }
   return result;
+}
+
+std::vector<Box> Layout::boxes(const Coord& coord, const Degrees& degrees) const {
+  std::vector<Box> result;
+  for (Held& one : held(coord, degrees)) result.push_back(std::move(one.box));
+  return result;
+}
+
+std::vector<int64_t> Layout::local_shape(const Coord& coord, const Degrees& degrees) const {
+  std::vector<int64_t> shape;
+  for (int dim = 0; dim < static_cast<int>(whole_.size()); ++dim) {
+    int64_t size = 0;
+    for (const Stretch& part : stretches(*this, dim, coord, degrees)) size += part.count;
+    shape.push_back(size);
+  }
+  return shape;
+}
+
+std::vector<int64_t> Layout::section_sizes(Axis axis, const Coord& coord,
+                                           const Degrees& degrees) const {
+  for (const Cut& cut : cuts_) {
+    if (cut.axis != axis || axis == Axis::Shard) continue;
+    std::vector<int64_t> sizes;
+    for (const Stretch& part : stretches(*this, cut.dim, coord, degrees))
+      sizes.push_back(part.count);
+    return sizes;
+  }
+  return {};
+}
+
+void Layout::check_fits(const Degrees& degrees) const {
+  for (const Cut& cut : cuts_) {
+    if (cut.axis == Axis::Shard) continue;
+    const int degree = degrees.of(cut.axis);
+    int64_t begin = 0;
+    for (const Section& section : sections_of(cut, whole_)) {
+      const Stretch whole{begin, section.size};
+      for (int place = 0; place < degree && section.size > 0; ++place) {
+        const int64_t unit = section.fine > 0 ? section.fine : section.grain;
+        core::check(cut_section(whole, begin, section, cut, place, degree).count > 0,
+                    "Layout: {} of dim {}, in grains of {}, cannot be dealt to {} {}: a rank would "
+                    "hold nothing",
+                    section.size, cut.dim, unit, to_string(cut.axis), degree);
+      }
+      begin += section.size;
+    }
+  }
 }
 
 std::vector<Piece> Layout::pieces(std::string_view name, const Coord& coord,

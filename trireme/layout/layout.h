@@ -14,6 +14,10 @@ struct Section {
   int64_t size = 0;
   int copies = 1;     ///< each part is held by so many consecutive ranks of the axis
   int64_t grain = 1;  ///< what may not be cut, such as the rows of one head
+  int64_t fine = 0;   ///< over 0: ranks that would hold copies deal the part, in grains of this
+
+  /// For `copies`: one, and where there are more ranks than grains as many as it takes.
+  static constexpr int kAsNeeded = 0;
 
   bool operator==(const Section&) const = default;
 };
@@ -27,6 +31,9 @@ struct Section {
 ///     rank 2              4 5                  1                1
 ///     rank 3                  6 7              1                1
 ///
+/// (q as {.size = 128, .copies = kAsNeeded, .grain = 64, .fine = 16}, k and v with kAsNeeded say the
+/// same for any number of ranks: the query heads of one kv head stay together.)
+///
 /// No sections: the dim is one, of grain 1. A cut over Axis::Shard is flat: it has no sections, its
 /// dim is not read, and it comes last.
 struct Cut {
@@ -35,6 +42,19 @@ struct Cut {
   std::vector<Section> sections = {};
 
   bool operator==(const Cut&) const = default;
+};
+
+/// One box that a rank holds. A rank's own tensor has its boxes side by side.
+///
+///   whole    | q0 q1 q2 q3 | k0 k1 |      over two ranks
+///   rank 1   | q2 q3 | k1 |               held: {box q2 q3, at 0}, {box k1, at 2}
+struct Held {
+  Box box;                  ///< in the whole
+  std::vector<int64_t> at;  ///< its offset in the rank's own tensor
+  int copies = 1;           ///< ranks of a cut axis that hold it, this one among them
+  bool first = true;        ///< of all ranks of the model axes that hold it, is this the first?
+
+  bool operator==(const Held&) const = default;
 };
 
 /// How one tensor is cut over the mesh: the description that initialisation, gradient reduction,
@@ -49,6 +69,18 @@ class Layout {
   /// What the rank at `coord` holds after the cuts of the model axes (all but shard), in order. A
   /// later cut of a dim divides what the earlier one left. Empty boxes are dropped.
   std::vector<Box> boxes(const Coord& coord, const Degrees& degrees) const;
+
+  /// The same with their places in the rank's own tensor, and whose they are.
+  std::vector<Held> held(const Coord& coord, const Degrees& degrees) const;
+
+  /// The shape of the rank's own tensor, before shard cuts it.
+  std::vector<int64_t> local_shape(const Coord& coord, const Degrees& degrees) const;
+
+  /// What is left to the rank of each section that `axis` cuts; empty where it cuts nothing.
+  std::vector<int64_t> section_sizes(Axis axis, const Coord& coord, const Degrees& degrees) const;
+
+  /// Throws, with the numbers, unless every rank of these degrees gets something of every section.
+  void check_fits(const Degrees& degrees) const;
 
   /// The boxes, each cut into flat ranges by shard where the layout says so. Borders are multiples
   /// of kFlatBorder; a tensor that is cut over expert is sharded over all ranks that hold the same
