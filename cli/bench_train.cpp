@@ -27,7 +27,7 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
   const auto data = train::make_dataset(config);
   const data::Order order(static_cast<uint64_t>(config.run.seed), data->size(),
                           config.batch.global);
-  train::Trainer trainer(config, mesh, models::make_model(config.model, mesh), config.run.steps);
+  train::Trainer trainer(config, mesh, models::make_model(config, mesh), config.run.steps);
   const auto& replicas = mesh.group(Axis::Replica);
   std::vector<data::Batch> batches;
   for (int64_t i = 0; i < config.run.steps; ++i)

@@ -17,7 +17,7 @@ int train(const std::vector<std::string>& args) {
   const train::StopSignals signals;  // before any other thread
   const auto config = config::load(args.at(0), {args.begin() + 1, args.end()});
   return train::with_ranks(config, [&](const comm::Communicator& world) {
-    const auto model = [&](const Mesh& mesh) { return models::make_model(config.model, mesh); };
+    const auto model = [&](const Mesh& mesh) { return models::make_model(config, mesh); };
     return train::run(config, world, model, signals);
   });
 }
@@ -31,7 +31,7 @@ int train_check(const std::vector<std::string>& args) {
   const Degrees degrees = config::resolve_mesh(config.mesh, ranks);
   const auto alone = comm::make_local(comm::make_local_hub(1), 0);
   const auto model =
-      models::make_model(config.model, Mesh(comm::Communicator("world", alone), Degrees{}));
+      models::make_model(config, Mesh(comm::Communicator("world", alone), Degrees{}));
   int64_t count = 0;
   for (const auto& one : nn::parameters_of(*model)) count += one.tensor.numel();
   const int64_t item = config.precision.compute == "float64" ? 8 : 4;

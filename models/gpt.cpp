@@ -5,6 +5,7 @@
 #include "models/uncut.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/gelu.h"
+#include "trireme/nn/plan.h"
 
 namespace trireme::models {
 
@@ -17,6 +18,14 @@ constexpr double kDeviation = 0.02, kPositionDeviation = 0.01;
 double residual_deviation(const GptOptions& options) {
   return kDeviation / std::sqrt(2 * static_cast<double>(options.layers));
 }
+
+const nn::Plan kPlan = {{"wte", nn::Style::Vocabulary},      {"wpe", nn::Style::Positions},
+                        {"drop", nn::Style::Positions},      {"h.*", nn::Style::Positions},
+                        {"h.*.ln_*", nn::Style::Positions},  {"h.*.drop_*", nn::Style::Positions},
+                        {"h.*.attn", nn::Style::Positions},  {"h.*.attn.c_attn", nn::Style::Column},
+                        {"h.*.attn.c_proj", nn::Style::Row}, {"h.*.mlp.c_fc", nn::Style::Column},
+                        {"h.*.mlp.c_proj", nn::Style::Row},  {"ln_f", nn::Style::Positions},
+                        {"lm_head", nn::Style::Vocabulary}};
 
 }  // namespace
 
@@ -62,31 +71,33 @@ GptImpl::GptImpl(GptOptions options, const Mesh& mesh) : options_(options) {
     h.push_back(blocks->register_module(std::to_string(i), GptBlock(options)));
   register_module("h", blocks);
   ln_f = register_module("ln_f", nn::LayerNorm(options.hidden));
-  if (!options.tie)
-    lm_head = register_module(
-        "lm_head", nn::Linear(options.hidden, options.vocab,
-                              nn::LinearImpl::Options{.bias = false, .deviation = kDeviation}));
+  lm_head = register_module(
+      "lm_head", nn::Head(options.hidden, options.vocab,
+                          nn::HeadImpl::Options{.bias = false,
+                                                .deviation = kDeviation,
+                                                .tied = options.tie ? wte->weight : at::Tensor()}));
+  nn::cut(*this, kPlan, mesh, options.sequence);
 }
 
 Flow GptImpl::hidden(const Flow& tokens) {
-  const int64_t positions = tokens.x().size(1);
   const int64_t begin = tokens.where ? tokens.where->seq_begin : 0;
-  core::check(begin + positions <= options_.seq,
-              "gpt: {} positions from {} on, but model.seq is {}", positions, begin, options_.seq);
-  const at::Tensor places = wpe->weight.narrow(0, begin, positions);
-  Flow flow = drop->forward(tokens.with(wte->forward(tokens).x() + places));
+  core::check(begin + tokens.x().size(1) <= options_.seq,
+              "gpt: {} positions from {} on, but model.seq is {}", tokens.x().size(1), begin,
+              options_.seq);
+  Flow flow = wte->forward(tokens);
+  const at::Tensor places =
+      wpe->weight.narrow(0, flow.where ? flow.where->seq_begin : 0, flow.x().size(1));
+  flow = drop->forward(flow.with(flow.x() + places));
   for (const GptBlock& block : h) flow = block.ptr()->forward(std::move(flow));
   return ln_f->forward(std::move(flow));
 }
 
 Flow GptImpl::compute(const Flow& tokens) {
-  const Flow last = hidden(tokens);
-  return last.with(at::linear(last.x(), options_.tie ? wte->weight : lm_head->weight));
+  return lm_head->forward(hidden(tokens));
 }
 
 nn::Loss GptImpl::loss(const Flow& tokens, const at::Tensor& targets) {
-  return nn::linear_cross_entropy(hidden(tokens).x(), options_.tie ? wte->weight : lm_head->weight,
-                                  targets);
+  return lm_head->loss(hidden(tokens), targets);
 }
 
 // Per token and block: the inputs of two norms, of q, k, v, of attention and its projection, of the

@@ -1,6 +1,8 @@
 #pragma once
 
 #include "trireme/mesh/mesh.h"
+#include "trireme/nn/dropout.h"
+#include "trireme/nn/head.h"
 #include "trireme/nn/layers.h"
 #include "trireme/nn/model.h"
 
@@ -12,7 +14,8 @@ struct GptOptions {
   int64_t ffn = 0;       ///< 0: 4 x hidden
   int64_t seq = 128, vocab = 256;
   double dropout = 0, attention_dropout = 0;
-  bool tie = true;  ///< the head's weight is the token embedding's
+  bool tie = true;                            ///< the head's weight is the token embedding's
+  nn::Sequence sequence = nn::Sequence::Cut;  ///< between the layers that the tensor axis cuts
 };
 
 /// ln_1 -> attention -> + -> ln_2 -> mlp -> +, with dropout before each sum.
@@ -36,7 +39,8 @@ TORCH_MODULE(GptBlock);
 /// sqrt(2 x layers)), biases 0. Parameters have the names of the published checkpoints.
 class GptImpl : public nn::ModelImpl {
  public:
-  /// Throws ConfigError for a mesh that cuts what this model cannot be cut along yet.
+  /// Cut over the tensor axis by vocabulary, heads and the width of the mlp. Throws ConfigError for
+  /// a mesh that cuts what this model cannot be cut along yet.
   GptImpl(GptOptions options, const Mesh& mesh);
 
   /// Logits [rows, positions, vocab] of the tokens that come next; the loss does not need them.
@@ -56,7 +60,7 @@ class GptImpl : public nn::ModelImpl {
   nn::Dropout drop{nullptr};
   std::vector<GptBlock> h;
   nn::LayerNorm ln_f{nullptr};
-  nn::Linear lm_head{nullptr};
+  nn::Head lm_head{nullptr};
 };
 TORCH_MODULE(Gpt);
 

@@ -2,6 +2,7 @@
 
 #include "models/uncut.h"
 #include "trireme/core/error.h"
+#include "trireme/nn/plan.h"
 
 namespace trireme::models {
 
@@ -14,7 +15,7 @@ class MlpLayerImpl : public nn::LayerImpl {
  public:
   MlpLayerImpl(int64_t in, int64_t out, double dropout)
       : linear(register_module("linear", nn::Linear(in, out))),
-        drop(register_module("drop", nn::Dropout(dropout))) {}
+        drop(register_module("drop", nn::Dropout(dropout, out))) {}
 
  protected:
   Flow compute(const Flow& in) override {
@@ -27,6 +28,22 @@ class MlpLayerImpl : public nn::LayerImpl {
   nn::Dropout drop;
 };
 
+/// Layers are cut by column and by row in turn: after a column, features are cut; after a row they
+/// are whole again.
+nn::Plan plan_of(int64_t layers) {
+  nn::Plan plan = {{"embed", nn::Style::Vocabulary}, {"head", nn::Style::Vocabulary}};
+  for (int64_t i = 0; i < layers; ++i) {
+    const bool last = i + 1 == layers && i % 2 == 0;  // the head wants its features whole
+    const nn::Style style = i % 2 == 1 ? nn::Style::Row
+                            : last     ? nn::Style::Whole
+                                       : nn::Style::Column;
+    plan.emplace_back(fmt::format("layers.{}.linear", i), style);
+    plan.emplace_back(fmt::format("layers.{}.drop", i),
+                      style == nn::Style::Column ? nn::Style::Column : nn::Style::Whole);
+  }
+  return plan;
+}
+
 }  // namespace
 
 MlpImpl::MlpImpl(MlpOptions options, const Mesh& mesh) : options_(options) {
@@ -38,19 +55,24 @@ MlpImpl::MlpImpl(MlpOptions options, const Mesh& mesh) : options_(options) {
         i == 0 ? options.seq * options.hidden : options.hidden, options.hidden, options.dropout));
   register_module("layers", layers_);
   head = register_module(
-      "head", nn::Linear(options.layers > 0 ? options.hidden : options.seq * options.hidden,
-                         options.vocab));
+      "head", nn::Head(options.layers > 0 ? options.hidden : options.seq * options.hidden,
+                       options.vocab, nn::HeadImpl::Options{}));
+  nn::cut(*this, plan_of(options.layers), mesh);
+}
+
+Flow MlpImpl::hidden(const Flow& tokens) {
+  core::check(tokens.x().size(1) == options_.seq, "mlp: {} tokens, but model.seq is {}",
+              tokens.x().size(1), options_.seq);
+  const Flow embedded = embed->forward(tokens);
+  return layers_->forward(embedded.with(embedded.x().flatten(1)));
 }
 
 Flow MlpImpl::compute(const Flow& tokens) {
-  core::check(tokens.x().size(1) == options_.seq, "mlp: {} tokens, but model.seq is {}",
-              tokens.x().size(1), options_.seq);
-  const at::Tensor side_by_side = embed->forward(tokens.x()).flatten(1);
-  return head->forward(layers_->forward(tokens.with(side_by_side)));
+  return head->forward(hidden(tokens));
 }
 
 nn::Loss MlpImpl::loss(const Flow& tokens, const at::Tensor& targets) {
-  return nn::cross_entropy(forward(tokens).x(), targets.select(1, options_.seq - 1));
+  return head->loss(hidden(tokens), targets.select(1, options_.seq - 1));
 }
 
 }  // namespace trireme::models

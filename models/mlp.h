@@ -1,6 +1,8 @@
 #pragma once
 
 #include "trireme/mesh/mesh.h"
+#include "trireme/nn/dropout.h"
+#include "trireme/nn/head.h"
 #include "trireme/nn/layers.h"
 #include "trireme/nn/model.h"
 
@@ -26,10 +28,12 @@ class MlpImpl : public nn::ModelImpl {
   nn::Flow compute(const nn::Flow& tokens) override;
 
  private:
+  nn::Flow hidden(const nn::Flow& tokens);
+
   MlpOptions options_;
   nn::Embedding embed{nullptr};
   std::shared_ptr<nn::SequentialImpl> layers_;
-  nn::Linear head{nullptr};
+  nn::Head head{nullptr};
 };
 TORCH_MODULE(Mlp);
 

@@ -6,19 +6,24 @@
 
 namespace trireme::models {
 
-std::shared_ptr<nn::ModelImpl> make_model(const config::Model& wanted, const Mesh& mesh) {
+namespace {
+
+std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& mesh) {
+  const config::Model& wanted = config.model;
   if (wanted.kind == "gpt")
-    return std::make_shared<GptImpl>(GptOptions{.layers = wanted.layers,
-                                                .hidden = wanted.hidden,
-                                                .heads = wanted.heads,
-                                                .kv_heads = wanted.kv_heads,
-                                                .ffn = wanted.ffn,
-                                                .seq = wanted.seq,
-                                                .vocab = wanted.vocab,
-                                                .dropout = wanted.dropout,
-                                                .attention_dropout = wanted.attention_dropout,
-                                                .tie = wanted.tie},
-                                     mesh);
+    return std::make_shared<GptImpl>(
+        GptOptions{.layers = wanted.layers,
+                   .hidden = wanted.hidden,
+                   .heads = wanted.heads,
+                   .kv_heads = wanted.kv_heads,
+                   .ffn = wanted.ffn,
+                   .seq = wanted.seq,
+                   .vocab = wanted.vocab,
+                   .dropout = wanted.dropout,
+                   .attention_dropout = wanted.attention_dropout,
+                   .tie = wanted.tie,
+                   .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole},
+        mesh);
   if (wanted.kind == "mlp")
     return std::make_shared<MlpImpl>(MlpOptions{.layers = wanted.layers,
                                                 .hidden = wanted.hidden,
@@ -28,6 +33,17 @@ std::shared_ptr<nn::ModelImpl> make_model(const config::Model& wanted, const Mes
                                      mesh);
   throw ConfigError(
       fmt::format("model.kind = \"{}\" is not built yet; there are gpt and mlp", wanted.kind));
+}
+
+}  // namespace
+
+std::shared_ptr<nn::ModelImpl> make_model(const config::Config& config, const Mesh& mesh) {
+  try {
+    return make(config, mesh);
+  } catch (const MisuseError& error) {
+    throw ConfigError(fmt::format("model.kind = \"{}\" on {}: {}", config.model.kind,
+                                  to_string(mesh.degrees()), error.what()));
+  }
 }
 
 }  // namespace trireme::models

@@ -8,7 +8,8 @@
 
 namespace trireme::models {
 
-/// The model that a configuration names. Throws ConfigError for one that is not built here.
-std::shared_ptr<nn::ModelImpl> make_model(const config::Model& wanted, const Mesh& mesh);
+/// The model that a configuration names, this rank's part of it. Throws ConfigError for one that is
+/// not built here, and for sizes that the mesh cannot cut.
+std::shared_ptr<nn::ModelImpl> make_model(const config::Config& config, const Mesh& mesh);
 
 }  // namespace trireme::models

@@ -54,18 +54,14 @@ struct Saver::Copy {
   core::Json extra;
 };
 
-Saver::Saver(std::string folder, comm::Communicator group, int64_t keep)
-    : folder_(std::move(folder)), group_(std::move(group)), keep_(keep) {}
+Saver::Saver(std::string folder, const Mesh& mesh, int64_t keep)
+    : folder_(std::move(folder)),
+      group_(mesh.world()),
+      replicas_(mesh.group({Axis::Replica, Axis::Shard, Axis::Context})),
+      keep_(keep) {}
 
 Saver::~Saver() {
   writer_.request_stop();  // nobody waits for parts of ranks that are gone
-}
-
-int64_t Saver::copy_bytes(const State& state, int rank, int size) {
-  int64_t total = 0;
-  for (const Item& item : share(state.items, rank, size))
-    total += static_cast<int64_t>(item.tensor.nbytes());
-  return total;
 }
 
 void Saver::save(int64_t step, const State& state) {
@@ -94,11 +90,10 @@ void Saver::save(int64_t step, const State& state) {
   }
   copy.folder = answer.substr(1);
   const at::NoGradGuard guard;
-  for (Item& item : share(state.items, group_.rank(), group_.size()))
-    copy.items.push_back({std::move(item.piece), item.tensor
-                                                     .to(at::kCPU, /*non_blocking=*/false,
-                                                         /*copy=*/true)
-                                                     .contiguous()});
+  for (Item& item : share(state.items, replicas_.rank(), replicas_.size()))
+    copy.items.push_back(
+        {std::move(item.piece),
+         item.tensor.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true).contiguous()});
   writer_ = std::jthread(
       [this, kept = std::move(copy)](std::stop_token stop) mutable { run(std::move(kept), stop); });
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "trireme/checkpoint/state.h"
-#include "trireme/comm/communicator.h"
+#include "trireme/mesh/mesh.h"
 
 namespace trireme::checkpoint {
 
@@ -21,8 +21,9 @@ namespace trireme::checkpoint {
 /// not in their way. A checkpoint is whole or absent, whatever fails.
 class Saver {
  public:
-  /// `group`: the ranks that hold the state alike. All must see the folder.
-  Saver(std::string folder, comm::Communicator group, int64_t keep);
+  /// All ranks of the mesh must see the folder. Each writes what it holds, and what several hold is
+  /// written once.
+  Saver(std::string folder, const Mesh& mesh, int64_t keep);
   ~Saver();
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
@@ -34,9 +35,6 @@ class Saver {
   /// Until the last one is on disk. Why it is not, if it could not be written.
   std::optional<std::string> wait();
 
-  /// Bytes that a copy takes on this rank.
-  static int64_t copy_bytes(const State& state, int rank, int size);
-
  private:
   struct Copy;
   void run(Copy copy, std::stop_token stop);
@@ -44,7 +42,7 @@ class Saver {
   void join_parts(const Copy& copy, const std::stop_token& stop);
 
   std::string folder_;
-  comm::Communicator group_;
+  comm::Communicator group_, replicas_;
   int64_t keep_;
   std::jthread writer_;
   std::mutex mutex_;

@@ -1,7 +1,6 @@
 #include "trireme/checkpoint/state.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "trireme/core/error.h"
 
@@ -38,8 +37,9 @@ int64_t State::bytes() const {
 }
 
 std::vector<Item> share(const std::vector<Item>& items, int rank, int size) {
-  std::vector<std::size_t> order(items.size());
-  std::iota(order.begin(), order.end(), 0);
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < items.size(); ++i)
+    if (items[i].first) order.push_back(i);
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return items[a].tensor.nbytes() > items[b].tensor.nbytes();
   });

@@ -16,6 +16,7 @@ namespace trireme::checkpoint {
 struct Item {
   Piece piece;
   at::Tensor tensor;
+  bool first = true;  ///< false: a rank before this one, of the same replica, holds the same
 };
 
 /// All of a tensor.
@@ -32,8 +33,8 @@ struct State {
   int64_t bytes() const;
 };
 
-/// Which of `items`, that all ranks of a group hold alike, rank `rank` of `size` writes: whole
-/// tensors, the largest first to whoever has least.
+/// Which of `items`, that `size` replicas hold alike, replica `rank` writes: the largest first, to
+/// whoever has least.
 std::vector<Item> share(const std::vector<Item>& items, int rank, int size);
 
 }  // namespace trireme::checkpoint

@@ -59,8 +59,8 @@ const comm::Communicator& Mesh::group(Axis axis) const {
   return groups_.at({axis});
 }
 
-comm::Communicator Mesh::group(std::initializer_list<Axis> axes) const {
-  const std::set<Axis> unique(axes);
+comm::Communicator Mesh::group(const std::vector<Axis>& axes) const {
+  const std::set<Axis> unique(axes.begin(), axes.end());
   const std::vector<Axis> sorted(unique.begin(), unique.end());
   core::check(!sorted.empty(), "Mesh: a group of no axes");
   core::check(

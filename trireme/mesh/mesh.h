@@ -36,7 +36,10 @@ class Mesh {
 
   /// Several axes flattened into one group, in the order of ranks. Collective the first time, for
   /// each set of axes; kept afterwards.
-  comm::Communicator group(std::initializer_list<Axis> axes) const;
+  comm::Communicator group(const std::vector<Axis>& axes) const;
+  comm::Communicator group(std::initializer_list<Axis> axes) const {
+    return group(std::vector<Axis>(axes));
+  }
 
   const Degrees& degrees() const { return degrees_; }
   const Coord& coord() const { return coord_; }

@@ -1,3 +1,5 @@
+#include "trireme/nn/dropout.h"
+
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
@@ -7,7 +9,6 @@
 #include "trireme/core/error.h"
 #include "trireme/core/hash.h"
 #include "trireme/core/philox.h"
-#include "trireme/nn/layers.h"
 
 namespace trireme::nn {
 
@@ -22,8 +23,9 @@ uint64_t key_of(const LayerImpl& layer, int64_t step) {
   return core::hash64(what.data(), sizeof what);
 }
 
+/// Elements [first, first + count) of a sample.
 template <class T>
-void fill_row(T* to, int64_t count, int64_t first, uint64_t key, uint64_t sample,
+void fill_run(T* to, int64_t count, int64_t first, uint64_t key, uint64_t sample,
               uint32_t drop_below, T keep) {
   int64_t element = first;
   while (element < first + count) {
@@ -38,7 +40,8 @@ void fill_row(T* to, int64_t count, int64_t first, uint64_t key, uint64_t sample
 }  // namespace
 
 at::Tensor dropout_mask(const LayerImpl& layer, const Where* where, double probability,
-                        at::IntArrayRef shape, int64_t first, const at::TensorOptions& options) {
+                        at::IntArrayRef shape, const Elements& elements,
+                        const at::TensorOptions& options) {
   core::check(!layer.full_name().empty(),
               "dropout depends on the layer's name: call nn::initialize(model, seed) or "
               "nn::name_layers(model) first");
@@ -48,7 +51,11 @@ at::Tensor dropout_mask(const LayerImpl& layer, const Where* where, double proba
               layer.full_name(), shape[0], where == nullptr ? 0 : where->sample_ids.size());
   const int64_t rows = shape[0];
   at::Tensor mask = at::empty(shape, options.device(at::kCPU).requires_grad(false));
-  const int64_t elems = rows == 0 ? 0 : mask.numel() / rows;
+  const int64_t per_row = rows == 0 ? 0 : mask.numel() / rows;
+  const bool whole = elements.features.count == elements.width;
+  const int64_t run = whole ? per_row : elements.features.count;
+  const int64_t runs = run == 0 ? 0 : per_row / run;
+  const int64_t first = elements.first_position * elements.width + elements.features.begin;
   const uint64_t key = key_of(layer, where->step);
   const auto drop_below = static_cast<uint32_t>(std::lround(std::ldexp(probability, 31)) * 2L);
   AT_DISPATCH_FLOATING_TYPES_AND2(
@@ -57,25 +64,50 @@ at::Tensor dropout_mask(const LayerImpl& layer, const Where* where, double proba
         const auto keep = static_cast<scalar_t>(1 / (1 - probability));
         at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
           for (int64_t row = begin; row < end; ++row)
-            fill_row<scalar_t>(to + row * elems, elems, first, key,
-                               static_cast<uint64_t>(where->sample_ids[static_cast<size_t>(row)]),
-                               drop_below, keep);
+            for (int64_t i = 0; i < runs; ++i)
+              fill_run<scalar_t>(
+                  to + row * per_row + i * run, run, first + i * elements.width, key,
+                  static_cast<uint64_t>(where->sample_ids[static_cast<std::size_t>(row)]),
+                  drop_below, keep);
         });
       });
   return mask.to(options.device());
 }
 
-DropoutImpl::DropoutImpl(double probability) : probability_(probability) {
+DropoutImpl::DropoutImpl(double probability, int64_t width)
+    : probability_(probability), width_(width) {
   core::check(probability >= 0 && probability < 1, "dropout {} must be at least 0 and less than 1",
               probability);
 }
 
+std::map<std::string, Layout> DropoutImpl::layouts(Style style, Sequence sequence) const {
+  if (style != Style::Column) return LayerImpl::layouts(style, sequence);
+  core::check(width_ > 0,
+              "a Dropout that is cut by column must be told how many features there "
+              "are: nn::Dropout(probability, width)");
+  return {};
+}
+
+std::optional<Cut> DropoutImpl::feature_cut() const {
+  if (style() != Style::Column) return std::nullopt;
+  return Cut{.axis = Axis::Tensor, .dim = -1};
+}
+
 at::Tensor DropoutImpl::compute(const at::Tensor& x, const Where* where) {
   if (probability_ == 0 || !is_training()) return x;
-  // [rows, positions, ...]: the first position here is seq_begin of the whole sequence.
-  const int64_t per_position = x.dim() > 2 ? x.stride(1) : 0;
-  const int64_t first = where == nullptr ? 0 : where->seq_begin * per_position;
-  return x * dropout_mask(*this, where, probability_, x.sizes(), first, x.options());
+  // [rows, positions, features], or [rows, features].
+  const int64_t features = x.dim() > 1 ? x.size(-1) : 1;
+  Elements elements{.first_position = where != nullptr && x.dim() > 2 ? where->seq_begin : 0,
+                    .width = features,
+                    .features = {0, features}};
+  if (style() == Style::Column) {
+    elements.width = width_;
+    elements.features = even_part(width_, region()->size(), region()->group().rank());
+    core::check(elements.features.count == features,
+                "dropout '{}': {} features, but this rank's part of {} is {}", full_name(),
+                features, width_, elements.features.count);
+  }
+  return x * dropout_mask(*this, where, probability_, x.sizes(), elements, x.options());
 }
 
 }  // namespace trireme::nn

@@ -4,7 +4,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
+
+#include "trireme/layout/even_part.h"
 
 namespace trireme::nn {
 
@@ -15,6 +18,8 @@ struct Where {
   int64_t micro = 0;
   std::vector<int64_t> sample_ids = {};  ///< one per row
   int64_t seq_begin = 0;                 ///< of this rank's part of the sequence
+  std::optional<Part> cut_from = {};     ///< the positions of which this is one rank's part, if so
+  bool again = false;                    ///< computed once more, for backward
 };
 
 /// What layers hand on: one or more tensors, and where they stand. Nothing travels beside it.

@@ -55,6 +55,52 @@ InitRule& LayerImpl::init_rule(const std::string& parameter) {
   return found->second.init;
 }
 
+std::map<std::string, Layout> LayerImpl::layouts(Style style, Sequence sequence) const {
+  core::check(style == Style::Whole || style == Style::Positions,
+              "a {} cannot be cut by {}; it can be whole, or work on positions",
+              torch::nn::Module::name(), to_string(style));
+  std::vector<Axis> partial;
+  if (style == Style::Positions && sequence == Sequence::Cut) partial = {Axis::Tensor};
+  std::map<std::string, Layout> all;
+  for (const auto& [name, declared] : declared_)
+    all.emplace(name, Layout(declared.layout.whole(), {}, partial));
+  return all;
+}
+
+void LayerImpl::check_cut(Style style, const Mesh& mesh) const {
+  core::check(region_ == nullptr, "it is cut already, by {}", to_string(style_));
+  core::check(!initialized_, "it has its values already; cut before nn::initialize");
+  for (const auto& [name, layout] : layouts(style, Sequence::Whole))
+    layout.check_fits(mesh.degrees());
+}
+
+void LayerImpl::cut(Style style, const Mesh& mesh, RegionPtr region) {
+  const Sequence sequence = region->cuts_positions() ? Sequence::Cut : Sequence::Whole;
+  for (auto& [name, layout] : layouts(style, sequence)) {
+    Declared& declared = declared_.at(name);
+    declared.layout = layout;
+    declared.coord = mesh.coord();
+    declared.degrees = mesh.degrees();
+    at::Tensor tensor = named_parameters(/*recurse=*/false)[name];
+    const auto shape = layout.local_shape(mesh.coord(), mesh.degrees());
+    // The parameter stays who it is, for those that share it.
+    if (tensor.sizes() != shape) tensor.set_data(at::empty(shape, tensor.options()));
+  }
+  style_ = style;
+  region_ = std::move(region);
+}
+
+LayerImpl::Output LayerImpl::output() const {
+  if (!output_ || region_ == nullptr || !output_->empty()) return output_;
+  Output all = output_;
+  if (auto features = feature_cut()) {
+    all->push_back(std::move(*features));
+  } else if (style_ != Style::Whole && region_->cuts_positions()) {
+    all->push_back({.axis = Axis::Tensor, .dim = 1});
+  }
+  return all;
+}
+
 void name_layers(torch::nn::Module& root) {
   if (auto* layer = dynamic_cast<LayerImpl*>(&root); layer != nullptr && layer->full_name_.empty())
     layer->full_name_ = ".";

@@ -11,8 +11,11 @@
 #include <vector>
 
 #include "trireme/layout/layout.h"
+#include "trireme/mesh/mesh.h"
 #include "trireme/nn/flow.h"
 #include "trireme/nn/init_rule.h"
+#include "trireme/nn/region.h"
+#include "trireme/nn/style.h"
 
 namespace trireme::nn {
 
@@ -47,17 +50,43 @@ class LayerImpl : public torch::nn::Module {
   /// Of the run, for what depends on chance; set by `initialize`.
   uint64_t seed() const { return seed_; }
 
-  /// How a parameter of this layer itself is cut and begun.
+  /// How a parameter of this layer itself is cut and begun, and whose part this is.
   struct Declared {
     Layout layout;
     InitRule init;
+    Coord coord = {};
+    Degrees degrees = {};
   };
   const Declared* declared(const std::string& parameter) const;
 
   /// The rule by which a parameter begins, to be changed before `initialize`.
   InitRule& init_rule(const std::string& parameter);
 
+  /// The layouts of this layer's own parameters when it is cut so. Throws MisuseError where it
+  /// cannot be. Every layer can be Whole and Positions: its gradients are then partial sums where
+  /// positions are cut.
+  virtual std::map<std::string, Layout> layouts(Style style, Sequence sequence) const;
+
+  /// Throws MisuseError, with the numbers, unless every rank of the mesh would get a part.
+  void check_cut(Style style, const Mesh& mesh) const;
+
+  /// Makes this rank's part of the layer out of the whole; `cut` of a plan calls it.
+  void cut(Style style, const Mesh& mesh, RegionPtr region);
+
+  Style style() const { return style_; }
+  /// The ranks it computes with; nullptr where it was never cut.
+  const RegionPtr& region() const { return region_; }
+
+  /// How the output lies on the mesh, for who compares it with one rank's: cut by samples, and by
+  /// these (a dim of -1 is the last). None: nobody can tell, and it is not compared.
+  using Output = std::optional<std::vector<Cut>>;
+  Output output() const;
+  void set_output(Output output) { output_ = std::move(output); }
+
  protected:
+  /// The cut of the output's features that the style brings, where it brings one.
+  virtual std::optional<Cut> feature_cut() const { return std::nullopt; }
+
   virtual at::Tensor compute(const at::Tensor& x, const Where* where);
   virtual Flow compute(const Flow& in);
 
@@ -75,6 +104,10 @@ class LayerImpl : public torch::nn::Module {
   std::map<std::string, Declared> declared_;
   std::string full_name_;
   uint64_t seed_ = 0;
+  bool initialized_ = false;
+  Style style_ = Style::Whole;
+  RegionPtr region_;
+  Output output_ = std::vector<Cut>{};
 };
 
 /// Tells every layer below `root` its full name. Once: what has a name keeps it.

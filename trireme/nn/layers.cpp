@@ -3,36 +3,28 @@
 #include <cmath>
 
 #include "trireme/core/error.h"
-#include "trireme/nn/matmul.h"
+#include "trireme/nn/dropout.h"
 
 namespace trireme::nn {
 
-namespace {
-
-InitRule linear_rule(int64_t in, double deviation) {
-  return deviation > 0 ? InitRule::normal(deviation)
-                       : InitRule::uniform(1 / std::sqrt(static_cast<double>(in)));
-}
-
-}  // namespace
-
-LinearImpl::LinearImpl(int64_t in, int64_t out) : LinearImpl(in, out, Options{}) {}
-
-LinearImpl::LinearImpl(int64_t in, int64_t out, Options options)
-    : weight(parameter("weight", {out, in}, linear_rule(in, options.deviation))) {
-  if (options.bias)
-    bias = parameter("bias", {out}, options.deviation > 0 ? InitRule::zeros() : linear_rule(in, 0));
-}
-
-at::Tensor LinearImpl::compute(const at::Tensor& x, const Where*) {
-  return linear(x, weight, bias);
-}
-
 EmbeddingImpl::EmbeddingImpl(int64_t rows, int64_t width, double deviation)
-    : weight(parameter("weight", {rows, width}, InitRule::normal(deviation))) {}
+    : weight(parameter("weight", {rows, width}, InitRule::normal(deviation))),
+      rows_(rows),
+      width_(width) {}
 
-at::Tensor EmbeddingImpl::compute(const at::Tensor& indices, const Where*) {
-  return at::embedding(weight, indices);
+std::map<std::string, Layout> EmbeddingImpl::layouts(Style style, Sequence sequence) const {
+  if (style != Style::Vocabulary) return LayerImpl::layouts(style, sequence);
+  return {{"weight", Layout({rows_, width_}, {{Axis::Tensor, 0}})}};
+}
+
+Flow EmbeddingImpl::compute(const Flow& indices) {
+  const at::Tensor& index = indices.x();
+  if (style() != Style::Vocabulary || region()->size() == 1)
+    return indices.with(at::embedding(weight, index));
+  const Part mine = even_part(rows_, region()->size(), region()->group().rank());
+  const at::Tensor outside = at::logical_or(index < mine.begin, index >= mine.begin + mine.count);
+  const at::Tensor found = at::embedding(weight, (index - mine.begin).masked_fill_(outside, 0));
+  return region()->leave(indices.with(found.masked_fill(outside.unsqueeze(-1), 0)));
 }
 
 LayerNormImpl::LayerNormImpl(int64_t width, double epsilon)
@@ -49,45 +41,54 @@ CausalAttentionImpl::CausalAttentionImpl(const Options& options) : options_(opti
                   options.heads % options.kv_heads == 0,
               "attention: width {} must be a multiple of heads {}, and heads of kv_heads {}",
               options.width, options.heads, options.kv_heads);
-  const int64_t head = options.width / options.heads;
-  c_attn =
-      register_module("c_attn", Linear(options.width, options.width + 2 * options.kv_heads * head,
-                                       LinearImpl::Options{.deviation = options.in_deviation}));
-  c_proj =
-      register_module("c_proj", Linear(options.width, options.width,
-                                       LinearImpl::Options{.deviation = options.out_deviation}));
+  const int64_t head = options.width / options.heads, kv_width = options.kv_heads * head;
+  // The query heads of one kv head stay together; where ranks outnumber kv heads, they hold copies.
+  const Section q{.size = options.width,
+                  .copies = Section::kAsNeeded,
+                  .grain = options.width / options.kv_heads,
+                  .fine = head};
+  const Section kv{.size = kv_width, .copies = Section::kAsNeeded, .grain = head};
+  c_attn = register_module("c_attn", Linear(options.width, options.width + 2 * kv_width,
+                                            LinearImpl::Options{.deviation = options.in_deviation,
+                                                                .out_sections = {q, kv, kv}}));
+  c_proj = register_module("c_proj", Linear(options.width, options.width,
+                                            LinearImpl::Options{.deviation = options.out_deviation,
+                                                                .in_sections = {q}}));
 }
 
-// B rows, T positions, H heads, K kv heads, D elements of a head.
-at::Tensor CausalAttentionImpl::compute(const at::Tensor& x_BTC, const Where* where) {
-  const int64_t B = x_BTC.size(0), T = x_BTC.size(1), D = options_.width / options_.heads;
-  const int64_t q_width = options_.width, kv_width = options_.kv_heads * D;
-  const auto qkv = c_attn->forward(x_BTC);
+// B rows, T positions, H heads, K kv heads, D elements of a head; H and K are this rank's.
+Flow CausalAttentionImpl::compute(const Flow& in) {
+  const Flow qkv = c_attn->forward(in);
+  const auto parts = c_attn->out_parts();
+  const int64_t B = qkv.x().size(0), T = qkv.x().size(1), D = options_.width / options_.heads;
   // Split, not three slices: its backward is one copy.
-  const auto parts = qkv.split_with_sizes({q_width, kv_width, kv_width}, 2);
+  const auto q_k_v = qkv.x().split_with_sizes({parts[0].count, parts[1].count, parts[2].count}, 2);
+  if (qkv.x().numel() == 0)  // the fused kernel divides by the number of rows
+    return c_proj->forward(qkv.with(q_k_v[0]));
   const auto heads = [&](const at::Tensor& part) {
     return part.view({B, T, part.size(2) / D, D}).transpose(1, 2);
   };
-  if (x_BTC.numel() == 0)  // the fused kernel divides by the number of rows
-    return c_proj->forward(parts[0]);
-  const auto y_BHTD = attend(heads(parts[0]), heads(parts[1]), heads(parts[2]), where);
-  return c_proj->forward(y_BHTD.transpose(1, 2).reshape({B, T, q_width}));
+  const auto y_BHTD = attend(heads(q_k_v[0]), heads(q_k_v[1]), heads(q_k_v[2]), qkv.where.get(),
+                             parts[0].begin / D);
+  return c_proj->forward(qkv.with(y_BHTD.transpose(1, 2).reshape({B, T, parts[0].count})));
 }
 
 at::Tensor CausalAttentionImpl::attend(const at::Tensor& q, const at::Tensor& k,
-                                       const at::Tensor& v, const Where* where) const {
-  const bool grouped = options_.kv_heads != options_.heads;
+                                       const at::Tensor& v, const Where* where,
+                                       int64_t first_head) const {
+  const int64_t T = q.size(2), repeat = q.size(1) / k.size(1);
   if (options_.dropout == 0 || !is_training())
     return at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true, std::nullopt,
-                                            grouped);
-  const int64_t repeat = options_.heads / options_.kv_heads, T = q.size(2);
-  const auto keys = grouped ? k.repeat_interleave(repeat, 1) : k;
-  const auto values = grouped ? v.repeat_interleave(repeat, 1) : v;
+                                            repeat != 1);
+  const auto keys = repeat != 1 ? k.repeat_interleave(repeat, 1) : k;
+  const auto values = repeat != 1 ? v.repeat_interleave(repeat, 1) : v;
   const auto future = at::ones({T, T}, q.options().dtype(at::kBool)).triu(1);
   const auto scores = at::matmul(q, keys.transpose(-2, -1)) / std::sqrt(double(q.size(3)));
   const auto chances =
       at::softmax(scores.masked_fill(future, -std::numeric_limits<double>::infinity()), -1);
-  const auto mask = dropout_mask(*this, where, options_.dropout, chances.sizes(), 0, q.options());
+  const Elements elements{.first_position = first_head, .width = T * T, .features = {0, T * T}};
+  const auto mask =
+      dropout_mask(*this, where, options_.dropout, chances.sizes(), elements, q.options());
   return at::matmul(chances * mask, values);
 }
 

@@ -1,36 +1,23 @@
 #pragma once
 
-#include "trireme/nn/layer.h"
+#include "trireme/nn/linear.h"
 
 namespace trireme::nn {
 
-/// y = x W^T + b.
-class LinearImpl : public LayerImpl {
- public:
-  struct Options {
-    bool bias = true;
-    double deviation = 0;  ///< of the initial weights; 0: torch's rule, uniform in +-1/sqrt(in)
-  };
-  LinearImpl(int64_t in, int64_t out);
-  LinearImpl(int64_t in, int64_t out, Options options);
-
-  at::Tensor weight, bias;  ///< public, as in torch::nn::LinearImpl; bias may be undefined
-
- protected:
-  at::Tensor compute(const at::Tensor& x, const Where* where) override;
-  using LayerImpl::compute;
-};
-TORCH_MODULE(Linear);
-
-/// Rows of a table, by number.
+/// Rows of a table, by number. Cut by Vocabulary each rank has some of the rows, and the ranks add
+/// up what they found.
 class EmbeddingImpl : public LayerImpl {
  public:
   EmbeddingImpl(int64_t rows, int64_t width, double deviation = 1);
   at::Tensor weight;
 
+  std::map<std::string, Layout> layouts(Style style, Sequence sequence) const override;
+
  protected:
-  at::Tensor compute(const at::Tensor& indices, const Where* where) override;
-  using LayerImpl::compute;
+  Flow compute(const Flow& indices) override;
+
+ private:
+  int64_t rows_, width_;
 };
 TORCH_MODULE(Embedding);
 
@@ -49,28 +36,9 @@ class LayerNormImpl : public LayerImpl {
 };
 TORCH_MODULE(LayerNorm);
 
-/// Whether element e of sample s is dropped at a step is a function of (seed, layer, step, s, e):
-/// the same for every way of cutting the batch, and again when it is recomputed.
-class DropoutImpl : public LayerImpl {
- public:
-  explicit DropoutImpl(double probability);
-
- protected:
-  at::Tensor compute(const at::Tensor& x, const Where* where) override;
-  using LayerImpl::compute;
-
- private:
-  double probability_;
-};
-TORCH_MODULE(Dropout);
-
-/// The mask of such a dropout for `rows` samples of `elems` elements each: 0, or 1 / (1 - p).
-/// `first` is the logical number of a row's first element.
-at::Tensor dropout_mask(const LayerImpl& layer, const Where* where, double probability,
-                        at::IntArrayRef shape, int64_t first, const at::TensorOptions& options);
-
 /// Each position attends to itself and those before it. The projection of q, k and v is one Linear:
-/// rows of q for all heads, then k, then v, for `kv_heads` heads each.
+/// rows of q for all heads, then k, then v, for `kv_heads` heads each. Its two projections may be
+/// cut by column and by row: a rank then has some of the heads.
 class CausalAttentionImpl : public LayerImpl {
  public:
   struct Options {
@@ -81,12 +49,11 @@ class CausalAttentionImpl : public LayerImpl {
   explicit CausalAttentionImpl(const Options& options);
 
  protected:
-  at::Tensor compute(const at::Tensor& x, const Where* where) override;
-  using LayerImpl::compute;
+  Flow compute(const Flow& in) override;
 
  private:
   at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                    const Where* where) const;
+                    const Where* where, int64_t first_head) const;
 
   Options options_;
   Linear c_attn{nullptr}, c_proj{nullptr};

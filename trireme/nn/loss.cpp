@@ -17,47 +17,72 @@ int64_t rows_of_chunk(const at::Tensor& weight) {
   return std::clamp<int64_t>(kElems / weight.size(0), 32, 1024);
 }
 
+/// What each rank tells the others of a chunk, per row.
+struct Told {
+  at::Tensor lse_N1;     ///< log of the sum of exp over all classes, of all ranks
+  at::Tensor chosen_N1;  ///< the logit of the target, from the rank that has it
+};
+
+/// Turns this rank's logits into its part of the softmax over all classes, in place. The largest
+/// chance of a softmax is 1 / sum(exp(l - top)), so that it tells the sum without another pass.
+Told softmax_in_place(at::Tensor& logits_NV, const at::Tensor& target_N1, const Classes& classes) {
+  const at::Tensor own = target_N1 - classes.mine.begin;
+  const at::Tensor outside = at::logical_or(own < 0, own >= classes.mine.count);
+  const at::Tensor chosen =
+      logits_NV.gather(1, own.masked_fill(outside, 0)).masked_fill_(outside, 0);
+  const at::Tensor top = logits_NV.amax(1, /*keepdim=*/true);
+  at::_softmax_out(logits_NV, logits_NV, 1, false);
+  const at::Tensor lse = top - logits_NV.amax(1, /*keepdim=*/true).log();
+  if (classes.group == nullptr || classes.group->size() == 1) return {lse, chosen};
+  const at::Tensor mine = at::stack({lse, chosen});
+  at::Tensor all = at::empty({classes.group->size() * 2, mine.size(1), 1}, mine.options());
+  classes.group->all_gather(all, mine).wait();
+  all = all.view({classes.group->size(), 2, -1, 1});
+  const at::Tensor total = all.select(1, 0).logsumexp(0);
+  logits_NV.mul_((lse - total).exp_());
+  return {total, all.select(1, 1).sum(0)};
+}
+
 /// Per chunk of rows:
 ///
-///   l = x W^T           logits
+///   l = x W^T + b       logits
 ///   sum += lse(l) - l[target]
 ///   l = softmax(l) - onehot(target)      in place; rows that are ignored become 0
-///   dx = l W            dW += l^T x
+///   dx = l W            dW += l^T x      db += sum of l
 struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
   static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& x_NC,
-                            const at::Tensor& weight_VC, const at::Tensor& targets_N) {
-    const bool needs_x = x_NC.requires_grad(), needs_weight = weight_VC.requires_grad();
+                            const at::Tensor& weight_VC, const std::optional<at::Tensor>& bias_V,
+                            const at::Tensor& targets_N, const Classes& classes) {
+    const at::Tensor bias = bias_V.value_or(at::Tensor());
+    const bool needs_x = x_NC.requires_grad(), needs_weight = weight_VC.requires_grad(),
+               needs_bias = bias.defined() && bias.requires_grad();
     const int64_t rows = x_NC.size(0), chunk_rows = std::min(rows, rows_of_chunk(weight_VC));
     const at::Tensor dx = needs_x ? at::empty_like(x_NC) : at::Tensor();
     at::Tensor dweight = needs_weight ? at::empty_like(weight_VC) : at::Tensor();
     if (needs_weight && rows == 0) dweight.zero_();
+    const at::Tensor dbias = needs_bias ? at::zeros_like(bias) : at::Tensor();
     at::Tensor sum = at::zeros({}, x_NC.options().dtype(at::kDouble));
     for (int64_t begin = 0; begin < rows; begin += chunk_rows) {
       const int64_t count = std::min(chunk_rows, rows - begin);
       const at::Tensor x = x_NC.narrow(0, begin, count);
-      const at::Tensor target = targets_N.narrow(0, begin, count);
+      const at::Tensor target = targets_N.narrow(0, begin, count).unsqueeze(1);
       const at::Tensor ignored = target == kIgnored;
-      const at::Tensor safe = target.clamp_min(0).unsqueeze(1);
-      at::Tensor logits = product(x, weight_VC);
-      const at::Tensor chosen = logits.gather(1, safe);
-      at::_softmax_out(logits, logits, 1, false);
-      const at::Tensor chance = logits.gather(1, safe);
-      at::Tensor nats = -chance.log();
-      if (chance.min().item<double>() < kTiny) {
-        // Too small to take the log of: from the largest one, whose chance is 1 / classes or more.
-        const auto [top, where] = logits.max(1, /*keepdim=*/true);
-        const at::Tensor largest = at::mm(x, weight_VC.t()).gather(1, where);
-        nats = at::where(chance < kTiny, largest - chosen - top.log(), nats);
-      }
-      sum += nats.masked_fill(ignored.unsqueeze(1), 0).sum(at::kDouble);
-      if (!needs_x && !needs_weight) continue;
-      logits.scatter_add_(1, safe, at::full_like(chance, -1));
-      if (ignored.any().item<bool>()) logits.masked_fill_(ignored.unsqueeze(1), 0);
+      at::Tensor logits = product(x, weight_VC, bias);
+      const Told told = softmax_in_place(logits, target, classes);
+      sum += (told.lse_N1 - told.chosen_N1).masked_fill_(ignored, 0).sum(at::kDouble);
+      if (!needs_x && !needs_weight && !needs_bias) continue;
+      const at::Tensor own = target - classes.mine.begin;
+      const at::Tensor here = at::logical_and(own >= 0, own < classes.mine.count);
+      logits.scatter_add_(1, own.masked_fill(here.logical_not(), 0),
+                          here.to(logits.scalar_type()).neg_());
+      if (ignored.any().item<bool>()) logits.masked_fill_(ignored, 0);
       if (needs_x) dx.narrow(0, begin, count).copy_(product(logits, weight_VC.t()));
       if (needs_weight) at::addmm_out(dweight, dweight, logits.t(), x, begin == 0 ? 0 : 1, 1);
+      if (needs_bias) dbias.add_(logits.sum(0));
     }
     context->saved_data["dx"] = dx;
     context->saved_data["dweight"] = dweight;
+    context->saved_data["dbias"] = dbias;
     return sum.to(x_NC.scalar_type());
   }
 
@@ -73,10 +98,8 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
       const bool is_one = gradients[0].device().is_cpu() && gradients[0].item<double>() == 1;
       return is_one ? gradient : gradient.mul_(gradients[0]);
     };
-    return {scaled("dx"), scaled("dweight"), {}};
+    return {scaled("dx"), scaled("dweight"), scaled("dbias"), {}, {}};
   }
-
-  static constexpr double kTiny = 1e-30;
 };
 
 void check_targets(const at::Tensor& targets, int64_t classes) {
@@ -104,12 +127,20 @@ Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
           weight_of(flat)};
 }
 
+Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                          const at::Tensor& targets, const Classes& classes) {
+  const at::Tensor flat = targets.reshape({-1});
+  check_targets(flat, classes.all);
+  return {LinearCrossEntropy::apply(x.reshape({-1, x.size(-1)}).contiguous(), weight,
+                                    bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt,
+                                    flat, classes),
+          weight_of(flat)};
+}
+
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
                           const at::Tensor& targets) {
-  const at::Tensor flat = targets.reshape({-1});
-  check_targets(flat, weight.size(0));
-  return {LinearCrossEntropy::apply(x.reshape({-1, x.size(-1)}).contiguous(), weight, flat),
-          weight_of(flat)};
+  return linear_cross_entropy(x, weight, {}, targets,
+                              {.mine = {0, weight.size(0)}, .all = weight.size(0)});
 }
 
 }  // namespace trireme::nn

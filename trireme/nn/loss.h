@@ -2,6 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "trireme/comm/communicator.h"
+#include "trireme/layout/even_part.h"
+
 namespace trireme::nn {
 
 /// A loss is a sum and the weight that it stands for: tokens or samples that counted. Gradients are
@@ -18,8 +21,20 @@ constexpr int64_t kIgnored = -100;
 /// Cross-entropy in nats of [rows, classes] logits.
 Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets);
 
-/// Cross-entropy of x W^T, without the logits ever being whole in memory: by chunks of rows, the
-/// gradients of x and W computed on the way. x is [..., width], W [classes, width], targets [...].
+/// Who else has logits: the ranks over which the classes are cut, and this rank's classes.
+struct Classes {
+  Part mine;
+  int64_t all = 0;
+  const comm::Communicator* group = nullptr;  ///< nullptr: nobody
+};
+
+/// Cross-entropy of x W^T + b, without the logits ever being whole: by chunks of rows, the
+/// gradients computed on the way; where the classes are cut no rank sees another's. x is [...,
+/// width], W this rank's [classes, width], b its [classes] or undefined, targets [...] of all
+/// classes. The gradient of x is this rank's part of the sum.
+Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                          const at::Tensor& targets, const Classes& classes);
+/// The same on one rank.
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets);
 
 }  // namespace trireme::nn

@@ -1,7 +1,7 @@
 #include "trireme/nn/matmul.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/autograd.h>
+#include <ATen/ops/linear.h>
 
 #include <cstring>
 #include <optional>
@@ -13,8 +13,6 @@
 namespace trireme::nn {
 
 namespace {
-
-namespace ag = torch::autograd;
 
 bool is_amd() {
 #if defined(__x86_64__)
@@ -58,41 +56,12 @@ bool suits(const at::Tensor& x, const at::Tensor& weight) {
          weight.scalar_type() == at::kFloat && x.numel() > 0 && onednn().has_value();
 }
 
-at::Tensor multiply(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return onednn()->call(x, weight, bias.defined() ? std::optional(bias) : std::nullopt, "none",
-                        c10::List<std::optional<at::Scalar>>(), "");
-}
-
-struct LinearFunction : ag::Function<LinearFunction> {
-  static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& x,
-                            const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    context->save_for_backward({x, weight});
-    return multiply(x, weight, bias.value_or(at::Tensor()));
-  }
-
-  static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
-    const auto saved = context->get_saved_variables();
-    const at::Tensor &x = saved[0], &weight = saved[1];
-    const at::Tensor dy = gradients[0].contiguous().reshape({-1, weight.size(0)});
-    at::Tensor dx, dweight, dbias;
-    if (context->needs_input_grad(0)) dx = multiply(dy, weight.detach().t(), {}).view(x.sizes());
-    if (context->needs_input_grad(1)) dweight = at::mm(dy.t(), x.reshape({-1, weight.size(1)}));
-    if (context->needs_input_grad(2)) dbias = dy.sum(0);
-    return {dx, dweight, dbias};
-  }
-};
-
 }  // namespace
 
-at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   if (!suits(x, weight)) return at::linear(x, weight, bias);
-  return LinearFunction::apply(x, weight,
-                               bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt);
-}
-
-at::Tensor product(const at::Tensor& x, const at::Tensor& weight) {
-  return suits(x, weight) ? multiply(x, weight, {}) : at::mm(x, weight.t());
+  return onednn()->call(x, weight, bias.defined() ? std::optional(bias) : std::nullopt, "none",
+                        c10::List<std::optional<at::Scalar>>(), "");
 }
 
 }  // namespace trireme::nn

@@ -34,22 +34,59 @@ std::array<double, 2> pair_of(const InitRule& rule, uint64_t seed, uint64_t name
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-void fill(at::Tensor& tensor, const InitRule& rule, uint64_t seed, uint64_t name) {
-  const int64_t count = tensor.numel();
-  at::Tensor values = at::empty({count}, at::kDouble);
+/// Elements [first, first + count) of the whole parameter.
+void fill_run(double* to, int64_t first, int64_t count, const InitRule& rule, uint64_t seed,
+              uint64_t name) {
+  for (int64_t i = first; i < first + count;) {
+    const auto two = pair_of(rule, seed, name, i / 2);
+    if (i % 2 == 0) to[i++ - first] = two[0];
+    if (i % 2 == 1 && i < first + count) to[i++ - first] = two[1];
+  }
+}
+
+/// The values of one box of the whole, row by row of its last dims that are not cut.
+at::Tensor values_of(const Box& box, const std::vector<int64_t>& whole, const InitRule& rule,
+                     uint64_t seed, uint64_t name) {
+  std::size_t split = whole.size();  // dims from here on lie together
+  int64_t run = 1;
+  while (split > 0 && (split == whole.size() || box.shape[split] == whole[split]))
+    run *= box.shape[--split];
+  std::vector<int64_t> strides(whole.size(), 1);
+  for (std::size_t d = whole.size(); d-- > 1;) strides[d - 1] = strides[d] * whole[d];
+  at::Tensor values = at::empty(box.shape, at::kDouble);
   double* to = values.data_ptr<double>();
-  at::parallel_for(0, (count + 1) / 2, 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t k = begin; k < end; ++k) {
-      const auto two = pair_of(rule, seed, name, k);
-      to[2 * k] = two[0];
-      if (2 * k + 1 < count) to[2 * k + 1] = two[1];
-    }
-  });
+  at::parallel_for(0, run == 0 ? 0 : box.numel() / run, 4096 / std::max<int64_t>(run, 1) + 1,
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t row = begin; row < end; ++row) {
+                       int64_t rest = row, first = 0;
+                       for (std::size_t d = whole.size(); d-- > split;)
+                         first += box.offset[d] * strides[d];
+                       for (std::size_t d = split; d-- > 0;) {
+                         first += (box.offset[d] + rest % box.shape[d]) * strides[d];
+                         rest /= box.shape[d];
+                       }
+                       fill_run(to + row * run, first, run, rule, seed, name);
+                     }
+                   });
+  return values;
+}
+
+void fill(Parameter& parameter, uint64_t seed) {
   const at::NoGradGuard guard;
-  tensor.copy_(values.view(tensor.sizes()));
+  const uint64_t name = core::hash64(parameter.name);
+  for (const Held& held : parameter.layout.held(parameter.coord, parameter.degrees))
+    part_of(parameter.tensor, held)
+        .copy_(values_of(held.box, parameter.layout.whole(), *parameter.init, seed, name));
 }
 
 }  // namespace
+
+at::Tensor part_of(const at::Tensor& tensor, const Held& held) {
+  at::Tensor part = tensor.detach();
+  for (std::size_t d = 0; d < held.at.size(); ++d)
+    part = part.narrow(static_cast<int64_t>(d), held.at[d], held.box.shape[d]);
+  return part;
+}
 
 std::vector<Parameter> parameters_of(const torch::nn::Module& root) {
   std::vector<Parameter> found;
@@ -62,7 +99,11 @@ std::vector<Parameter> parameters_of(const torch::nn::Module& root) {
       Parameter one{prefix.empty() ? item.key() : prefix + "." + item.key(), item.value(),
                     declared != nullptr ? declared->layout : Layout(item.value().sizes().vec()),
                     std::nullopt};
-      if (declared != nullptr) one.init = declared->init;
+      if (declared != nullptr) {
+        one.init = declared->init;
+        one.coord = declared->coord;
+        one.degrees = declared->degrees;
+      }
       found.push_back(std::move(one));
     }
   };
@@ -75,10 +116,13 @@ std::vector<Parameter> parameters_of(const torch::nn::Module& root) {
 void initialize(torch::nn::Module& root, uint64_t seed) {
   name_layers(root);
   root.apply([seed](torch::nn::Module& module) {
-    if (auto* layer = dynamic_cast<LayerImpl*>(&module)) layer->seed_ = seed;
+    if (auto* layer = dynamic_cast<LayerImpl*>(&module)) {
+      layer->seed_ = seed;
+      layer->initialized_ = true;
+    }
   });
   for (Parameter& parameter : parameters_of(root)) {
-    if (parameter.init) fill(parameter.tensor, *parameter.init, seed, core::hash64(parameter.name));
+    if (parameter.init) fill(parameter, seed);
   }
 }
 

@@ -17,7 +17,12 @@ struct Parameter {
   at::Tensor tensor;
   Layout layout;                 ///< uncut where the module is not one of our layers
   std::optional<InitRule> init;  ///< none: it has the values that its module gave it
+  Coord coord = {};              ///< whose part the tensor is ...
+  Degrees degrees = {};          ///< ... on which mesh, as the layer was told when it was cut
 };
+
+/// The part of a parameter, or of a tensor that belongs to it, that lies in this box.
+at::Tensor part_of(const at::Tensor& tensor, const Held& held);
 
 /// The distinct parameters of a module, in the order of registration.
 std::vector<Parameter> parameters_of(const torch::nn::Module& root);

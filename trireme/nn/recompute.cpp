@@ -11,7 +11,7 @@ namespace ag = torch::autograd;
 /// What the second forward needs, carried by the graph.
 struct Again : torch::CustomClassHolder {
   LayerImpl::Call call;
-  std::shared_ptr<const Where> where;
+  std::shared_ptr<const Where> where, where_after;
 };
 
 struct Recompute : ag::Function<Recompute> {
@@ -21,7 +21,9 @@ struct Recompute : ag::Function<Recompute> {
     context->save_for_backward(inputs.vec());
     context->saved_data["again"] = c10::IValue::make_capsule(again);
     const at::NoGradGuard guard;
-    return again->call(Flow(inputs.vec(), again->where)).tensors;
+    Flow out = again->call(Flow(inputs.vec(), again->where));
+    again->where_after = out.where;
+    return out.tensors;
   }
 
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
@@ -33,7 +35,9 @@ struct Recompute : ag::Function<Recompute> {
     ag::variable_list outputs;
     {
       const at::AutoGradMode on(true);
-      outputs = again->call(Flow(inputs, again->where)).tensors;
+      Where where = again->where != nullptr ? *again->where : Where{};
+      where.again = true;
+      outputs = again->call(Flow(inputs, std::make_shared<const Where>(std::move(where)))).tensors;
     }
     ag::variable_list roots, seeds;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -57,9 +61,8 @@ void recompute(LayerImpl& layer) {
     again->call = inner;
     again->where = in.where;
     const auto graph = at::empty({0}, in.x().options().dtype(at::kFloat)).requires_grad_();
-    auto where = in.where;
-    return {Recompute::apply(std::move(again), graph, at::TensorList(in.tensors)),
-            std::move(where)};
+    ag::variable_list out = Recompute::apply(again, graph, at::TensorList(in.tensors));
+    return {std::move(out), again->where_after};
   });
 }
 

@@ -3,7 +3,6 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
@@ -156,17 +155,6 @@ std::unique_ptr<Optimizer> make_adamw(std::vector<Slot> slots, AdamWOptions opti
 
 std::unique_ptr<Optimizer> make_sgd(std::vector<Slot> slots, SgdOptions options) {
   return std::make_unique<Sgd>(std::move(slots), options);
-}
-
-double gradient_norm(const std::vector<Slot>& slots) {
-  double squares = 0;
-  for (const Slot& slot : slots) {
-    const at::Tensor& gradient = slot.parameter.grad();
-    if (!gradient.defined()) continue;
-    const double norm = at::linalg_vector_norm(gradient).item<double>();
-    squares += norm * norm;
-  }
-  return std::sqrt(squares);
 }
 
 double clip_divisor(double norm, double clip) {

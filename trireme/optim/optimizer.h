@@ -78,9 +78,6 @@ struct SgdOptions {
 /// torch.optim.SGD(fused=True), bit for bit.
 std::unique_ptr<Optimizer> make_sgd(std::vector<Slot> slots, SgdOptions options);
 
-/// The 2-norm of all gradients together. Undefined ones count as 0.
-double gradient_norm(const std::vector<Slot>& slots);
-
 /// By how much more to divide so that a norm of `norm` becomes at most `clip` (0: never).
 double clip_divisor(double norm, double clip);
 

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorUtils.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <numeric>
@@ -119,7 +120,19 @@ void Buckets::start(Bucket& bucket) {
   works_.push_back(group_.all_reduce(bucket.data));
 }
 
+const at::Tensor& Buckets::home(std::size_t parameter) {
+  Place& place = places_[parameter];
+  if (!place.home.defined())
+    place.home = at::zeros_like(place.parameter, at::MemoryFormat::Contiguous);
+  return place.home;
+}
+
 void Buckets::start_rest() {
+  if (alone()) {  // what backward has put there before is not of this step
+    for (Place& place : places_) {
+      if (!place.used) place.home = at::Tensor();
+    }
+  }
   for (; next_ < buckets_.size(); ++next_) {
     for (std::size_t i : buckets_[next_].members) {
       if (!places_[i].used) places_[i].home.zero_();

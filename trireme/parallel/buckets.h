@@ -50,8 +50,8 @@ class Buckets {
   /// What came after the parameter's bucket had begun, or undefined.
   const at::Tensor& late(std::size_t parameter) const { return places_[parameter].late; }
 
-  /// Where its gradient is after `wait`.
-  const at::Tensor& home(std::size_t parameter) const { return places_[parameter].home; }
+  /// Where its gradient is after `wait`. 0 where nothing came for it.
+  const at::Tensor& home(std::size_t parameter);
   const comm::Communicator& group() const { return group_; }
   std::size_t size() const { return places_.size(); }
 

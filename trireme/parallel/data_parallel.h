@@ -12,9 +12,10 @@ struct DataParallelOptions {
   BufferPolicy buffers = BufferPolicy::Leave;
 };
 
-/// Keeps replicas of a module equal: attaches to its parameters, and leaves the module as it is.
+/// Keeps replicas of a module equal: attaches to its parameters, and leaves the module as it is. On
+/// a mesh with a tensor axis a replica is what the ranks of that axis hold together.
 ///
-///   parallel::DataParallel replicas(*model, world);
+///   parallel::DataParallel replicas(*model, mesh);
 ///   ...
 ///   replicas.backward(loss);
 ///   replicas.finish();
@@ -24,9 +25,12 @@ struct DataParallelOptions {
 class DataParallel {
  public:
   /// Checks that all ranks hold the same names, shapes and dtypes, then copies the first rank's
-  /// parameters and buffers to all. Collective.
+  /// parameters and buffers to all that hold the same. Collective.
+  DataParallel(torch::nn::Module& module, const Mesh& mesh, DataParallelOptions options = {});
+  /// All ranks of one group are replicas.
   DataParallel(torch::nn::Module& module, const comm::Communicator& replicas,
-               DataParallelOptions options = {});
+               DataParallelOptions options = {})
+      : DataParallel(module, Mesh(replicas, {.replica = replicas.size()}), options) {}
 
   void backward(const nn::Loss& loss, Micro micro = Micro::Last) {
     gradients_.backward(loss, micro);
@@ -41,7 +45,7 @@ class DataParallel {
 
  private:
   torch::nn::Module& module_;
-  comm::Communicator replicas_;
+  Mesh mesh_;
   DataParallelOptions options_;
   Gradients gradients_;
 };

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
@@ -32,38 +33,73 @@ std::vector<nn::Parameter> trained(const torch::nn::Module& module) {
 
 }  // namespace
 
-Gradients::Gradients(const torch::nn::Module& module, const comm::Communicator& group,
-                     BucketSizes sizes)
-    : parameters_(trained(module)), data_(group) {
-  std::vector<std::size_t> all(parameters_.size());
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
-  attach({{group, all}}, sizes);
-}
-
 Gradients::Gradients(const torch::nn::Module& module, const Mesh& mesh, BucketSizes sizes)
-    : parameters_(trained(module)), data_(mesh.group({Axis::Replica, Axis::Shard, Axis::Context})) {
+    : parameters_(trained(module)), world_(mesh.world()), counts_(mesh.coord(Axis::Tensor) == 0) {
   std::map<std::vector<Axis>, std::vector<std::size_t>> by_axes;
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    by_axes[parameters_[i].layout.partial()].push_back(i);
-  Groups groups;
-  for (const auto& [partial, members] : by_axes) {
-    TORCH_CHECK(partial.empty(), "gradients: '", parameters_[members.front()].name,
-                "' is partial over a model axis, which has no reduction yet");
-    groups.emplace_back(data_, members);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const nn::Parameter& one = parameters_[i];
+    const auto shape = one.layout.local_shape(mesh.coord(), mesh.degrees());
+    TORCH_CHECK(one.tensor.sizes() == shape, "gradients: '", one.name, "' is ", one.tensor.sizes(),
+                ", but this rank of ", to_string(mesh.degrees()), " holds ", at::IntArrayRef(shape),
+                "; cut the model on the same mesh");
+    std::vector<Axis> axes = {Axis::Replica, Axis::Shard, Axis::Context};
+    axes.insert(axes.end(), one.layout.partial().begin(), one.layout.partial().end());
+    by_axes[axes].push_back(i);
   }
-  attach(groups, sizes);
-}
-
-void Gradients::attach(const Groups& groups, BucketSizes sizes) {
   reduced_.resize(parameters_.size());
-  for (const auto& [group, members] : groups) {
+  for (const auto& [axes, members] : by_axes) {
     std::vector<at::Tensor> tensors;
     for (std::size_t i : members) {
       reduced_[i] = {sets_.size(), tensors.size()};
       tensors.push_back(parameters_[i].tensor);
     }
-    sets_.push_back(std::make_unique<Buckets>(group, std::move(tensors), sizes));
+    sets_.push_back(std::make_unique<Buckets>(mesh.group(axes), std::move(tensors), sizes));
   }
+  find_copies(mesh);
+  attach_hooks();
+}
+
+/// Fewer kv heads than ranks: those that hold a copy of one each have the gradient of their own
+/// query heads only.
+void Gradients::find_copies(const Mesh& mesh) {
+  std::set<int> shared;  // the same on every rank, since splitting a group is collective
+  for (const nn::Parameter& one : parameters_)
+    for (int place = 0; place < mesh.size(Axis::Tensor); ++place)
+      for (const Held& held :
+           one.layout.held({.tensor = place}, {.tensor = mesh.size(Axis::Tensor)}))
+        if (held.copies > 1) shared.insert(held.copies);
+  const comm::Communicator& tensor = mesh.group(Axis::Tensor);
+  for (int copies : shared) {
+    std::vector<Copied> parts;
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      for (const Held& held : parameters_[i].layout.held(mesh.coord(), mesh.degrees()))
+        if (held.copies == copies) parts.push_back({i, held});
+    copied_.emplace(copies, std::pair(tensor.split("copies", tensor.rank() / copies, tensor.rank()),
+                                      std::move(parts)));
+  }
+}
+
+void Gradients::sum_copies(const double* used) {
+  for (auto& [copies, shared] : copied_) {
+    std::vector<at::Tensor> parts, flat;
+    for (const Copied& one : shared.second) {
+      if (used[one.parameter] == 0) continue;
+      const auto [set, place] = reduced_[one.parameter];
+      parts.push_back(nn::part_of(sets_[set]->home(place), one.held));
+      flat.push_back(parts.back().reshape({-1}));
+    }
+    if (parts.empty()) continue;
+    at::Tensor all = at::cat(flat);
+    shared.first.all_reduce(all).wait();
+    int64_t begin = 0;
+    for (at::Tensor& part : parts) {
+      part.copy_(all.narrow(0, begin, part.numel()).view(part.sizes()));
+      begin += part.numel();
+    }
+  }
+}
+
+void Gradients::attach_hooks() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor& tensor = parameters_[i].tensor;
     TORCH_CHECK(ag::impl::post_acc_grad_hooks(tensor) == nullptr, "gradients: '",
@@ -115,16 +151,17 @@ Totals Gradients::finish(std::span<const double> values, Divide divide) {
   if (!totals_.defined() || totals_.numel() != static_cast<int64_t>(length))
     totals_ = at::zeros({static_cast<int64_t>(length)}, at::kDouble);
   auto* totals = totals_.data_ptr<double>();
-  totals[0] = weight_;
+  totals[0] = counts_ ? weight_ : 0;
   std::copy(values.begin(), values.end(), totals + 1);
   for (std::size_t i = 0; i < count; ++i) {
     const auto [set, place] = reduced_[i];
     totals[used_at + i] = sets_[set]->used(place) ? 1 : 0;
     totals[late_at + i] = sets_[set]->late(place).defined() ? 1 : 0;
   }
-  data_.all_reduce(totals_).wait();
+  world_.all_reduce(totals_).wait();
   reduce_late(totals + late_at);
   for (const auto& set : sets_) set->wait();
+  sum_copies(totals + used_at);
   agree_on_order();
 
   Totals result{totals[0], {totals + 1, totals + used_at}};
@@ -136,7 +173,7 @@ Totals Gradients::finish(std::span<const double> values, Divide divide) {
     if (gradient.defined() && divide == Divide::Now) gradient.div_(result.weight);
   }
   if (result.weight == 0)
-    core::Log(data_.rank(), data_.name())
+    core::Log(world_.rank(), world_.name())
         .warning("the total weight of the step is 0: nothing counted, so nothing is updated");
   else
     report_unused(totals + used_at);
@@ -176,8 +213,8 @@ void Gradients::report_unused(const double* used) {
   }
   if (names.empty()) return;
   warned_ = true;
-  if (data_.rank() == 0)
-    core::Log(0, data_.name())
+  if (world_.rank() == 0)
+    core::Log(0, world_.name())
         .warning(fmt::format("no rank used {}: {} no gradient and will not be updated",
                              fmt::join(names, ", "), names.size() == 1 ? "it has" : "they have"));
 }

@@ -2,6 +2,7 @@
 
 #include <torch/nn/module.h>
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,12 +39,9 @@ struct Totals {
 /// gradient, as in torch; one that some ranks used has the right one.
 class Gradients {
  public:
-  /// Over the axes on which the layouts leave gradients partial: replica, shard and context, and
-  /// what a layout names. Collective.
+  /// Over the axes on which the layouts leave gradients partial: replica, shard and context, what a
+  /// layout names, and between the copies that a cut makes. Collective.
   Gradients(const torch::nn::Module& module, const Mesh& mesh, BucketSizes sizes = {});
-  /// All parameters over one group. Collective.
-  Gradients(const torch::nn::Module& module, const comm::Communicator& group,
-            BucketSizes sizes = {});
   ~Gradients();
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
@@ -51,8 +49,8 @@ class Gradients {
   void backward(const nn::Loss& loss, Micro micro = Micro::Last);
 
   /// Completes the step; a rank that had nothing to do calls only this. `values` of all ranks are
-  /// added up on the way. Total weight 0: there are no gradients, and a warning says so.
-  /// Collective.
+  /// added up on the way; weights, which the ranks of a tensor axis have in common, count once.
+  /// Total weight 0: there are no gradients, and a warning says so. Collective.
   Totals finish(std::span<const double> values = {}, Divide divide = Divide::Now);
 
   /// A gradient of a parameter is there: what autograd's hooks call.
@@ -73,8 +71,9 @@ class Gradients {
   struct Reduced {  // where a parameter is reduced
     std::size_t set, place;
   };
-  using Groups = std::vector<std::pair<comm::Communicator, std::vector<std::size_t>>>;
-  void attach(const Groups& groups, BucketSizes sizes);
+  void attach_hooks();
+  void find_copies(const Mesh& mesh);
+  void sum_copies(const double* used);
   void clear_gradients();
   void reduce_late(const double* late);
   void agree_on_order();
@@ -83,7 +82,13 @@ class Gradients {
   std::vector<nn::Parameter> parameters_;
   std::vector<Reduced> reduced_;
   std::vector<std::unique_ptr<Buckets>> sets_;
-  comm::Communicator data_;  // over which weights and losses add up
+  struct Copied {  // what the ranks of a group hold alike, each with its own part of the gradient
+    std::size_t parameter;
+    Held held;
+  };
+  std::map<int, std::pair<comm::Communicator, std::vector<Copied>>> copied_;  // by how many
+  comm::Communicator world_;
+  bool counts_;  // does the weight of this rank count, or that of another which has the same?
   at::Tensor totals_;
   double weight_ = 0;
   bool in_step_ = false, accumulates_ = false, warned_ = false;

@@ -12,18 +12,26 @@ namespace trireme::parallel {
 
 namespace {
 
-std::vector<std::pair<std::string, at::Tensor>> tensors_of(const torch::nn::Module& module) {
-  std::vector<std::pair<std::string, at::Tensor>> all;
-  for (const nn::Parameter& one : nn::parameters_of(module)) all.emplace_back(one.name, one.tensor);
-  for (const auto& item : module.named_buffers()) all.emplace_back(item.key(), item.value());
-  return all;
+std::string describe(const std::string& name, at::IntArrayRef shape, const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << "'" << name << "' " << shape << " " << tensor.scalar_type()
+       << (tensor.requires_grad() ? "" : ", not trained") << "\n";
+  return text.str();
 }
 
-std::string describe(const std::string& name, const at::Tensor& tensor) {
-  std::ostringstream text;
-  text << "'" << name << "' " << tensor.sizes() << " " << tensor.scalar_type()
-       << (tensor.requires_grad() ? "" : ", not trained");
-  return text.str();
+/// The ranks that hold the same of a parameter: all replicas, and where the tensor axis does not
+/// cut it those of that axis too. (Copies that a cut makes are made from the seed.)
+comm::Communicator holders(const nn::Parameter& parameter, const Mesh& mesh) {
+  if (parameter.layout.is_cut(Axis::Tensor))
+    return mesh.group({Axis::Replica, Axis::Shard, Axis::Context});
+  return mesh.group({Axis::Replica, Axis::Shard, Axis::Context, Axis::Tensor});
+}
+
+void broadcast(const at::Tensor& tensor, const comm::Communicator& group) {
+  if (group.size() == 1) return;
+  at::Tensor whole = tensor.detach().contiguous();
+  group.broadcast(whole, 0).wait();
+  if (whole.data_ptr() != tensor.data_ptr()) tensor.detach().copy_(whole);
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -46,7 +54,10 @@ at::Tensor gather_numbers(const std::vector<int64_t>& mine, const comm::Communic
 void check_same_module(const torch::nn::Module& module, const comm::Communicator& group) {
   if (group.size() == 1) return;
   std::string mine;
-  for (const auto& [name, tensor] : tensors_of(module)) mine += describe(name, tensor) + "\n";
+  for (const nn::Parameter& one : nn::parameters_of(module))
+    mine += describe(one.name, one.layout.whole(), one.tensor);
+  for (const auto& item : module.named_buffers())
+    mine += describe(item.key(), item.value().sizes(), item.value());
   const auto hash = static_cast<int64_t>(core::hash64(mine));
   const at::Tensor hashes = gather_numbers({hash}, group);
   if ((hashes == hashes[0]).all().item<bool>()) return;
@@ -66,45 +77,42 @@ void check_same_module(const torch::nn::Module& module, const comm::Communicator
   }
 }
 
-void broadcast_parameters(const torch::nn::Module& module, const comm::Communicator& group) {
-  if (group.size() == 1) return;
+void broadcast_parameters(const torch::nn::Module& module, const Mesh& mesh) {
   const at::NoGradGuard guard;
-  for (const auto& [name, tensor] : tensors_of(module)) {
-    at::Tensor whole = tensor.detach().contiguous();
-    group.broadcast(whole, 0).wait();
-    if (!whole.is_same(tensor) && whole.data_ptr() != tensor.data_ptr())
-      tensor.detach().copy_(whole);
-  }
+  for (const nn::Parameter& one : nn::parameters_of(module))
+    broadcast(one.tensor, holders(one, mesh));
+  broadcast_buffers(module, mesh.world());
 }
 
 void broadcast_buffers(const torch::nn::Module& module, const comm::Communicator& group) {
-  if (group.size() == 1) return;
   const at::NoGradGuard guard;
-  for (const auto& item : module.named_buffers()) {
-    at::Tensor whole = item.value().contiguous();
-    group.broadcast(whole, 0).wait();
-    if (whole.data_ptr() != item.value().data_ptr()) item.value().copy_(whole);
-  }
+  for (const auto& item : module.named_buffers()) broadcast(item.value(), group);
 }
 
-void check_same_values(const torch::nn::Module& module, const comm::Communicator& group) {
-  if (group.size() == 1) return;
+void check_same_values(const torch::nn::Module& module, const Mesh& mesh) {
+  if (mesh.world().size() == 1) return;
   const auto parameters = nn::parameters_of(module);
-  std::vector<int64_t> hashes;
-  for (const nn::Parameter& one : parameters) {
-    const at::Tensor values = one.tensor.detach().cpu().contiguous();
-    hashes.push_back(static_cast<int64_t>(
-        core::hash64(values.data_ptr(), static_cast<std::size_t>(values.nbytes()))));
-  }
-  const at::Tensor all = gather_numbers(hashes, group);
-  for (int64_t i = 0; i < all.size(1); ++i) {
-    for (int64_t rank = 1; rank < all.size(0); ++rank) {
-      if (all[rank][i].item<int64_t>() == all[0][i].item<int64_t>()) continue;
-      throw CommError(
-          fmt::format("the replicas on '{}' have drifted apart: '{}' of rank {} differs from rank "
-                      "0's. Something "
-                      "changed it on one rank only, outside of the optimizer step",
-                      group.name(), parameters[static_cast<std::size_t>(i)].name, rank));
+  for (const bool cut : {true, false}) {
+    std::vector<std::size_t> members;
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      if (parameters[i].layout.is_cut(Axis::Tensor) == cut) members.push_back(i);
+    if (members.empty()) continue;
+    const comm::Communicator group = holders(parameters[members.front()], mesh);
+    std::vector<int64_t> hashes;
+    for (std::size_t i : members) {
+      const at::Tensor values = parameters[i].tensor.detach().cpu().contiguous();
+      hashes.push_back(static_cast<int64_t>(
+          core::hash64(values.data_ptr(), static_cast<std::size_t>(values.nbytes()))));
+    }
+    const at::Tensor all = gather_numbers(hashes, group);
+    for (int64_t i = 0; i < all.size(1); ++i) {
+      for (int64_t rank = 1; rank < all.size(0); ++rank) {
+        if (all[rank][i].item<int64_t>() == all[0][i].item<int64_t>()) continue;
+        throw CommError(fmt::format(
+            "the replicas on '{}' have drifted apart: '{}' of rank {} differs from rank 0's. "
+            "Something changed it on one rank only, outside of the optimizer step",
+            group.name(), parameters[members[static_cast<std::size_t>(i)]].name, rank));
+      }
     }
   }
 }

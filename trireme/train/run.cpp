@@ -54,7 +54,7 @@ class Run {
         steps_(steps_of(config, order_)),
         files_(config, world),
         trainer_(config, mesh_, model(mesh_), steps_),
-        saver_(files_.checkpoints(), mesh_.group(Axis::Replica), config.checkpoint.keep) {}
+        saver_(files_.checkpoints(), mesh_, config.checkpoint.keep) {}
 
   int train() {
     resume();

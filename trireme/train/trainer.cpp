@@ -7,6 +7,7 @@
 
 #include "trireme/core/error.h"
 #include "trireme/nn/recompute.h"
+#include "trireme/parallel/norm.h"
 
 namespace trireme::train {
 
@@ -35,12 +36,12 @@ void refuse_unbuilt(const config::Config& config) {
   };
   const config::MeshKeys& mesh = config.mesh;
   const std::pair<const char*, int64_t> axes[] = {{"shard", mesh.shard},
-                                                  {"tensor", mesh.tensor},
                                                   {"pipe", mesh.pipe},
                                                   {"context", mesh.context},
                                                   {"expert", mesh.expert}};
   for (const auto& [axis, degree] : axes) {
-    if (degree != 1) refuse(fmt::format("mesh.{} = {}", axis, degree), "mesh.replica");
+    if (degree != 1)
+      refuse(fmt::format("mesh.{} = {}", axis, degree), "mesh.replica and mesh.tensor");
   }
   for (const std::string& precision : {config.precision.compute, config.precision.reduce}) {
     if (precision != "float32" && precision != "float64")
@@ -67,7 +68,7 @@ Trainer::Trainer(const config::Config& config, const Mesh& mesh,
     : config_(config),
       mesh_(mesh),
       model_(prepare(std::move(model))),
-      replicas_(*model_, mesh.group(Axis::Replica),
+      replicas_(*model_, mesh,
                 {.buckets = {.bytes = static_cast<int64_t>(config.comm.bucket_mib * (1 << 20))}}),
       optimizer_(make_optimizer()),
       schedule_(schedule_of(config.optim, steps)) {}
@@ -119,7 +120,9 @@ double Trainer::run_micros(int64_t step, const data::Batch& batch) {
 }
 
 StepResult Trainer::step(int64_t step, const data::Batch& batch, double wish_to_stop) {
-  const double values[] = {run_micros(step, batch), wish_to_stop};
+  // The ranks of a tensor axis have the same loss: it counts once.
+  const double sum = run_micros(step, batch);
+  const double values[] = {mesh_.coord(Axis::Tensor) == 0 ? sum : 0, wish_to_stop};
   const parallel::Totals totals = replicas_.finish(values, parallel::Divide::Later);
   StepResult result{.weight = totals.weight, .lr = schedule_.at(step), .stop = totals.sums[1]};
   if (totals.weight == 0) {
@@ -127,7 +130,8 @@ StepResult Trainer::step(int64_t step, const data::Batch& batch, double wish_to_
     return result;
   }
   result.loss = totals.sums[0] / totals.weight;
-  result.grad_norm = optim::gradient_norm(optimizer_->slots()) / totals.weight;
+  if (look_) look_(step, totals.weight);
+  result.grad_norm = parallel::gradient_norm(parameters(), mesh_) / totals.weight;
   if (config_.check.finite && !(std::isfinite(result.loss) && std::isfinite(result.grad_norm)))
     report_not_finite(step, result.loss);
   optimizer_->step(result.lr,
@@ -185,14 +189,20 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
 
 checkpoint::State Trainer::state() const {
   checkpoint::State state;
-  for (const nn::Parameter& one : nn::parameters_of(*model_))
-    state.items.push_back(checkpoint::whole(one.name, one.tensor));
+  const auto add = [&](const std::string& name, const Layout& layout, const at::Tensor& tensor) {
+    for (const Held& held : layout.held(mesh_.coord(), mesh_.degrees()))
+      state.items.push_back(
+          {{name, layout.whole(), held.box.offset, held.box.shape, 0, held.box.numel()},
+           nn::part_of(tensor, held),
+           held.first});
+  };
+  for (const nn::Parameter& one : nn::parameters_of(*model_)) add(one.name, one.layout, one.tensor);
   for (const auto& buffer : model_->named_buffers())
-    state.items.push_back(checkpoint::whole("buffer/" + buffer.key(), buffer.value()));
+    add("buffer/" + buffer.key(), Layout(buffer.value().sizes().vec()), buffer.value());
   const auto& slots = optimizer_->slots();
   for (const optim::State& one : optimizer_->states())
-    state.items.push_back(
-        checkpoint::whole(fmt::format("optim/{}/{}", one.kind, slots[one.slot].name), one.tensor));
+    add(fmt::format("optim/{}/{}", one.kind, slots[one.slot].name), parameters()[one.slot].layout,
+        one.tensor);
   core::Json steps = core::Json::object();
   const auto counts = optimizer_->steps();
   for (std::size_t i = 0; i < slots.size(); ++i) steps[slots[i].name] = counts[i];
@@ -222,7 +232,8 @@ void Trainer::restore(const core::Json& extra) {
 
 int64_t Trainer::num_parameters() const {
   int64_t count = 0;
-  for (const nn::Parameter& one : nn::parameters_of(*model_)) count += one.tensor.numel();
+  for (const nn::Parameter& one : nn::parameters_of(*model_))
+    count += Box{{}, one.layout.whole()}.numel();
   return count;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,6 +46,19 @@ class Trainer {
   /// The other direction: tensors are loaded into state().items, the rest is here.
   void restore(const core::Json& extra);
 
+  /// `look` is called in every step when all gradients are there, as sums, before they are used:
+  /// with the step and the weight to divide them by.
+  void on_gradients(std::function<void(int64_t step, double weight)> look) {
+    look_ = std::move(look);
+  }
+
+  nn::ModelImpl& model() { return *model_; }
+  const std::vector<nn::Parameter>& parameters() const {
+    return replicas_.gradients().parameters();
+  }
+  /// By name, in the order in which gradients arrive; empty before the first step.
+  std::vector<std::string> gradient_order() const { return replicas_.gradients().order(); }
+
   /// Throws if the replicas have drifted apart. Collective.
   void check_same() const { replicas_.check_same(); }
 
@@ -63,6 +77,7 @@ class Trainer {
   mutable parallel::DataParallel replicas_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::Schedule schedule_;
+  std::function<void(int64_t, double)> look_;
 };
 
 }  // namespace trireme::train

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "trireme/comm/local/local.h"
+#include "trireme/mesh/mesh.h"
+#include "trireme/nn/flow.h"
+
+namespace trireme::test {
+
+/// Where rows with these samples stand.
+inline std::shared_ptr<const nn::Where> where(std::vector<int64_t> ids, int64_t step = 3,
+                                              int64_t begin = 0) {
+  return std::make_shared<nn::Where>(
+      nn::Where{.step = step, .micro = 0, .sample_ids = std::move(ids), .seq_begin = begin});
+}
+
+inline Mesh mesh_of_one() {
+  return {comm::Communicator("world", comm::make_local(comm::make_local_hub(1), 0)), Degrees{}};
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,50 @@
+#include "trireme/nn/head.h"
+
+#include "trireme/core/error.h"
+
+namespace trireme::nn {
+
+HeadImpl::HeadImpl(int64_t width, int64_t classes, Options options)
+    : width_(width), classes_(classes), tied_(options.tied.defined()) {
+  weight = tied_ ? tied("weight", options.tied)
+                 : parameter("weight", {classes, width}, linear_rule(width, options.deviation));
+  if (options.bias)
+    bias = parameter("bias", {classes},
+                     options.deviation > 0 ? InitRule::zeros() : linear_rule(width, 0));
+}
+
+std::map<std::string, Layout> HeadImpl::layouts(Style style, Sequence sequence) const {
+  if (style != Style::Vocabulary) return LayerImpl::layouts(style, sequence);
+  std::map<std::string, Layout> all;
+  if (!tied_) all.emplace("weight", Layout({classes_, width_}, {{Axis::Tensor, 0}}));
+  if (bias.defined()) all.emplace("bias", Layout({classes_}, {{Axis::Tensor, 0}}));
+  return all;
+}
+
+Classes HeadImpl::classes() const {
+  Classes classes{.mine = {0, classes_}, .all = classes_};
+  if (style() == Style::Vocabulary && region()->size() > 1) {
+    classes.group = &region()->group();
+    classes.mine = even_part(classes_, region()->size(), region()->group().rank());
+  }
+  core::check(weight.size(0) == classes.mine.count,
+              "head '{}': this rank has {} of the {} classes, but its tied weight has {} rows; cut "
+              "both by vocabulary, or neither",
+              full_name(), classes.mine.count, classes_, weight.size(0));
+  return classes;
+}
+
+Loss HeadImpl::loss(const Flow& x, const at::Tensor& targets) const {
+  const Classes over = classes();
+  const Flow whole = over.group == nullptr ? x : region()->enter(x);
+  return linear_cross_entropy(whole.x(), weight, bias, targets, over);
+}
+
+Flow HeadImpl::compute(const Flow& in) {
+  const Classes over = classes();
+  if (over.group == nullptr) return in.with(linear(in.x(), weight, bias));
+  const Flow whole = region()->enter(in);
+  return whole.with(functional::join(linear(whole.x(), weight, bias), -1, *over.group, over.all));
+}
+
+}  // namespace trireme::nn

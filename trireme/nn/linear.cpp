@@ -1,0 +1,158 @@
+#include "trireme/nn/linear.h"
+
+#include <torch/autograd.h>
+
+#include <cmath>
+
+#include "trireme/nn/matmul.h"
+
+namespace trireme::nn {
+
+namespace {
+
+namespace ag = torch::autograd;
+
+/// What the graph must know of a layer that is cut.
+struct How : torch::CustomClassHolder {
+  Style style = Style::Whole;
+  RegionPtr region;
+  int64_t positions = 0;
+};
+using HowPtr = c10::intrusive_ptr<How>;
+
+at::Tensor rows_of(const at::Tensor& x) {
+  return x.reshape({-1, x.size(-1)});
+}
+
+/// What is sent while something is computed:
+///
+///   column, backward   gather x ─────────────────┐       (only where positions are cut)
+///                      dx = dy W, send it ──┐    │
+///                      dW = dy^T x  <───────│────┘
+///                      dx  <────────────────┘
+struct LinearFunction : ag::Function<LinearFunction> {
+  static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                            HowPtr how) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    context->save_for_backward({x, weight});
+    context->saved_data["how"] = c10::IValue::make_capsule(how);
+    const at::Tensor b = bias.value_or(at::Tensor());
+    switch (how->style) {
+      case Style::Column:
+        return product(how->region->start_enter(x, how->positions).wait(), weight, b);
+      case Style::Row: {
+        const at::Tensor y = how->region->start_leave(product(x, weight)).wait();
+        return b.defined() ? y.add_(b) : y;
+      }
+      default: return product(x, weight, b);
+    }
+  }
+
+  static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor x = saved[0].detach(), weight = saved[1].detach();
+    const auto how =
+        c10::static_intrusive_pointer_cast<How>(context->saved_data["how"].toCapsule());
+    const bool needs_x = context->needs_input_grad(0), needs_weight = context->needs_input_grad(1);
+    const bool column = how->style == Style::Column;
+    const at::Tensor dy_own = gradients[0].contiguous();
+    const at::Tensor dy =
+        how->style == Style::Row ? how->region->start_enter(dy_own, how->positions).wait() : dy_own;
+    Moving inputs, dx_parts;
+    if (column && needs_weight) inputs = how->region->start_enter(x, how->positions);
+    at::Tensor dx, dweight, dbias;
+    if (needs_x) dx = product(dy, weight.t());
+    if (column && needs_x) dx_parts = how->region->start_leave(dx);
+    if (needs_weight) dweight = at::mm(rows_of(dy).t(), rows_of(column ? inputs.wait() : x));
+    if (context->needs_input_grad(2)) dbias = rows_of(dy_own).sum(0);
+    if (column && needs_x) dx = dx_parts.wait();
+    return {dx, dweight, dbias, {}};
+  }
+};
+
+at::Tensor compute_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                 HowPtr how) {
+  return LinearFunction::apply(
+      x, weight, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt, std::move(how));
+}
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return compute_linear(x, weight, bias, c10::make_intrusive<How>());
+}
+
+InitRule linear_rule(int64_t in, double deviation) {
+  return deviation > 0 ? InitRule::normal(deviation)
+                       : InitRule::uniform(1 / std::sqrt(static_cast<double>(in)));
+}
+
+LinearImpl::LinearImpl(int64_t in, int64_t out) : LinearImpl(in, out, Options{}) {}
+
+LinearImpl::LinearImpl(int64_t in, int64_t out, Options options)
+    : weight(parameter("weight", {out, in}, linear_rule(in, options.deviation))),
+      in_(in),
+      out_(out),
+      options_(std::move(options)) {
+  if (options_.bias)
+    bias =
+        parameter("bias", {out}, options_.deviation > 0 ? InitRule::zeros() : linear_rule(in, 0));
+}
+
+std::map<std::string, Layout> LinearImpl::layouts(Style style, Sequence sequence) const {
+  std::map<std::string, Layout> all;
+  const std::vector<Axis> partial =
+      sequence == Sequence::Cut ? std::vector<Axis>{Axis::Tensor} : std::vector<Axis>{};
+  if (style == Style::Column) {
+    const auto& sections = options_.out_sections;
+    all.emplace("weight", Layout({out_, in_}, {{Axis::Tensor, 0, sections}}));
+    if (bias.defined()) all.emplace("bias", Layout({out_}, {{Axis::Tensor, 0, sections}}));
+    return all;
+  }
+  if (style == Style::Row) {
+    all.emplace("weight", Layout({out_, in_}, {{Axis::Tensor, 1, options_.in_sections}}));
+    if (bias.defined()) all.emplace("bias", Layout({out_}, {}, partial));
+    return all;
+  }
+  return LayerImpl::layouts(style, sequence);
+}
+
+std::vector<Part> LinearImpl::out_parts() const {
+  std::vector<Part> parts;
+  if (style() == Style::Column) {
+    const Declared& own = *declared("weight");
+    for (const Held& held : own.layout.held(own.coord, own.degrees))
+      parts.push_back({held.box.offset[0], held.box.shape[0]});
+    return parts;
+  }
+  int64_t begin = 0;
+  for (const Section& section : options_.out_sections) {
+    parts.push_back({begin, section.size});
+    begin += section.size;
+  }
+  if (parts.empty()) parts.push_back({0, out_});
+  return parts;
+}
+
+std::optional<Cut> LinearImpl::feature_cut() const {
+  if (style() != Style::Column) return std::nullopt;
+  return Cut{.axis = Axis::Tensor, .dim = -1, .sections = options_.out_sections};
+}
+
+Flow LinearImpl::compute(const Flow& in) {
+  auto how = c10::make_intrusive<How>();
+  how->style = region() == nullptr || region()->size() == 1 ? Style::Whole : style();
+  how->region = region();
+  auto where = in.where;
+  if (how->style == Style::Column) {
+    how->positions = region()->positions(in);
+    where = region()->entered(in);
+  } else if (how->style == Style::Row) {
+    how->positions = region()->positions_to_cut(in.x());
+    where = region()->left(in, how->positions);
+  }
+  return {compute_linear(in.x(), weight, bias, std::move(how)), std::move(where)};
+}
+
+}  // namespace trireme::nn

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace trireme::nn {
+
+/// How a layer is cut over the ranks of the tensor axis.
+///
+///                 weight of a Linear   input                  output
+///   Whole         whole                whole                  whole
+///   Column        by output features   whole (entered)        features are cut
+///   Row           by input features    features are cut       whole (left)
+///   Vocabulary    an Embedding's or a Head's, by rows: tokens or classes
+///   Positions     whole                under sequence parallelism a part of the positions
+///
+/// A Column followed by a Row, and nothing but work on single features between them, costs one
+/// `enter` and one `leave` (Shoeybi et al. 2019).
+enum class Style : uint8_t { Whole, Column, Row, Vocabulary, Positions };
+
+constexpr std::string_view to_string(Style style) {
+  constexpr std::array<std::string_view, 5> kNames = {"whole", "column", "row", "vocabulary",
+                                                      "positions"};
+  return kNames[static_cast<std::size_t>(style)];
+}
+
+}  // namespace trireme::nn
