@@ -209,7 +209,8 @@ TEST(Layout, RefusesWithTheNumbers) {
               Layout({12}, {{Axis::Tensor, 0, {{12, Section::kAsNeeded, 4}}}})
                   .boxes({}, {.tensor = 5});
             }),
-            "Layout: 3 grains of dim 0 can neither be dealt nor copied evenly to tensor 5");
+            "Layout: 12 of dim 0 are 3 grains of 4, which can neither be dealt nor copied evenly to "
+            "tensor 5");
   EXPECT_EQ(refusal([] {
               Layout({96}, {{Axis::Tensor, 0, {{96, 1, 32}}}}).check_fits({.tensor = 4});
             }),

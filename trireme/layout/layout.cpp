@@ -65,9 +65,11 @@ int sharers(const Section& section, const Cut& cut, int degree) {
   }
   const int64_t grains = section.size / section.grain;
   if (grains == 0 || degree <= grains) return 1;
-  core::check(degree % grains == 0,
-              "Layout: {} grains of dim {} can neither be dealt nor copied evenly to {} {}", grains,
-              cut.dim, to_string(cut.axis), degree);
+  core::check(
+      degree % grains == 0,
+      "Layout: {} of dim {} are {} grains of {}, which can neither be dealt nor copied evenly "
+      "to {} {}",
+      section.size, cut.dim, grains, section.grain, to_string(cut.axis), degree);
   return static_cast<int>(degree / grains);
 }
 
