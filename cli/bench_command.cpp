@@ -131,7 +131,7 @@ std::vector<std::string> rank_arguments(const CommBench& bench) {
 
 int bench_command(const std::vector<std::string>& args) {
   if (!args.empty() && args[0] == "train")
-    return train_ranks("bench-train", {args.begin() + 1, args.end()}, "trireme bench");
+    return train_ranks({"bench-train"}, {args.begin() + 1, args.end()}, "trireme bench");
   const CommBench bench = parse(args);
   std::vector<std::string> command = rank_arguments(bench);
   if (under_launcher()) become_rank(command);

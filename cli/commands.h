@@ -10,12 +10,14 @@ int run_command(const std::vector<std::string>& args);
 int bench_command(const std::vector<std::string>& args);
 int ckpt_command(const std::vector<std::string>& args);
 int train_command(const std::vector<std::string>& args);
+int verify_command(const std::vector<std::string>& args);
 int data_command(const std::vector<std::string>& args);
 int doctor_command(const std::vector<std::string>& args);
 
-/// Runs `trireme-rank WHAT CONFIG [KEY=VALUE]...` on as many ranks as the configuration's mesh has,
-/// or as one of the launcher's; the configuration has been checked before anything is started.
-int train_ranks(const std::string& what, const std::vector<std::string>& args,
-                const std::string& speaker);
+/// Runs `trireme-rank COMMAND... CONFIG [KEY=VALUE]...` on as many ranks as the configuration's
+/// mesh has, or as one of the launcher's; the configuration has been checked before anything is
+/// started. Exit codes among `answers` are passed on without a word.
+int train_ranks(std::vector<std::string> command, const std::vector<std::string>& args,
+                const std::string& speaker, std::vector<int> answers = {});
 
 }  // namespace trireme::cli

@@ -18,6 +18,7 @@ Usage: trireme COMMAND [OPTIONS]
 
   run      start N ranks of any program and watch them:  trireme run -n 4 ./my_program
   train    train a model, as a file says:                trireme train configs/gpt-small.toml
+  verify   prove that a mesh trains as one rank does:    trireme verify CONFIG mesh.tensor=2
   bench    measure, one JSON object per line:            trireme bench comm --ranks 2
   data     make and look at files of tokens:             trireme data info data/train.bin
   ckpt     look into checkpoints, verify, compare:       trireme ckpt verify runs/gpt
@@ -26,16 +27,17 @@ Usage: trireme COMMAND [OPTIONS]
   trireme COMMAND --help   the options of a command
   trireme --version
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 a checkpoint is damaged, 128+n killed by signal n; 'run'
+Exit codes: 0 done, 1 failed, 2 usage, 3 verify found a difference or damage, 128+n killed by signal n; 'run'
 passes on the code of the first rank that failed.
 )";
 
 using Command = int (*)(const std::vector<std::string>&);
 
 const std::map<std::string, Command> kCommands = {
-    {"run", trireme::cli::run_command},     {"train", trireme::cli::train_command},
-    {"bench", trireme::cli::bench_command}, {"data", trireme::cli::data_command},
-    {"ckpt", trireme::cli::ckpt_command},   {"doctor", trireme::cli::doctor_command},
+    {"run", trireme::cli::run_command},       {"train", trireme::cli::train_command},
+    {"verify", trireme::cli::verify_command}, {"bench", trireme::cli::bench_command},
+    {"data", trireme::cli::data_command},     {"ckpt", trireme::cli::ckpt_command},
+    {"doctor", trireme::cli::doctor_command},
 };
 
 int usage_error(const std::string& speaker, const std::string& sentence) {

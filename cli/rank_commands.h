@@ -13,6 +13,9 @@ int bench_comm(const std::vector<std::string>& args);
 int train(const std::vector<std::string>& args);
 int train_check(const std::vector<std::string>& args);
 
+/// `trireme-rank verify STEPS JSON_FILE MISTAKE CONFIG [KEY=VALUE]...`: one rank of a proof.
+int verify(const std::vector<std::string>& args);
+
 /// `trireme-rank bench-train CONFIG [KEY=VALUE]...`: times steps on ready batches.
 int bench_train(const std::vector<std::string>& args);
 

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <chrono>
 
@@ -31,11 +32,10 @@ constexpr const char* kExamples =
 
 }  // namespace
 
-int train_ranks(const std::string& what, const std::vector<std::string>& args,
-                const std::string& speaker) {
+int train_ranks(std::vector<std::string> command, const std::vector<std::string>& args,
+                const std::string& speaker, std::vector<int> answers) {
   if (args.empty()) throw ConfigError("no configuration was named; configs/ has some");
   const auto config = config::load(args[0], {args.begin() + 1, args.end()});
-  std::vector<std::string> command{what};
   command.insert(command.end(), args.begin(), args.end());
   if (under_launcher()) become_rank(command);
   command.insert(command.begin(), rank_program());
@@ -44,7 +44,8 @@ int train_ranks(const std::string& what, const std::vector<std::string>& args,
                       .num_ranks = threads ? 1 : config::wanted_ranks(config.mesh),
                       .display = launch::Display::Bare,
                       .interrupt_grace = std::chrono::minutes(10),  // a large state takes its time
-                      .speaker = speaker});
+                      .speaker = speaker,
+                      .answers = std::move(answers)});
 }
 
 int train_command(const std::vector<std::string>& args) {
@@ -57,7 +58,7 @@ int train_command(const std::vector<std::string>& args) {
   std::vector<std::string> options, words;
   for (const std::string& arg : args) (arg.starts_with("-") ? options : words).push_back(arg);
   arguments.parse(options);
-  if (!check) return train_ranks("train", words, "trireme train");
+  if (!check) return train_ranks({"train"}, words, "trireme train", {128 + SIGTERM});
   if (words.empty()) throw ConfigError("no configuration was named; configs/ has some");
   config::load(words[0], {words.begin() + 1, words.end()});
   words.insert(words.begin(), "train-check");

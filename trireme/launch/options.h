@@ -55,6 +55,7 @@ struct RunOptions {
   std::chrono::milliseconds interrupt_grace{
       30000};                           ///< after a signal, for ranks to save their work
   std::string speaker = "trireme run";  ///< who its own messages say they come from
+  std::vector<int> answers{};  ///< exit codes that are no failure: passed on without a word
 };
 
 /// Throws ConfigError for what cannot be started: no program, no ranks, several hosts without the

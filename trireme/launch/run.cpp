@@ -48,7 +48,11 @@ bool obeyed(const Outcome& outcome) {
 int conclude(const Outcome& outcome, const RunOptions& options, Console& console) {
   if (!outcome.failure) return 0;
   if (obeyed(outcome)) return 128 + outcome.interrupted_by;
-  console.err().say(report(*outcome.failure, options.speaker));
+  const auto& answers = options.answers;
+  const bool is_answer =
+      outcome.failure->ending.signal == 0 &&
+      std::find(answers.begin(), answers.end(), outcome.failure->ending.code) != answers.end();
+  if (!is_answer) console.err().say(report(*outcome.failure, options.speaker));
   return outcome.failure->ending.exit_code();
 }
 

@@ -1,0 +1,48 @@
+#include "trireme/verify/verify.h"
+
+#include <fmt/format.h>
+
+#include "cli/rank_commands.h"
+#include "models/registry.h"
+#include "trireme/config/load.h"
+#include "trireme/config/mesh.h"
+#include "trireme/core/error.h"
+#include "trireme/format/file.h"
+#include "trireme/train/datasets.h"
+#include "trireme/train/world.h"
+
+namespace trireme::cli {
+
+namespace {
+
+constexpr int kDifferent = 3;
+
+}  // namespace
+
+int verify(const std::vector<std::string>& args) {
+  const verify::Options options{
+      .steps = std::stoll(args.at(0)),
+      .plant = args.at(2).empty() ? verify::Mistake::None : verify::mistake_of(args.at(2))};
+  const std::string& json = args.at(1);
+  auto config = config::load(args.at(3), {args.begin() + 4, args.end()});
+  train::refuse_unbuilt(config);
+  if (options.plant == verify::Mistake::Dropout && config.model.dropout == 0)
+    config.model.dropout = 0.1;
+  return train::with_ranks(config, [&](const comm::Communicator& world) {
+    const verify::Subject subject{
+        .config = config,
+        .model = [&](const Mesh& mesh) { return models::make_model(config, mesh); },
+        .data = train::make_dataset(config)};
+    const Degrees degrees = config::resolve_mesh(config.mesh, world.size());
+    const verify::Report report = verify::verify(subject, world, degrees, options);
+    if (world.rank() == 0) {
+      fmt::print("{}", report.text());
+      std::fflush(stdout);
+      if (!json.empty()) format::write_file(json, report.json().dump(1) + "\n");
+    }
+    world.barrier();  // nobody ends before the report is out
+    return report.same() ? 0 : kDifferent;
+  });
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <ATen/TensorIndexing.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "trireme/verify/note.h"
+
+namespace trireme::verify {
+
+/// The shapes that a mistake can have.
+enum class Kind : uint8_t {
+  None,         ///< it is right
+  Data,         ///< a rank saw other samples
+  Stale,        ///< a rank is one step behind
+  Missing,      ///< no gradient where one rank has one: autograd does not see the way
+  Factor,       ///< n times too much or too little: an average that is missing or made twice
+  Partial,      ///< a part of a sum: a missing reduction
+  Extra,        ///< the sum of what the ranks should each have: reduced once too often
+  Permutation,  ///< the right numbers in the wrong order
+  Dropout,      ///< other elements are zero
+  Shape,        ///< of another shape than its layout says
+  Unknown
+};
+
+std::string_view to_string(Kind kind);
+
+/// One tensor of a step: what one rank has, and each rank's part of what should be the same.
+struct Compared {
+  Stage stage = Stage::Input;
+  std::string name;
+  at::Tensor alone;  ///< undefined where one rank has no gradient either
+  struct Part {
+    int rank = 0;
+    at::Tensor value;
+    std::vector<Held> held;
+    bool fits = true;  ///< is it of the shape that its layout says?
+  };
+  std::vector<Part> parts;
+  double scale = 0;       ///< what differences are measured by: the largest magnitude
+  double difference = 0;  ///< the largest of all ranks, relative
+  int worst_rank = 0;
+};
+
+/// What one rank's step came to, and the mesh's, tensor by tensor in the order of computation.
+/// Tensors that are 0 but for rounding (a key's bias has no gradient) are measured by the largest
+/// of their kind.
+std::vector<Compared> compare(const std::vector<Note>& alone,
+                              const std::vector<std::vector<Note>>& ranks, const Degrees& degrees);
+
+/// The part of a whole tensor that lies in a box, as an index.
+std::vector<at::indexing::TensorIndex> slices(const Box& box);
+
+/// What else is known when a tensor differs.
+struct Context {
+  Degrees degrees;
+  double tolerance = 0;
+  at::Tensor before;  ///< the same weight a step earlier, where there was one
+  at::Tensor bias;    ///< of the layer whose output it is
+};
+
+struct Diagnosis {
+  Kind kind = Kind::Unknown;
+  std::string sentence;
+};
+
+/// The likely kind of mistake, by the shape of the error.
+Diagnosis diagnose(const Compared& tensor, const Context& context);
+
+}  // namespace trireme::verify

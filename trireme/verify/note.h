@@ -1,0 +1,44 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/comm/communicator.h"
+#include "trireme/layout/layout.h"
+
+namespace trireme::verify {
+
+/// What of a step a tensor is, in the order of computation.
+enum class Stage : uint8_t { Input, Weight, Output, Loss, Gradient, Norm };
+
+std::string_view to_string(Stage stage);
+
+/// How one rank's part of a tensor lies in the whole. Of a weight or a gradient the boxes are
+/// known; of an output the rank knows its rows of the batch and the cuts of the other dims.
+struct Place {
+  std::vector<Held> held = {};
+  int64_t first_row = 0;
+  std::vector<Cut> cuts = {};  ///< a dim of -1 is the last
+  bool rows = false;           ///< is it by rows and cuts?
+};
+
+/// One rank's part of one tensor of a step.
+struct Note {
+  Stage stage = Stage::Input;
+  std::string name;
+  at::Tensor value;  ///< float64; undefined: there is none (a gradient that did not come)
+  Place place = {};
+};
+
+/// The notes of every rank, on rank 0; nothing elsewhere. Collective.
+std::vector<std::vector<Note>> gather(const std::vector<Note>& mine,
+                                      const comm::Communicator& world);
+
+/// The boxes of a note whose whole has this shape, for the rank at `coord`.
+std::vector<Held> boxes_of(const Note& note, const std::vector<int64_t>& whole, const Coord& coord,
+                           const Degrees& degrees);
+
+}  // namespace trireme::verify

@@ -1,0 +1,110 @@
+#include "trireme/verify/plant.h"
+
+#include <torch/torch.h>
+
+#include "trireme/core/error.h"
+
+namespace trireme::verify {
+
+namespace {
+
+constexpr int64_t kOtherSamples = 1 << 20;
+
+}  // namespace
+
+Mistake mistake_of(const std::string& word) {
+  static const std::map<std::string, Mistake> words = {
+      {"average", Mistake::Average}, {"reduce", Mistake::Reduce}, {"order", Mistake::Order},
+      {"stale", Mistake::Stale},     {"data", Mistake::Data},     {"dropout", Mistake::Dropout}};
+  const auto found = words.find(word);
+  if (found == words.end())
+    throw ConfigError(
+        fmt::format("--plant {}: there are average, reduce, order, stale, data and dropout", word));
+  return found->second;
+}
+
+Plant::Plant(Mistake mistake, train::Trainer& trainer, const Mesh& mesh)
+    : mistake_(mistake),
+      trainer_(trainer),
+      mesh_(mesh),
+      last_(mesh.coord(Axis::Replica) == mesh.size(Axis::Replica) - 1) {
+  require(mistake == Mistake::None || mesh.world().size() > 1, "a mesh of more than one rank");
+  if (mistake == Mistake::Order && mesh.size(Axis::Tensor) > 1) swap_shards();
+  if (mistake == Mistake::Stale)
+    for (const nn::Parameter& one : trainer.parameters())
+      before_.push_back(one.tensor.detach().clone());
+  if (mistake != Mistake::Reduce) return;
+  for (const nn::Parameter& one : trainer.parameters()) {
+    if (mesh.size(Axis::Replica) == 1 && one.layout.partial().empty()) continue;
+    victim_ = one.tensor;
+    own_ = at::zeros_like(one.tensor);
+    victim_.register_hook([this](const at::Tensor& gradient) {
+      own_ += gradient;
+      return gradient;
+    });
+    return;
+  }
+  require(false, "a gradient that is reduced: replicas, or sequence parallelism");
+}
+
+void Plant::require(bool possible, const char* why) const {
+  if (!possible) throw ConfigError(fmt::format("--plant needs {}", why));
+}
+
+/// Every rank of the tensor axis gets the shard of its mirror image.
+void Plant::swap_shards() {
+  const comm::Communicator& tensor = mesh_.group(Axis::Tensor);
+  const int size = tensor.size();
+  for (const nn::Parameter& one : trainer_.parameters()) {
+    if (!one.layout.is_cut(Axis::Tensor)) continue;
+    const auto first = one.layout.local_shape({.tensor = 0}, mesh_.degrees());
+    if (first != one.layout.local_shape({.tensor = size - 1}, mesh_.degrees())) continue;
+    const at::NoGradGuard guard;
+    const at::Tensor mine = one.tensor.detach().contiguous();
+    std::vector<int64_t> shape = mine.sizes().vec();
+    shape.insert(shape.begin(), size);
+    at::Tensor all = at::empty(shape, mine.options());
+    tensor.all_gather(all, mine.unsqueeze(0)).wait();
+    one.tensor.detach().copy_(all[size - 1 - tensor.rank()]);
+    return;
+  }
+  require(false, "a weight that is cut evenly over the tensor axis");
+}
+
+int Plant::block(int rank, int size) const {
+  const bool swaps = mistake_ == Mistake::Order && mesh_.size(Axis::Tensor) == 1;
+  return swaps ? size - 1 - rank : rank;
+}
+
+int64_t Plant::batch_number(int64_t number, const data::Order& order) const {
+  const bool other = mistake_ == Mistake::Data && last_ &&
+                     mesh_.coord(Axis::Tensor) == mesh_.size(Axis::Tensor) - 1;
+  return other ? number + order.batches_per_epoch() : number;  // as large, with other samples
+}
+
+void Plant::touch(data::Batch& batch) const {
+  if (mistake_ != Mistake::Dropout || !last_) return;
+  for (int64_t& id : batch.sample_ids) id += kOtherSamples;
+}
+
+void Plant::touch_gradients() {
+  const at::NoGradGuard guard;
+  if (mistake_ == Mistake::Average)
+    for (const nn::Parameter& one : trainer_.parameters())
+      if (one.tensor.grad().defined()) one.tensor.mutable_grad().mul_(mesh_.world().size());
+  if (mistake_ == Mistake::Reduce) {
+    victim_.mutable_grad().copy_(own_);
+    own_.zero_();
+  }
+}
+
+void Plant::touch_weights(int64_t step) {
+  if (mistake_ != Mistake::Stale || step != 1) return;
+  if (mesh_.world().rank() != mesh_.world().size() - 1) return;
+  const at::NoGradGuard guard;
+  const auto& parameters = trainer_.parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    parameters[i].tensor.detach().copy_(before_[i]);
+}
+
+}  // namespace trireme::verify

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "trireme/train/trainer.h"
+
+namespace trireme::verify {
+
+/// Mistakes that can be made on purpose, to see the prover work.
+enum class Mistake : uint8_t { None, Average, Reduce, Order, Stale, Data, Dropout };
+
+/// "average", "reduce" ...; throws ConfigError for another word.
+Mistake mistake_of(const std::string& word);
+
+/// Makes one known mistake in the training of a mesh. Throws ConfigError where the mesh has nothing
+/// that could go wrong so.
+class Plant {
+ public:
+  /// Collective.
+  Plant(Mistake mistake, train::Trainer& trainer, const Mesh& mesh);
+
+  /// The place in a batch that this rank reads.
+  int block(int rank, int size) const;
+  /// Which batch it reads instead of this one.
+  int64_t batch_number(int64_t number, const data::Order& order) const;
+  /// What it has read.
+  void touch(data::Batch& batch) const;
+  /// The gradients of a step, when they are there.
+  void touch_gradients();
+  /// The weights, after a step.
+  void touch_weights(int64_t step);
+
+ private:
+  void require(bool possible, const char* why) const;
+  void swap_shards();
+
+  Mistake mistake_;
+  train::Trainer& trainer_;
+  const Mesh& mesh_;
+  bool last_;                       // is this the rank that goes wrong?
+  std::vector<at::Tensor> before_;  // Stale: the initial weights
+  at::Tensor victim_, own_;         // Reduce: a parameter, and this rank's part of its gradient
+};
+
+}  // namespace trireme::verify

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "trireme/train/trainer.h"
+#include "trireme/verify/note.h"
+
+namespace trireme::verify {
+
+/// Looks on while a trainer trains, and notes what it sees: what went in, the weights in use, the
+/// output at every seam, the loss, the gradients and their norm.
+class Recorder {
+ public:
+  /// Attaches to every layer of the model. Must outlive the training that it looks at.
+  Recorder(train::Trainer& trainer, const Mesh& mesh);
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  /// Before a step. `first_row`: of this rank's rows in the batch; `micros`: how many it is cut in.
+  void begin(const data::Batch& batch, int64_t first_row, int64_t micros);
+  /// In it, when the gradients are there, as sums: to be divided by `weight`.
+  void note_gradients(double weight);
+  /// After it: its notes, in the order of computation.
+  std::vector<Note> end(const train::StepResult& result);
+
+  /// The weights as they are now.
+  std::vector<Note> weights() const;
+
+  /// Layers whose outputs cannot be compared: they declare no layout, or are not called once a
+  /// micro-batch.
+  const std::set<std::string>& skipped() const { return skipped_; }
+
+ private:
+  void note_output(const nn::LayerImpl& layer, const at::Tensor& x);
+
+  train::Trainer& trainer_;
+  const Mesh& mesh_;
+  bool recording_ = false;
+  int64_t first_row_ = 0, micros_ = 1;
+  std::vector<Note> inputs_, weights_, gradients_;
+  struct Calls {
+    const nn::LayerImpl* layer;
+    std::vector<at::Tensor> outputs;
+  };
+  std::map<std::string, Calls> calls_;
+  std::vector<std::string> order_;  // of the layers, by their first output
+  std::set<std::string> skipped_;
+};
+
+}  // namespace trireme::verify

@@ -1,0 +1,151 @@
+#include "trireme/verify/report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+namespace trireme::verify {
+
+namespace {
+
+/// JSON has no infinity: null is one.
+core::Json number(double value) {
+  return std::isfinite(value) ? core::Json(value) : core::Json();
+}
+double number_of(const core::Json& json) {
+  return json.is_null() ? std::numeric_limits<double>::infinity() : json.get<double>();
+}
+
+std::string cell(const std::map<Stage, double>& of, Stage stage, double tolerance) {
+  const auto found = of.find(stage);
+  if (found == of.end()) return "-";
+  return fmt::format("{:.1e}{}", found->second, found->second <= tolerance ? " " : "!");
+}
+
+}  // namespace
+
+void add_rows(Report& report, const std::vector<Compared>& step) {
+  for (const Compared& one : step) {
+    const auto found = std::find_if(
+        report.rows.begin(), report.rows.end(),
+        [&](const Report::Row& row) { return row.stage == one.stage && row.name == one.name; });
+    if (found == report.rows.end())
+      report.rows.push_back({one.stage, one.name, one.difference});
+    else
+      found->worst = std::max(found->worst, one.difference);
+  }
+}
+
+std::string Finding::sentence() const {
+  const std::string what =
+      stage == Stage::Weight && step == 1 ? fmt::format("the initial weight '{}'", name)
+      : stage == Stage::Weight ? fmt::format("the weight '{}' after step {}", name, step - 1)
+      : stage == Stage::Loss || stage == Stage::Norm
+          ? fmt::format("the {} of step {}", to_string(stage), step)
+      : stage == Stage::Output
+          ? fmt::format("the output of layer '{}' in step {}", name, step)
+          : fmt::format("the {} '{}' of step {}", to_string(stage), name, step);
+  return fmt::format(
+      "{} is the first that differs, by {:.2g} of its largest value on rank {} ({}: {})", what,
+      difference, rank, to_string(diagnosis.kind), diagnosis.sentence);
+}
+
+std::string Report::text() const {
+  // One line per layer and per parameter, in the order of computation.
+  std::vector<std::string> names;
+  std::map<std::string, std::map<Stage, double>> by_name;
+  std::size_t width = 20;
+  for (const Row& row : rows) {
+    if (!by_name.contains(row.name)) names.push_back(row.name);
+    by_name[row.name][row.stage] = row.worst;
+    width = std::max(width, row.name.size());
+  }
+  std::string text = fmt::format("{:<{}}  {:>9}  {:>9}  {:>9}\n", "max|a-b| / max|b|", width,
+                                 "output", "gradient", "weight");
+  for (const std::string& name : names) {
+    const auto& of = by_name[name];
+    const bool single =
+        of.contains(Stage::Input) || of.contains(Stage::Loss) || of.contains(Stage::Norm);
+    if (single) {
+      text += fmt::format("{:<{}}  {:>9}\n", of.contains(Stage::Norm) ? "gradient norm" : name,
+                          width, cell(of, of.begin()->first, tolerance));
+      continue;
+    }
+    text += fmt::format("{:<{}}  {:>9}  {:>9}  {:>9}\n", name, width,
+                        cell(of, Stage::Output, tolerance), cell(of, Stage::Gradient, tolerance),
+                        cell(of, Stage::Weight, tolerance));
+  }
+  if (!skipped.empty())
+    text += fmt::format("not compared, because they declare no layout of their output: {}\n",
+                        fmt::join(skipped, ", "));
+  const std::string what =
+      fmt::format("{} step{} of {} against one rank, float64, tolerance {:.0e}", steps,
+                  steps == 1 ? "" : "s", to_string(degrees), tolerance);
+  text += same() ? fmt::format("same: {}\n", what)
+                 : fmt::format("DIFFERENT: {}\n{}\n", what, first->sentence());
+  return text;
+}
+
+core::Json Report::json() const {
+  core::Json tensors = core::Json::array();
+  for (const Row& row : rows)
+    tensors.push_back(
+        {{"stage", to_string(row.stage)}, {"name", row.name}, {"difference", number(row.worst)}});
+  core::Json all = {{"same", same()},         {"mesh", to_string(degrees)}, {"steps", steps},
+                    {"tolerance", tolerance}, {"first", nullptr},           {"skipped", skipped},
+                    {"tensors", tensors}};
+  if (first)
+    all["first"] = {{"step", first->step},          {"stage", to_string(first->stage)},
+                    {"name", first->name},          {"difference", number(first->difference)},
+                    {"rank", first->rank},          {"kind", to_string(first->diagnosis.kind)},
+                    {"sentence", first->sentence()}};
+  return all;
+}
+
+std::string to_text(const Report& report) {
+  const Degrees& d = report.degrees;
+  core::Json rows = core::Json::array();
+  for (const Report::Row& row : report.rows)
+    rows.push_back({static_cast<int>(row.stage), row.name, number(row.worst)});
+  core::Json all = {{"degrees", {d.pipe, d.replica, d.shard, d.context, d.tensor, d.expert}},
+                    {"steps", report.steps},
+                    {"tolerance", report.tolerance},
+                    {"rows", rows},
+                    {"skipped", report.skipped}};
+  if (report.first) {
+    const Finding& f = *report.first;
+    all["first"] = {f.step,
+                    static_cast<int>(f.stage),
+                    f.name,
+                    number(f.difference),
+                    f.rank,
+                    static_cast<int>(f.diagnosis.kind),
+                    f.diagnosis.sentence};
+  }
+  return all.dump();
+}
+
+Report report_of(const std::string& text) {
+  const core::Json all = core::parse_json(text, "a report");
+  const auto d = all.at("degrees").get<std::vector<int>>();
+  Report report{.degrees = {d[0], d[1], d[2], d[3], d[4], d[5]},
+                .steps = all.at("steps"),
+                .tolerance = all.at("tolerance"),
+                .rows = {},
+                .skipped = all.at("skipped").get<std::vector<std::string>>(),
+                .first = {}};
+  for (const auto& row : all.at("rows"))
+    report.rows.push_back({static_cast<Stage>(row[0].get<int>()), row[1], number_of(row[2])});
+  if (all.contains("first")) {
+    const auto& f = all.at("first");
+    report.first = Finding{f[0], static_cast<Stage>(f[1].get<int>()),       f[2], number_of(f[3]),
+                           f[4], {static_cast<Kind>(f[5].get<int>()), f[6]}};
+  }
+  return report;
+}
+
+}  // namespace trireme::verify

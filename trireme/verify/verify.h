@@ -1,0 +1,75 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/config/config.h"
+#include "trireme/core/json.h"
+#include "trireme/data/dataset.h"
+#include "trireme/nn/model.h"
+#include "trireme/verify/compare.h"
+#include "trireme/verify/plant.h"
+
+namespace trireme::verify {
+
+struct Options {
+  int64_t steps = 3;
+  double tolerance = 1e-10;  ///< of max|a-b| / max|b|
+  Mistake plant = Mistake::None;
+};
+
+/// What is to be proved: that this model, on these samples, trained as the configuration says,
+/// gives on a mesh what it gives on one rank. The model is made anew on each mesh; the dataset may
+/// be another object on every rank, but must hold the same samples.
+struct Subject {
+  config::Config config;  ///< of which everything but precision counts
+  std::function<std::shared_ptr<nn::ModelImpl>(const Mesh& mesh)> model;
+  std::shared_ptr<const data::Dataset> data;
+};
+
+/// The first tensor that differs, in the order of computation.
+struct Finding {
+  int64_t step = 0;  ///< of weights: the step that starts from them
+  Stage stage = Stage::Input;
+  std::string name;
+  double difference = 0;
+  int rank = 0;
+  Diagnosis diagnosis;
+
+  /// One sentence: which tensor, where, by how much, and the likely kind of mistake.
+  std::string sentence() const;
+};
+
+struct Report {
+  Degrees degrees;
+  int64_t steps = 0;  ///< that were compared
+  double tolerance = 0;
+  struct Row {
+    Stage stage;
+    std::string name;
+    double worst;  ///< over all steps and ranks
+  };
+  std::vector<Row> rows;  ///< in the order of computation
+  std::vector<std::string> skipped;
+  std::optional<Finding> first;
+
+  bool same() const { return !first.has_value(); }
+  /// A line per layer and parameter, and the verdict.
+  std::string text() const;
+  core::Json json() const;
+};
+
+/// Trains on the mesh and, on its first rank, on one rank alone, in float64 from the same weights
+/// and samples, and compares after every step: what went in, weights, the output of every layer,
+/// the loss, every gradient. Ends with the first step that differs. The report is the same on every
+/// rank. Collective.
+///
+///   const auto report = verify::verify({config, make_model, data}, world, {.replica = 2, .tensor =
+///   2}); EXPECT_TRUE(report.same()) << report.text();
+Report verify(const Subject& subject, const comm::Communicator& world, const Degrees& degrees,
+              const Options& options = {});
+
+}  // namespace trireme::verify
