@@ -26,6 +26,23 @@ std::string cell(const std::map<Stage, double>& of, Stage stage, double toleranc
   return fmt::format("{:.1e}{}", found->second, found->second <= tolerance ? " " : "!");
 }
 
+/// One line per layer and per parameter: a layer's parameters follow its output.
+std::vector<std::string> lines_of(const std::vector<Report::Row>& rows) {
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& name) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  };
+  for (const Report::Row& row : rows) {
+    if (row.stage == Stage::Weight || row.stage == Stage::Gradient) continue;
+    add(row.name);
+    for (const Report::Row& other : rows)
+      if (other.stage == Stage::Weight && other.name.substr(0, other.name.rfind('.')) == row.name)
+        add(other.name);
+  }
+  for (const Report::Row& row : rows) add(row.name);
+  return names;
+}
+
 }  // namespace
 
 void add_rows(Report& report, const std::vector<Compared>& step) {
@@ -55,18 +72,15 @@ std::string Finding::sentence() const {
 }
 
 std::string Report::text() const {
-  // One line per layer and per parameter, in the order of computation.
-  std::vector<std::string> names;
   std::map<std::string, std::map<Stage, double>> by_name;
   std::size_t width = 20;
   for (const Row& row : rows) {
-    if (!by_name.contains(row.name)) names.push_back(row.name);
     by_name[row.name][row.stage] = row.worst;
     width = std::max(width, row.name.size());
   }
   std::string text = fmt::format("{:<{}}  {:>9}  {:>9}  {:>9}\n", "max|a-b| / max|b|", width,
                                  "output", "gradient", "weight");
-  for (const std::string& name : names) {
+  for (const std::string& name : lines_of(rows)) {
     const auto& of = by_name[name];
     const bool single =
         of.contains(Stage::Input) || of.contains(Stage::Loss) || of.contains(Stage::Norm);
