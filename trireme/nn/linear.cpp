@@ -64,7 +64,7 @@ struct LinearFunction : ag::Function<LinearFunction> {
     at::Tensor dx, dweight, dbias;
     if (needs_x) dx = product(dy, weight.t());
     if (column && needs_x) dx_parts = how->region->start_leave(dx);
-    if (needs_weight) dweight = at::mm(rows_of(dy).t(), rows_of(column ? inputs.wait() : x));
+    if (needs_weight) dweight = weight_gradient(rows_of(dy), rows_of(column ? inputs.wait() : x));
     if (context->needs_input_grad(2)) dbias = rows_of(dy_own).sum(0);
     if (column && needs_x) dx = dx_parts.wait();
     return {dx, dweight, dbias, {}};
@@ -72,7 +72,7 @@ struct LinearFunction : ag::Function<LinearFunction> {
 };
 
 at::Tensor compute_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                 HowPtr how) {
+                          HowPtr how) {
   return LinearFunction::apply(
       x, weight, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt, std::move(how));
 }

@@ -58,8 +58,9 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
                needs_bias = bias.defined() && bias.requires_grad();
     const int64_t rows = x_NC.size(0), chunk_rows = std::min(rows, rows_of_chunk(weight_VC));
     const at::Tensor dx = needs_x ? at::empty_like(x_NC) : at::Tensor();
-    at::Tensor dweight = needs_weight ? at::empty_like(weight_VC) : at::Tensor();
-    if (needs_weight && rows == 0) dweight.zero_();
+    at::Tensor dweight =
+        needs_weight && chunk_rows != rows ? at::empty_like(weight_VC) : at::Tensor();
+    if (needs_weight && rows == 0) dweight = at::zeros_like(weight_VC);
     const at::Tensor dbias = needs_bias ? at::zeros_like(bias) : at::Tensor();
     at::Tensor sum = at::zeros({}, x_NC.options().dtype(at::kDouble));
     for (int64_t begin = 0; begin < rows; begin += chunk_rows) {
@@ -77,7 +78,9 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
                           here.to(logits.scalar_type()).neg_());
       if (ignored.any().item<bool>()) logits.masked_fill_(ignored, 0);
       if (needs_x) dx.narrow(0, begin, count).copy_(product(logits, weight_VC.t()));
-      if (needs_weight) at::addmm_out(dweight, dweight, logits.t(), x, begin == 0 ? 0 : 1, 1);
+      if (needs_weight && count == rows) dweight = weight_gradient(logits, x);
+      if (needs_weight && count != rows)
+        at::addmm_out(dweight, dweight, logits.t(), x, begin == 0 ? 0 : 1, 1);
       if (needs_bias) dbias.add_(logits.sum(0));
     }
     context->saved_data["dx"] = dx;

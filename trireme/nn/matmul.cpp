@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
 
 #include <cstring>
 #include <optional>
@@ -62,6 +63,10 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tens
   if (!suits(x, weight)) return at::linear(x, weight, bias);
   return onednn()->call(x, weight, bias.defined() ? std::optional(bias) : std::nullopt, "none",
                         c10::List<std::optional<at::Scalar>>(), "");
+}
+
+at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& x) {
+  return suits(dy, x) ? product(dy.t(), x.t()) : at::mm(dy.t(), x);
 }
 
 }  // namespace trireme::nn

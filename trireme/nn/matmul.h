@@ -9,4 +9,7 @@ namespace trireme::nn {
 /// and devices, it is at::linear. x is [..., in], W [out, in]; `bias` may be undefined.
 at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {});
 
+/// dy^T x of matrices, [rows, out] and [rows, in]: the gradient of a weight, by the same choice.
+at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& x);
+
 }  // namespace trireme::nn
