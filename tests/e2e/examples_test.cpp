@@ -69,6 +69,12 @@ TEST(Examples, ADatasetOfYourOwnIsSeenOnceAnEpochAndResumed) {
   EXPECT_THAT(result.out, HasSubstr("once an epoch; resuming gave the same ones"));
 }
 
+TEST(Examples, AModelOfYourOwnIsCutByPatterns) {
+  const auto result = run_example("06_cut_your_model", 2);
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("one rank alone differs by less than 1e-5"));
+}
+
 TEST(Programs, BenchPrintsOneCheckedLinePerSize) {
   for (const std::string backend : {"shm", "tcp", "local"}) {
     const auto result =

@@ -36,6 +36,7 @@ class LinearImpl : public LayerImpl {
   Options options_;
 };
 TORCH_MODULE(Linear);
+using LinearOptions = LinearImpl::Options;
 
 /// The same on tensors that are whole: x W^T + b, differentiable. `bias` may be undefined.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);

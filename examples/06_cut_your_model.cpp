@@ -1,0 +1,113 @@
+// A model of your own, cut over the ranks of the tensor axis by a few patterns. The model does not
+// know: it is written once, in Trireme's layers, and never calls a collective.
+//
+//   trireme run -n 2 build/bin/06_cut_your_model
+#include <torch/torch.h>
+
+#include <iostream>
+
+#include "trireme/trireme.h"
+
+using namespace trireme;
+using nn::Flow;
+using nn::Style;
+
+/// x + down(gelu(up(norm(x)))).
+class Mlp : public nn::LayerImpl {
+ public:
+  Mlp(int64_t width, int64_t wide)
+      : norm(register_module("norm", nn::LayerNorm(width))),
+        up(register_module("up", nn::Linear(width, wide))),
+        down(register_module("down", nn::Linear(wide, width))) {}
+
+ protected:
+  Flow compute(const Flow& in) override {
+    const Flow inner = up->forward(norm->forward(in));
+    return in.with(in.x() + down->forward(inner.with(torch::gelu(inner.x()))).x());
+  }
+
+ private:
+  nn::LayerNorm norm;
+  nn::Linear up, down;
+};
+
+/// Every position attends to all. What is cut must stay in whole heads: the projections say so, and
+/// how many heads this rank has is read from them.
+class Attention : public nn::LayerImpl {
+ public:
+  Attention(int64_t width, int64_t heads) : head_(width / heads) {
+    const Section part{.size = width, .grain = head_};
+    qkv = register_module(
+        "qkv", nn::Linear(width, 3 * width, nn::LinearOptions{.out_sections = {part, part, part}}));
+    proj =
+        register_module("proj", nn::Linear(width, width, nn::LinearOptions{.in_sections = {part}}));
+  }
+
+ protected:
+  Flow compute(const Flow& in) override {
+    const Flow all = qkv->forward(in);
+    const int64_t rows = all.x().size(0), positions = all.x().size(1);
+    const int64_t mine = qkv->out_parts()[0].count;  // features of q on this rank
+    const auto heads = [&](int64_t i) {
+      return all.x()
+          .narrow(2, i * mine, mine)
+          .view({rows, positions, mine / head_, head_})
+          .transpose(1, 2);
+    };
+    const auto y = torch::scaled_dot_product_attention(heads(0), heads(1), heads(2));
+    return proj->forward(all.with(y.transpose(1, 2).reshape({rows, positions, mine})));
+  }
+
+ private:
+  int64_t head_;
+  nn::Linear qkv{nullptr}, proj{nullptr};
+};
+
+nn::Sequential make_model(const Mesh& mesh) {
+  nn::Sequential model(std::vector<std::shared_ptr<nn::LayerImpl>>{
+      std::make_shared<Attention>(32, 4), std::make_shared<Mlp>(32, 128)});
+  // `*` stops at dots. What no pattern names, the norm here, is whole on every rank.
+  nn::cut(*model,
+          {{"*.qkv", Style::Column},
+           {"*.proj", Style::Row},
+           {"*.up", Style::Column},
+           {"*.down", Style::Row}},
+          mesh);
+  nn::initialize(*model, /*seed=*/7);  // every rank makes its own part of the same weights
+  return model;
+}
+
+/// A few steps towards a target that does not matter; the losses.
+std::vector<double> losses_on(const Mesh& mesh) {
+  auto model = make_model(mesh);
+  parallel::DataParallel replicas(*model, mesh);
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  const auto x = torch::linspace(-1, 1, 4 * 6 * 32).view({4, 6, 32});
+  const auto target = torch::sin(3 * x);
+  std::vector<double> losses;
+  for (int step = 0; step < 5; ++step) {
+    const auto sum = (model->forward(x) - target).pow(2).sum();
+    losses.push_back(sum.item<double>() / static_cast<double>(x.numel()));
+    replicas.backward({sum, torch::tensor(static_cast<double>(x.numel()), torch::kDouble)});
+    replicas.finish();
+    optimizer.step();
+  }
+  return losses;
+}
+
+int main() {
+  return guard([] {
+    const auto world = init();
+    const Mesh cut(world, {.tensor = world.size()});
+    const Mesh alone(comm::Communicator("alone", comm::make_local(comm::make_local_hub(1), 0)), {});
+    const auto losses = losses_on(cut), expected = losses_on(alone);
+    double difference = 0;
+    for (std::size_t i = 0; i < losses.size(); ++i)
+      difference = std::max(difference, std::abs(losses[i] - expected[i]) / expected[i]);
+    if (world.rank() == 0)
+      std::cout << "cut over " << world.size() << " ranks: loss " << losses.front() << " -> "
+                << losses.back() << "; one rank alone differs by "
+                << (difference < 1e-5 ? "less than 1e-5" : "more than 1e-5") << std::endl;
+    return difference < 1e-5 && losses.back() < losses.front() ? 0 : 1;
+  });
+}
