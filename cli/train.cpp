@@ -5,6 +5,7 @@
 #include "trireme/comm/local/local.h"
 #include "trireme/config/load.h"
 #include "trireme/config/mesh.h"
+#include "trireme/core/error.h"
 #include "trireme/core/units.h"
 #include "trireme/train/datasets.h"
 #include "trireme/train/run.h"
@@ -32,28 +33,43 @@ int train_check(const std::vector<std::string>& args) {
   const auto alone = comm::make_local(comm::make_local_hub(1), 0);
   const auto model =
       models::make_model(config, Mesh(comm::Communicator("world", alone), Degrees{}));
-  int64_t count = 0;
-  for (const auto& one : nn::parameters_of(*model)) count += one.tensor.numel();
+  // Layouts are the same for every mesh: they say what the first rank of the wanted one would hold.
+  int64_t whole = 0, count = 0;
+  for (const auto& one : nn::parameters_of(*model)) {
+    try {
+      one.layout.check_fits(degrees);
+    } catch (const MisuseError& error) {
+      throw ConfigError(fmt::format("model.kind = \"{}\" on {}: '{}': {}", config.model.kind,
+                                    to_string(degrees), one.name, error.what()));
+    }
+    whole += Box{{}, one.layout.whole()}.numel();
+    count += Box{{}, one.layout.local_shape({}, degrees)}.numel();
+  }
   const int64_t item = config.precision.compute == "float64" ? 8 : 4;
   const int64_t states = config.optim.kind == "adamw" ? 2 : config.optim.momentum != 0 ? 1 : 0;
-  const int64_t rows = std::min(config.batch.micro, (config.batch.global + ranks - 1) / ranks);
-  const int64_t all = count * item * (2 + states), copy = count * item * (1 + states) / ranks;
-  const int64_t kept = model->activations_per_row() * rows * item;
+  const int64_t block = (config.batch.global + degrees.data() - 1) / degrees.data();
+  const int64_t rows = std::min(config.batch.micro, block);
+  const int64_t all = count * item * (2 + states);
+  const int64_t copy = count * item * (1 + states) / degrees.data();
+  const int64_t kept = model->activations_per_row() * rows * item / degrees.tensor;
   const auto line = [](const char* what, int64_t bytes, const std::string& note = "") {
     fmt::print("  {:<22}{:>10}{}{}\n", what, core::format_bytes(bytes), note.empty() ? "" : "   ",
                note);
   };
-  fmt::print("{}: {} parameters, {}\n", config.model.kind, count, config.precision.compute);
+  fmt::print("{}: {} parameters, {}\n", config.model.kind, whole, config.precision.compute);
   fmt::print("mesh of {} ranks: pipe {} x replica {} x shard {} x context {} x tensor {}\n", ranks,
              degrees.pipe, degrees.replica, degrees.shard, degrees.context, degrees.tensor);
-  fmt::print("batches of {} samples: {} a rank, in micro-batches of at most {}\n",
-             config.batch.global, (config.batch.global + ranks - 1) / ranks, config.batch.micro);
+  fmt::print("batches of {} samples: {} a replica, in micro-batches of at most {}\n",
+             config.batch.global, block, config.batch.micro);
   fmt::print("memory of a rank, about:\n");
   line("parameters", count * item);
   line("gradients", count * item);
   line("optimizer", count * item * states);
   line("activations", kept,
-       config.memory.recompute == "none" ? "" : "without recomputation; less with it");
+       config.memory.recompute != "none" ? "without recomputation; less with it"
+       : degrees.tensor > 1 && !config.tensor.sequence
+           ? "more without sequence parallelism: norms and residuals are whole"
+           : "");
   line("copy while saving", copy, "this rank's share of the state");
   line("together", all + kept + copy, "and about 110 MiB for libtorch, mostly shared");
   return 0;

@@ -1,0 +1,167 @@
+// `trireme train` and `trireme verify` on meshes that cut the layers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "support/training.h"
+#include "trireme/core/json.h"
+
+namespace trireme::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const std::string kTrireme = TRIREME_BINARY_DIR "/bin/trireme";
+constexpr double kSame = 1e-12;  // of a loss, relative, in float64
+
+CommandResult must(std::vector<std::string> argv, int code = 0) {
+  auto result = run_command(std::move(argv), {.deadline = std::chrono::seconds(120)});
+  EXPECT_EQ(result.code, code) << result.out << result.err;
+  return result;
+}
+
+void expect_same_curve(const std::vector<double>& got, const std::vector<double>& wanted) {
+  ASSERT_EQ(got.size(), wanted.size());
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_LE(std::abs(got[i] - wanted[i]), kSame * wanted[i]) << "step " << i + 1;
+}
+
+const std::vector<std::string> kInDouble = {"precision.compute=float64", "precision.reduce=float64",
+                                            "model.dropout=0.1", "model.heads=4",
+                                            "model.kv_heads=2"};
+
+std::vector<std::string> with(std::vector<std::string> all, const std::vector<std::string>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+TEST(TrainOnATensorAxis, GivesTheLossesOfOneRank) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder);
+  must(train_arguments(config, folder / "one", with(kInDouble, {"mesh.replica=1"})));
+  const auto alone = numbers_of(folder / "one", "loss");
+  ASSERT_EQ(alone.size(), 20u);
+  const std::vector<std::vector<std::string>> meshes = {
+      {"mesh.replica=2", "mesh.tensor=2"},
+      {"mesh.replica=1", "mesh.tensor=4", "tensor.sequence=false"},
+      {"mesh.replica=1", "mesh.tensor=2", "comm.backend=tcp"}};
+  for (std::size_t i = 0; i < meshes.size(); ++i) {
+    const std::string dir = folder / ("mesh" + std::to_string(i));
+    must(train_arguments(config, dir, with(kInDouble, meshes[i])));
+    expect_same_curve(numbers_of(dir, "loss"), alone);
+    expect_same_curve(numbers_of(dir, "grad_norm"), numbers_of(folder / "one", "grad_norm"));
+  }
+}
+
+TEST(TrainOnATensorAxis, GivesTheSameBitsOnEveryBackend) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder);
+  for (const char* backend : {"shm", "tcp", "local"})
+    must(train_arguments(config, folder / backend,
+                         {"mesh.replica=1", "mesh.tensor=2", "checkpoint.every=0",
+                          std::string("comm.backend=") + backend}));
+  EXPECT_EQ(texts_of(folder / "shm", "loss"), texts_of(folder / "tcp", "loss"));
+  EXPECT_EQ(texts_of(folder / "shm", "loss"), texts_of(folder / "local", "loss"));
+}
+
+TEST(TrainOnATensorAxis, GoesOnWhereAnotherMeshHasStopped) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder);
+  // The learning rate is constant: a schedule would see another end in every leg.
+  const std::string dir = folder / "moving";
+  const std::vector<std::vector<std::string>> legs = {
+      {"run.steps=5", "mesh.replica=2", "mesh.tensor=2"},
+      {"run.steps=10", "mesh.replica=1", "mesh.tensor=4", "tensor.sequence=false"},
+      {"run.steps=15", "mesh.replica=3", "mesh.tensor=1"},
+      {"run.steps=20", "mesh.replica=1", "mesh.tensor=2"}};
+  const std::vector<std::string> constant = {"optim.schedule=constant"};
+  must(train_arguments(config, folder / "flat",
+                       with(with(kInDouble, constant), {"mesh.replica=1"})));
+  for (const auto& leg : legs)
+    must(train_arguments(config, dir, with(with(kInDouble, constant), leg)));
+  expect_same_curve(numbers_of(dir, "loss"), numbers_of(folder / "flat", "loss"));
+}
+
+TEST(TrainOnATensorAxis, RefusesWhatCannotBeCutInOneSentence) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder);
+  const auto heads =
+      must(train_arguments(config, folder / "a", {"mesh.replica=1", "mesh.tensor=3"}), 2);
+  EXPECT_THAT(heads.err, AllOf(HasSubstr("h.0.attn.c_attn"), HasSubstr("tensor 3"),
+                               HasSubstr("2 grains of 16")));
+  const auto checked =
+      must(with(train_arguments(config, folder / "b", {"mesh.tensor=3"}), {"--check"}), 2);
+  EXPECT_THAT(checked.err, HasSubstr("tensor 3"));
+  const auto world = must({kTrireme, "run", "-n", "3", kTrireme, "train", config,
+                           "run.dir=" + folder / "c", "mesh.replica=2", "mesh.tensor=2"},
+                          2);
+  EXPECT_THAT(world.err,
+              AllOf(HasSubstr("replica 2"), HasSubstr("tensor 2"), HasSubstr("3 ranks")));
+}
+
+TEST(TrainOnATensorAxis, CheckCountsARanksPart) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder);
+  const auto whole =
+      must(with(train_arguments(config, folder / "a"), {"mesh.replica=1", "--check"}));
+  const auto part = must(
+      with(train_arguments(config, folder / "a"), {"mesh.replica=1", "mesh.tensor=2", "--check"}));
+  EXPECT_THAT(part.out, HasSubstr("tensor 2"));
+  EXPECT_NE(whole.out, part.out);
+}
+
+TEST(VerifyCommand, ProvesAMeshAndSaysSo) {
+  const Scratch folder;
+  const std::string json = folder / "report.json";
+  const auto result = must(
+      {kTrireme, "verify", tiny_config(folder), "mesh.tensor=2", "mesh.replica=2", "--json", json});
+  EXPECT_THAT(result.out, AllOf(HasSubstr("same: 3 steps of replica 2 x tensor 2"),
+                                HasSubstr("h.1.mlp.c_proj.weight")));
+  const auto report = core::Json::parse(std::ifstream(json));
+  EXPECT_TRUE(report.at("same").get<bool>());
+  EXPECT_TRUE(report.at("first").is_null());
+  EXPECT_GT(report.at("tensors").size(), 80u);
+  for (const auto& tensor : report.at("tensors"))
+    EXPECT_LE(tensor.at("difference").get<double>(), 1e-10) << tensor.at("name");
+}
+
+TEST(VerifyCommand, NamesWhatIsPlantedAndExitsThree) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder);
+  const std::pair<const char*, const char*> planted[] = {
+      {"average", "factor"}, {"reduce", "partial sum"}, {"order", "permutation"},
+      {"stale", "stale"},    {"data", "data"},          {"dropout", "dropout"}};
+  for (const auto& [mistake, kind] : planted) {
+    const auto result = must({kTrireme, "verify", "--plant", mistake, config, "mesh.tensor=2",
+                              "mesh.replica=2", "--steps", "2"},
+                             3);
+    EXPECT_THAT(result.out, AllOf(HasSubstr("DIFFERENT"), HasSubstr("is the first that differs"),
+                                  HasSubstr(std::string("(") + kind + ":")))
+        << mistake;
+    EXPECT_EQ(result.err, "") << "the launcher adds nothing";
+  }
+}
+
+TEST(VerifyCommand, RunsUnderALauncherToo) {
+  const Scratch folder;
+  must({kTrireme, "run", "-n", "2", kTrireme, "verify", tiny_config(folder), "mesh.tensor=2",
+        "mesh.replica=0", "--steps", "1"});
+}
+
+TEST(VerifyCommand, RefusesInOneSentence) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder);
+  EXPECT_THAT(must({kTrireme, "verify", config, "--plant", "sabotage"}, 2).err,
+              HasSubstr("there are average, reduce"));
+  EXPECT_THAT(must({kTrireme, "verify", config, "--steps", "0"}, 2).err, HasSubstr("at least one"));
+  EXPECT_THAT(must({kTrireme, "verify"}, 2).err, HasSubstr("no configuration"));
+  EXPECT_THAT(must({kTrireme, "verify", config, "mesh.replica=1", "--plant", "data"}, 2).err,
+              HasSubstr("more than one rank"));
+  EXPECT_THAT(must({kTrireme, "verify", "--help"}).out, HasSubstr("--plant"));
+}
+
+}  // namespace
+}  // namespace trireme::test
