@@ -48,13 +48,12 @@ class Attention : public nn::LayerImpl {
     const Flow all = qkv->forward(in);
     const int64_t rows = all.x().size(0), positions = all.x().size(1);
     const int64_t mine = qkv->out_parts()[0].count;  // features of q on this rank
-    const auto heads = [&](int64_t i) {
-      return all.x()
-          .narrow(2, i * mine, mine)
-          .view({rows, positions, mine / head_, head_})
-          .transpose(1, 2);
+    const auto q_k_v = all.x().split(mine, /*dim=*/2);
+    const auto heads = [&](const torch::Tensor& part) {
+      return part.view({rows, positions, mine / head_, head_}).transpose(1, 2);
     };
-    const auto y = torch::scaled_dot_product_attention(heads(0), heads(1), heads(2));
+    const auto y =
+        torch::scaled_dot_product_attention(heads(q_k_v[0]), heads(q_k_v[1]), heads(q_k_v[2]));
     return proj->forward(all.with(y.transpose(1, 2).reshape({rows, positions, mine})));
   }
 

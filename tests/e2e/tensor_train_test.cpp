@@ -61,7 +61,7 @@ TEST(TrainOnATensorAxis, GivesTheSameBitsOnEveryBackend) {
   const std::string config = tiny_config(folder);
   for (const char* backend : {"shm", "tcp", "local"})
     must(train_arguments(config, folder / backend,
-                         {"mesh.replica=1", "mesh.tensor=2", "checkpoint.every=0",
+                         {"mesh.replica=1", "mesh.tensor=2", "checkpoint.every=0", "run.device=cpu",
                           std::string("comm.backend=") + backend}));
   EXPECT_EQ(texts_of(folder / "shm", "loss"), texts_of(folder / "tcp", "loss"));
   EXPECT_EQ(texts_of(folder / "shm", "loss"), texts_of(folder / "local", "loss"));

@@ -1,26 +1,37 @@
 #pragma once
 
+#include <ftw.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
 #include <string>
+#include <system_error>
 
 #include "support/sentence.h"
 
 namespace trireme::test {
 
-/// A folder of its own that is gone afterwards.
+/// A folder of its own that is gone afterwards. System calls, not std::filesystem: a libtorch with
+/// CUDA exports one that crashes.
 class Scratch {
  public:
   Scratch() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "trireme_XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
+    std::string pattern = "/tmp/trireme_XXXXXX";
+    if (::mkdtemp(pattern.data()) == nullptr)
+      throw std::system_error(errno, std::generic_category());
+    path_ = pattern;
   }
-  ~Scratch() { std::filesystem::remove_all(path_); }
+  ~Scratch() {
+    ::nftw(
+        path_.c_str(),
+        [](const char* path, const struct stat*, int, struct FTW*) { return ::remove(path); }, 16,
+        FTW_DEPTH | FTW_PHYS);
+  }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 

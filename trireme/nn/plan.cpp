@@ -66,6 +66,12 @@ bool matches(std::string_view pattern, std::string_view name) {
 
 void cut(torch::nn::Module& root, const Plan& plan, const Mesh& mesh, Sequence sequence) {
   const auto wanted = resolve(root, plan);
+  // libtorch runs backward of a device on one thread of the process: ranks that are threads and
+  // wait for each other in it would wait for ever.
+  core::check(
+      mesh.size(Axis::Tensor) == 1 || !mesh.device().is_cuda() || mesh.world().backend() != "local",
+      "plan: ranks that are threads of one process cannot share layers on a GPU; use "
+      "processes (comm.backend \"shm\")");
   const auto region = c10::make_intrusive<Region>(mesh.group(Axis::Tensor), sequence);
   const auto each = [&](const auto& body) {
     for (const Wanted& one : wanted) {
