@@ -205,12 +205,12 @@ TEST(Layout, RefusesWithTheNumbers) {
               Layout({8}, {{Axis::Tensor, 0, {{8, -1, 1}}}});
             }),
             "Layout: a section of size 8, copies -1, grain 1 cannot be");
-  EXPECT_EQ(refusal([] {
-              Layout({12}, {{Axis::Tensor, 0, {{12, Section::kAsNeeded, 4}}}})
-                  .boxes({}, {.tensor = 5});
-            }),
-            "Layout: 12 of dim 0 are 3 grains of 4, which can neither be dealt nor copied evenly to "
-            "tensor 5");
+  EXPECT_EQ(
+      refusal([] {
+        Layout({12}, {{Axis::Tensor, 0, {{12, Section::kAsNeeded, 4}}}}).boxes({}, {.tensor = 5});
+      }),
+      "Layout: 12 of dim 0 are 3 grains of 4, which can neither be dealt nor copied evenly to "
+      "tensor 5");
   EXPECT_EQ(refusal([] {
               Layout({96}, {{Axis::Tensor, 0, {{96, 1, 32}}}}).check_fits({.tensor = 4});
             }),
@@ -264,7 +264,11 @@ TEST(Layout, KeepsTheQueriesOfAKvHeadTogetherForAnyNumberOfRanks) {
   const Section key{kKvHeads * kHead, Section::kAsNeeded, kHead};
   const Layout layout({query.size + key.size}, {{Axis::Tensor, 0, {query, key}}});
   const auto sizes = [&](int place, int degree) {
-    return layout.section_sizes(Axis::Tensor, {.tensor = place}, {.tensor = degree});
+    std::vector<int64_t> all;
+    for (const Part& part :
+         layout.section_parts(Axis::Tensor, {.tensor = place}, {.tensor = degree}))
+      all.push_back(part.count);
+    return all;
   };
   const std::vector<int64_t> two = {4, 2}, one = {2, 2}, half = {6, 2};
   EXPECT_EQ(sizes(0, 2), half);
@@ -272,27 +276,36 @@ TEST(Layout, KeepsTheQueriesOfAKvHeadTogetherForAnyNumberOfRanks) {
   EXPECT_EQ(sizes(1, 4), one);
   EXPECT_EQ(sizes(2, 4), two);
   EXPECT_EQ(sizes(3, 4), one);
-  for (const int degree : {1, 2, 4, 6}) {
+  EXPECT_EQ(layout.held({}, {}).size(), 1u) << "what is whole is one box";
+  for (const int degree : {2, 4, 6}) {
     for (int place = 0; place < degree; ++place) {
       const auto held = layout.held({.tensor = place}, {.tensor = degree});
-      ASSERT_EQ(held.size(), 2u);
-      const Box &q = held[0].box, &k = held[1].box;
-      EXPECT_EQ(held[1].at[0], q.shape[0]);
-      EXPECT_TRUE(held[0].first) << "queries are never copied";
-      EXPECT_EQ(held[1].copies, degree > kKvHeads ? degree / kKvHeads : 1);
-      EXPECT_EQ(held[1].first, place % held[1].copies == 0);
-      const int64_t group = kHeads / kKvHeads;
-      for (int64_t head = q.offset[0] / kHead; head < (q.offset[0] + q.shape[0]) / kHead; ++head) {
-        const int64_t kv = query.size + head / group * kHead;
-        EXPECT_TRUE(kv >= k.offset[0] && kv < k.offset[0] + k.shape[0]) << head;
+      const auto parts = layout.section_parts(Axis::Tensor, {.tensor = place}, {.tensor = degree});
+      const Part q = parts[0], k = parts[1];
+      const Held& keys = held.back();
+      EXPECT_EQ(keys.copies, degree > kKvHeads ? degree / kKvHeads : 1);
+      EXPECT_EQ(keys.first, place % keys.copies == 0);
+      EXPECT_TRUE(held.front().first) << "queries are never copied";
+      for (int64_t head = q.begin / kHead; head < (q.begin + q.count) / kHead; ++head) {
+        const int64_t kv = query.size + head / (kHeads / kKvHeads) * kHead;
+        EXPECT_TRUE(kv >= k.begin && kv < k.begin + k.count) << head;
       }
     }
   }
 }
 
+TEST(Layout, HasItsBoxesSideBySideInTheRanksOwnTensor) {
+  const Layout layout({6, 2}, {{Axis::Tensor, 0, {{4}, {2}}}});
+  const auto held = layout.held({.tensor = 1}, {.tensor = 2});
+  ASSERT_EQ(held.size(), 2u);
+  EXPECT_EQ(held[0], (Held{{{2, 0}, {2, 2}}, {0, 0}, 1, true}));
+  EXPECT_EQ(held[1], (Held{{{5, 0}, {1, 2}}, {2, 0}, 1, true}));
+}
+
 TEST(Layout, TellsWhoIsFirstAmongThoseThatHoldTheSame) {
   const Degrees mesh{.tensor = 2};
-  const Layout whole({4, 3}), columns({4, 3}, {{Axis::Tensor, 0}}), rows({4, 3}, {{Axis::Tensor, 1}});
+  const Layout whole({4, 3}), columns({4, 3}, {{Axis::Tensor, 0}}),
+      rows({4, 3}, {{Axis::Tensor, 1}});
   EXPECT_TRUE(whole.held({.tensor = 0}, mesh)[0].first);
   EXPECT_FALSE(whole.held({.tensor = 1}, mesh)[0].first);
   EXPECT_TRUE(columns.held({.tensor = 1}, mesh)[0].first);

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "trireme/core/error.h"
-#include "trireme/layout/even_part.h"
 
 namespace trireme {
 
@@ -120,6 +119,21 @@ std::vector<Stretch> stretches(const Layout& layout, int dim, const Coord& coord
   return held;
 }
 
+/// Neighbours that are held alike are one.
+std::vector<Stretch> joined(const std::vector<Stretch>& parts) {
+  std::vector<Stretch> result;
+  for (const Stretch& part : parts) {
+    const bool follows = !result.empty() &&
+                         result.back().begin + result.back().count == part.begin &&
+                         result.back().copies == part.copies && result.back().first == part.first;
+    if (follows)
+      result.back().count += part.count;
+    else
+      result.push_back(part);
+  }
+  return result;
+}
+
 /// Range `index` of `parts` of a box of `numel` elements; only the end of the last need not be a
 /// multiple of the border.
 Part flat_part(int64_t numel, int parts, int index) {
@@ -154,7 +168,7 @@ std::vector<Held> Layout::held(const Coord& coord, const Degrees& degrees) const
   const bool leads = is_cut(Axis::Tensor) || coord.tensor == 0;
   std::vector<Held> result = {{{}, {}, 1, leads}};
   for (int dim = 0; dim < static_cast<int>(whole_.size()); ++dim) {
-    const auto parts = stretches(*this, dim, coord, degrees);
+    const auto parts = joined(stretches(*this, dim, coord, degrees));
     std::vector<Held> wider;
     for (const Held& one : result) {
       int64_t at = 0;
@@ -190,16 +204,16 @@ std::vector<int64_t> Layout::local_shape(const Coord& coord, const Degrees& degr
   return shape;
 }
 
-std::vector<int64_t> Layout::section_sizes(Axis axis, const Coord& coord,
-                                           const Degrees& degrees) const {
+std::vector<Part> Layout::section_parts(Axis axis, const Coord& coord,
+                                        const Degrees& degrees) const {
+  std::vector<Part> parts;
   for (const Cut& cut : cuts_) {
     if (cut.axis != axis || axis == Axis::Shard) continue;
-    std::vector<int64_t> sizes;
     for (const Stretch& part : stretches(*this, cut.dim, coord, degrees))
-      sizes.push_back(part.count);
-    return sizes;
+      parts.push_back({part.begin, part.count});
+    break;
   }
-  return {};
+  return parts;
 }
 
 void Layout::check_fits(const Degrees& degrees) const {

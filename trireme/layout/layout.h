@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "trireme/layout/coord.h"
+#include "trireme/layout/even_part.h"
 #include "trireme/layout/piece.h"
 
 namespace trireme {
@@ -44,7 +45,8 @@ struct Cut {
   bool operator==(const Cut&) const = default;
 };
 
-/// One box that a rank holds. A rank's own tensor has its boxes side by side.
+/// One box that a rank holds. A rank's own tensor has its boxes side by side; what lies side by side
+/// in the whole too is one box.
 ///
 ///   whole    | q0 q1 q2 q3 | k0 k1 |      over two ranks
 ///   rank 1   | q2 q3 | k1 |               held: {box q2 q3, at 0}, {box k1, at 2}
@@ -76,8 +78,8 @@ class Layout {
   /// The shape of the rank's own tensor, before shard cuts it.
   std::vector<int64_t> local_shape(const Coord& coord, const Degrees& degrees) const;
 
-  /// What is left to the rank of each section that `axis` cuts; empty where it cuts nothing.
-  std::vector<int64_t> section_sizes(Axis axis, const Coord& coord, const Degrees& degrees) const;
+  /// Of each section that `axis` cuts, the rank's part of the dim; none where it cuts nothing.
+  std::vector<Part> section_parts(Axis axis, const Coord& coord, const Degrees& degrees) const;
 
   /// Throws, with the numbers, unless every rank of these degrees gets something of every section.
   void check_fits(const Degrees& degrees) const;

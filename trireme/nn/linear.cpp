@@ -119,13 +119,11 @@ std::map<std::string, Layout> LinearImpl::layouts(Style style, Sequence sequence
 }
 
 std::vector<Part> LinearImpl::out_parts() const {
-  std::vector<Part> parts;
   if (style() == Style::Column) {
     const Declared& own = *declared("weight");
-    for (const Held& held : own.layout.held(own.coord, own.degrees))
-      parts.push_back({held.box.offset[0], held.box.shape[0]});
-    return parts;
+    return own.layout.section_parts(Axis::Tensor, own.coord, own.degrees);
   }
+  std::vector<Part> parts;
   int64_t begin = 0;
   for (const Section& section : options_.out_sections) {
     parts.push_back({begin, section.size});

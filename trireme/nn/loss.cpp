@@ -17,15 +17,29 @@ int64_t rows_of_chunk(const at::Tensor& weight) {
   return std::clamp<int64_t>(kElems / weight.size(0), 32, 1024);
 }
 
-/// What each rank tells the others of a chunk, per row.
-struct Told {
-  at::Tensor lse_N1;     ///< log of the sum of exp over all classes, of all ranks
-  at::Tensor chosen_N1;  ///< the logit of the target, from the rank that has it
-};
+/// Of each row: log of the sum of exp over all classes, less the logit of the target.
+///
+/// On one rank that is -log of the target's chance, and no logit has to be looked at again; a
+/// chance that is too small to take the log of is made up from the largest one, which is 1 /
+/// classes or more.
+at::Tensor softmax_alone(at::Tensor& logits_NV, const at::Tensor& target_N1, const at::Tensor& x,
+                         const at::Tensor& weight, const at::Tensor& bias) {
+  constexpr double kTiny = 1e-30;
+  const at::Tensor safe = target_N1.clamp_min(0);
+  const at::Tensor chosen = logits_NV.gather(1, safe);
+  at::_softmax_out(logits_NV, logits_NV, 1, false);
+  const at::Tensor chance = logits_NV.gather(1, safe);
+  const at::Tensor nats = -chance.log();
+  if (chance.min().item<double>() >= kTiny) return nats;
+  const auto [top, where] = logits_NV.max(1, /*keepdim=*/true);
+  const at::Tensor largest = at::linear(x, weight, bias).gather(1, where);
+  return at::where(chance < kTiny, largest - chosen - top.log(), nats);
+}
 
-/// Turns this rank's logits into its part of the softmax over all classes, in place. The largest
-/// chance of a softmax is 1 / sum(exp(l - top)), so that it tells the sum without another pass.
-Told softmax_in_place(at::Tensor& logits_NV, const at::Tensor& target_N1, const Classes& classes) {
+/// The same where other ranks have other classes: each tells the others its own sum and, if it has
+/// it, the target's logit. The largest chance of a softmax is 1 / sum(exp(l - top)).
+at::Tensor softmax_over_ranks(at::Tensor& logits_NV, const at::Tensor& target_N1,
+                              const Classes& classes) {
   const at::Tensor own = target_N1 - classes.mine.begin;
   const at::Tensor outside = at::logical_or(own < 0, own >= classes.mine.count);
   const at::Tensor chosen =
@@ -33,14 +47,14 @@ Told softmax_in_place(at::Tensor& logits_NV, const at::Tensor& target_N1, const 
   const at::Tensor top = logits_NV.amax(1, /*keepdim=*/true);
   at::_softmax_out(logits_NV, logits_NV, 1, false);
   const at::Tensor lse = top - logits_NV.amax(1, /*keepdim=*/true).log();
-  if (classes.group == nullptr || classes.group->size() == 1) return {lse, chosen};
   const at::Tensor mine = at::stack({lse, chosen});
-  at::Tensor all = at::empty({classes.group->size() * 2, mine.size(1), 1}, mine.options());
-  classes.group->all_gather(all, mine).wait();
-  all = all.view({classes.group->size(), 2, -1, 1});
-  const at::Tensor total = all.select(1, 0).logsumexp(0);
+  const int64_t ranks = classes.group->size();
+  at::Tensor told = at::empty({ranks * 2, mine.size(1), 1}, mine.options());
+  classes.group->all_gather(told, mine).wait();
+  told = told.view({ranks, 2, -1, 1});
+  const at::Tensor total = told.select(1, 0).logsumexp(0);
   logits_NV.mul_((lse - total).exp_());
-  return {total, all.select(1, 1).sum(0)};
+  return total - told.select(1, 1).sum(0);
 }
 
 /// Per chunk of rows:
@@ -69,8 +83,9 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
       const at::Tensor target = targets_N.narrow(0, begin, count).unsqueeze(1);
       const at::Tensor ignored = target == kIgnored;
       at::Tensor logits = product(x, weight_VC, bias);
-      const Told told = softmax_in_place(logits, target, classes);
-      sum += (told.lse_N1 - told.chosen_N1).masked_fill_(ignored, 0).sum(at::kDouble);
+      at::Tensor nats = classes.group == nullptr ? softmax_alone(logits, target, x, weight_VC, bias)
+                                                 : softmax_over_ranks(logits, target, classes);
+      sum += nats.masked_fill_(ignored, 0).sum(at::kDouble);
       if (!needs_x && !needs_weight && !needs_bias) continue;
       const at::Tensor own = target - classes.mine.begin;
       const at::Tensor here = at::logical_and(own >= 0, own < classes.mine.count);
