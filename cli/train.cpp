@@ -2,7 +2,6 @@
 
 #include "cli/rank_commands.h"
 #include "models/registry.h"
-#include "trireme/comm/local/local.h"
 #include "trireme/config/load.h"
 #include "trireme/config/mesh.h"
 #include "trireme/core/error.h"
@@ -30,9 +29,7 @@ int train_check(const std::vector<std::string>& args) {
   if (config.eval.every > 0) train::make_valid_dataset(config);
   const int ranks = config::wanted_ranks(config.mesh);
   const Degrees degrees = config::resolve_mesh(config.mesh, ranks);
-  const auto alone = comm::make_local(comm::make_local_hub(1), 0);
-  const auto model =
-      models::make_model(config, Mesh(comm::Communicator("world", alone), Degrees{}));
+  const auto model = models::make_model(config, mesh_of_one());
   // Layouts are the same for every mesh: they say what the first rank of the wanted one would hold.
   int64_t whole = 0, count = 0;
   for (const auto& one : nn::parameters_of(*model)) {

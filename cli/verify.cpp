@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/exit_codes.h"
 #include "cli/rank_commands.h"
 #include "models/registry.h"
 #include "trireme/config/load.h"
@@ -12,12 +13,6 @@
 #include "trireme/train/world.h"
 
 namespace trireme::cli {
-
-namespace {
-
-constexpr int kDifferent = 3;
-
-}  // namespace
 
 int verify(const std::vector<std::string>& args) {
   const verify::Options options{

@@ -2,13 +2,12 @@
 
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/exit_codes.h"
 #include "trireme/core/error.h"
 
 namespace trireme::cli {
 
 namespace {
-
-constexpr int kDifferent = 3;
 
 constexpr const char* kPurpose =
     "Proves that a mesh trains as one rank does, or names the first tensor that differs.";

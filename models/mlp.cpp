@@ -16,6 +16,7 @@ class MlpLayerImpl : public nn::LayerImpl {
   MlpLayerImpl(int64_t in, int64_t out, double dropout)
       : linear(register_module("linear", nn::Linear(in, out))),
         drop(register_module("drop", nn::Dropout(dropout, out))) {}
+  Output output() const override { return drop->output(); }
 
  protected:
   Flow compute(const Flow& in) override {

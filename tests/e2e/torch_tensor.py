@@ -119,7 +119,9 @@ def run(rank, folder):
     if rank == 0:
         print(json.dumps({"torch": torch.__version__, "worst": differences.max().item(),
                           "tensors": dict(zip(wanted, differences.tolist()))}), flush=True)
+    dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # gloo's threads may still run when Python ends, and would end it by SIGABRT
 
 
 def free_port():

@@ -89,6 +89,9 @@ TEST(Linear, IsTorchsInValueAndGradient) {
     EXPECT_TRUE(torch::allclose(nn::product(w, x.flatten(0, 1)), torch::mm(w, x.flatten(0, 1).t()),
                                 1e-5, 1e-5));
     EXPECT_EQ(nn::linear(x.narrow(0, 0, 0), w, b).sizes(), (std::vector<int64_t>{0, 17, 21}));
+    w.mutable_grad() = at::Tensor();
+    (nn::linear(x, w, {}) * weights).sum().backward();
+    EXPECT_TRUE(torch::allclose(w.grad(), theirs[1], 1e-5, 1e-5)) << "without a bias";
   }
 }
 

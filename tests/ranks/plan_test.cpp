@@ -9,9 +9,11 @@
 #include "support/sentence.h"
 #include "support/tiny.h"
 #include "trireme/core/error.h"
+#include "trireme/nn/dropout.h"
 #include "trireme/nn/head.h"
 #include "trireme/nn/layers.h"
 #include "trireme/nn/parameters.h"
+#include "trireme/parallel/data_parallel.h"
 
 namespace trireme::test {
 namespace {
@@ -87,9 +89,7 @@ TEST(Plan, CutsAUsersModelWithoutChangingWhatItComputes) {
         at::Tensor gradient = one.tensor.grad().clone();
         if (!one.layout.partial().empty()) world.all_reduce(gradient).wait();
         for (const Held& held : one.layout.held(mesh.coord(), mesh.degrees())) {
-          at::Tensor wanted = whole;
-          for (std::size_t d = 0; d < held.box.offset.size(); ++d)
-            wanted = wanted.narrow(static_cast<int64_t>(d), held.box.offset[d], held.box.shape[d]);
+          const at::Tensor wanted = nn::box_of(whole, held.box);
           EXPECT_LE((nn::part_of(gradient, held) - wanted).abs().max().item<double>(), 1e-11)
               << one.name;
         }
@@ -147,6 +147,87 @@ TEST(Plan, WantsTiedWeightsCutAlike) {
                   model.head->forward(torch::ones({1, 4}));
                 }),
                 HasSubstr("cut both by vocabulary, or neither"));
+  });
+}
+
+TEST(Plan, FindsATiedWeightWhicheverLayerWasRegisteredFirst) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    struct TiedImpl : nn::LayerImpl {
+      TiedImpl() {
+        nn::Embedding made(8, 4);
+        head = register_module(
+            "head", nn::Head(4, 8, nn::HeadImpl::Options{.bias = false, .tied = made->weight}));
+        table = register_module("table", made);
+      }
+      nn::Embedding table{nullptr};
+      nn::Head head{nullptr};
+    } model;
+    nn::cut(model, {{"table", Vocabulary}, {"head", Vocabulary}}, Mesh(world, {.tensor = 2}));
+    nn::initialize(model, 1);
+    const auto all = nn::parameters_of(model);
+    ASSERT_EQ(all.size(), 1u);
+    EXPECT_EQ(all[0].name, "head.weight");
+    EXPECT_EQ(all[0].layout.whole(), (std::vector<int64_t>{8, 4}));
+    EXPECT_TRUE(all[0].init.has_value());
+  });
+}
+
+TEST(Plan, RefusesLayersThatWouldForgetASum) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    const Mesh mesh(world, {.tensor = 2});
+    // A norm that no pattern names, behind positions that are cut.
+    nn::Sequential model(std::vector<std::shared_ptr<nn::LayerImpl>>{
+        std::make_shared<nn::LinearImpl>(4, 4), std::make_shared<nn::LayerNormImpl>(4)});
+    nn::cut(*model, {{"0", Row}}, mesh, nn::Sequence::Cut);
+    nn::initialize(*model, 1);
+    EXPECT_THAT(sentence_of<MisuseError>([&] {
+                  model->forward(torch::ones({1, 4, 2}));
+                }),
+                AllOf(HasSubstr("'1'"), HasSubstr("name it as Positions")));
+    nn::Sequential foreign(std::vector<std::shared_ptr<nn::LayerImpl>>{
+        nn::as_layer(torch::nn::LayerNorm(torch::nn::LayerNormOptions({4})))});
+    EXPECT_THAT(sentence_of<MisuseError>([&] {
+                  nn::cut(*foreign, {{"0", Positions}}, mesh, nn::Sequence::Cut);
+                }),
+                HasSubstr("torch module"));
+    nn::Dropout drop(0.1, /*width=*/8);
+    nn::initialize(*drop, 1);
+    EXPECT_THAT(sentence_of<MisuseError>([&] {
+                  drop->forward(Flow(torch::ones({1, 4}), where({1})));
+                }),
+                HasSubstr("4 of its 8 features"));
+  });
+}
+
+/// A norm of each head, between a Column and a Row: whole weights, other heads on every rank.
+struct HeadNormImpl : nn::LayerImpl {
+  nn::Linear up{register_module("up", nn::Linear(4, 8))};
+  nn::LayerNorm norm{register_module("norm", nn::LayerNorm(2))};
+  nn::Linear down{register_module("down", nn::Linear(8, 4))};
+  Flow compute(const Flow& in) override {
+    const Flow wide = up->forward(in);
+    const auto heads = wide.x().view({wide.x().size(0), -1, 2});
+    return down->forward(wide.with(norm->forward(heads).reshape_as(wide.x())));
+  }
+};
+
+TEST(Plan, SumsTheGradientsOfWhatIsInside) {
+  HeadNormImpl alone;
+  alone.to(torch::kDouble);
+  nn::initialize(alone, 3);
+  const auto x = torch::linspace(-1, 1, 12, torch::kDouble).view({3, 4});
+  alone.forward(x).pow(3).sum().backward();
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    const Mesh mesh(world, {.tensor = 2});
+    HeadNormImpl model;
+    nn::cut(model, {{"up", Column}, {"norm", Inside}, {"down", Row}}, mesh);
+    model.to(torch::kDouble);
+    nn::initialize(model, 3);
+    parallel::DataParallel replicas(model, mesh);
+    replicas.backward({model.forward(x).pow(3).sum(), torch::tensor(1.0, torch::kDouble)});
+    replicas.finish();
+    EXPECT_LE((model.norm->weight.grad() - alone.norm->weight.grad()).abs().max().item<double>(),
+              1e-12);
   });
 }
 

@@ -31,6 +31,7 @@ struct Case {
   bool sequence = true, tie = true, masked = false;
   int64_t heads = 4, kv_heads = 4, batch = 8;
   std::string recompute = "none", kind = "gpt";
+  int64_t seq = 7, vocab = 37, micro = 2;
 };
 
 std::string describe(const Case& c) {
@@ -48,15 +49,15 @@ config::Config config_of(const Case& c) {
   config.model.heads = c.heads;
   config.model.kv_heads = c.kv_heads;
   config.model.ffn = 50;  // 50 over 4: 13, 13, 12, 12
-  config.model.seq = 7;
-  config.model.vocab = 37;
+  config.model.seq = c.seq;
+  config.model.vocab = c.vocab;
   config.model.dropout = 0.1;
   config.model.attention_dropout = 0.1;
   config.model.tie = c.tie;
   config.tensor.sequence = c.sequence;
   config.memory.recompute = c.recompute;
   config.batch.global = c.batch;
-  config.batch.micro = 2;
+  config.batch.micro = c.micro;
   config.optim.clip = 0.5;  // below the norm: a wrong one shows
   config.optim.lr = 0.01;
   return config;
@@ -64,15 +65,15 @@ config::Config config_of(const Case& c) {
 
 /// Sequences of which some labels do not count.
 struct Labelled final : data::Dataset {
-  explicit Labelled(bool with_gaps) : masked(with_gaps) {}
-  int64_t size() const override { return 40; }
+  explicit Labelled(const Case& of) : c(of) {}
+  int64_t size() const override { return 5 * c.batch; }
   data::Sample get(int64_t i) const override {
-    const auto all = (torch::arange(8, torch::kLong) * (i + 3) + i * i) % 37;
-    auto target = all.narrow(0, 1, 7).clone();
-    if (masked) target.masked_fill_((torch::arange(7) + i) % 3 == 0, nn::kIgnored);
-    return {all.narrow(0, 0, 7).clone(), target};
+    const auto all = (torch::arange(c.seq + 1, torch::kLong) * (i + 3) + i * i) % c.vocab;
+    auto target = all.narrow(0, 1, c.seq).clone();
+    if (c.masked) target.masked_fill_((torch::arange(c.seq) + i) % 3 == 0, nn::kIgnored);
+    return {all.narrow(0, 0, c.seq).clone(), target};
   }
-  bool masked;
+  Case c;
 };
 
 struct Outcome {
@@ -83,7 +84,7 @@ struct Outcome {
 Outcome train(const Case& c, const Mesh& mesh) {
   const config::Config config = config_of(c);
   train::Trainer trainer(config, mesh, models::make_model(config, mesh), kSteps);
-  const Labelled data(c.masked);
+  const Labelled data(c);
   const data::Order order(3, data.size(), c.batch);
   const auto& replicas = mesh.group(Axis::Replica);
   Outcome outcome;
@@ -108,9 +109,7 @@ void expect_same(const Outcome& got, const Outcome& alone, const Mesh& mesh, con
   for (const auto& one : nn::parameters_of(*model)) {
     const double largest = alone.weights.at(one.name).abs().max().item<double>();
     for (const Held& held : one.layout.held(mesh.coord(), mesh.degrees())) {
-      at::Tensor wanted = alone.weights.at(one.name);
-      for (std::size_t d = 0; d < held.box.offset.size(); ++d)
-        wanted = wanted.narrow(static_cast<int64_t>(d), held.box.offset[d], held.box.shape[d]);
+      const at::Tensor wanted = nn::box_of(alone.weights.at(one.name), held.box);
       const at::Tensor part = nn::part_of(got.weights.at(one.name), held);
       ASSERT_EQ(part.sizes(), wanted.sizes()) << one.name;
       EXPECT_LE((part - wanted).abs().max().item<double>(), kSame * largest) << one.name;
@@ -120,8 +119,9 @@ void expect_same(const Outcome& got, const Outcome& alone, const Mesh& mesh, con
 
 /// One rank's outcome does not depend on how it would be cut.
 const Outcome& alone(const Case& c) {
-  static std::map<std::tuple<std::string, bool, bool, int64_t, int64_t, int64_t>, Outcome> known;
-  const auto key = std::tuple(c.kind, c.tie, c.masked, c.heads, c.kv_heads, c.batch);
+  static std::map<std::tuple<std::string, bool, bool, std::vector<int64_t>>, Outcome> known;
+  const auto key = std::tuple(c.kind, c.tie, c.masked,
+                              std::vector{c.heads, c.kv_heads, c.batch, c.seq, c.vocab});
   auto found = known.find(key);
   if (found == known.end()) found = known.emplace(key, train(c, mesh_of_one())).first;
   return found->second;
@@ -149,16 +149,17 @@ TEST(Tensor, EveryCutGivesTheAnswerOfOneRank) {
           // The other ways take turns, so that every pair of them meets.
           for (const bool masked : {true, false}) {
             const auto [h, k] = heads[number % 5];
-            check({.replica = replica,
-                   .tensor = tensor,
-                   .sequence = sequence,
-                   .tie = tie,
-                   .masked = masked,
-                   .heads = h,
-                   .kv_heads = k,
-                   .batch = number % 2 == 0 ? 8 : 5,  // 5 over 3 replicas in micros of 2: uneven
-                   .recompute = recompute[number % 3],
-                   .kind = "gpt"});
+            check(
+                {.replica = replica,
+                 .tensor = tensor,
+                 .sequence = sequence,
+                 .tie = tie,
+                 .masked = masked,
+                 .heads = h,
+                 .kv_heads = k,
+                 .batch = number / 2 % 2 == 0 ? 8 : 5,  // 5 over 3 replicas in micros of 2: uneven
+                 .recompute = recompute[number % 3],
+                 .kind = "gpt"});
             ++number;
             if (::testing::Test::HasFailure()) return;
           }
@@ -178,6 +179,27 @@ TEST(Tensor, TheMlpIsCutToo) {
                .batch = 5,
                .recompute = recompute,
                .kind = "mlp"});
+}
+
+TEST(Tensor, SurvivesFewerPositionsThanRanksAndChunksOfAnUnevenVocabulary) {
+  Case c{.tensor = 4, .heads = 4, .kv_heads = 4};
+  c.seq = 3;
+  check(c);
+  // 1026 and 1025 classes, and more rows than a chunk has: all ranks must cut the rows alike.
+  Case large{.tensor = 2, .batch = 200};
+  large.vocab = 2051;
+  large.micro = 200;
+  check(large);
+}
+
+TEST(Tensor, NamesATokenThatIsNotInTheVocabularyAsOneRankDoes) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    const config::Config config = config_of({});
+    const auto model = models::make_model(config, Mesh(world, {.tensor = 2}));
+    nn::initialize(*model, 1);
+    const auto bad = torch::full({1, 7}, 37, torch::kLong);
+    EXPECT_THROW(model->loss(bad, torch::zeros({1, 7}, torch::kLong)), Error);
+  });
 }
 
 TEST(Tensor, CutsTheSameOnProcesses) {

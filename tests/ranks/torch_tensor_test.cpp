@@ -59,10 +59,7 @@ void run_block(nn::LayerImpl& block, const nn::Plan& plan, const Mesh& mesh,
     at::Tensor whole = torch::zeros(one.layout.whole(), torch::kDouble);
     for (const Held& held : one.layout.held(mesh.coord(), mesh.degrees())) {
       if (!held.first) continue;
-      at::Tensor box = whole;
-      for (std::size_t d = 0; d < held.box.offset.size(); ++d)
-        box = box.narrow(static_cast<int64_t>(d), held.box.offset[d], held.box.shape[d]);
-      box.copy_(nn::part_of(part, held));
+      nn::box_of(whole, held.box).copy_(nn::part_of(part, held));
     }
     mesh.world().all_reduce(whole).wait();  // every element comes from one rank
     to[name] = whole;

@@ -5,6 +5,7 @@
 
 #include <torch/torch.h>
 
+#include "models/registry.h"
 #include "support/backends.h"
 #include "support/tiny.h"
 #include "trireme/core/error.h"
@@ -129,7 +130,7 @@ TEST(Verify, FindsNothingWhereNothingIsWrong) {
         EXPECT_EQ(report.steps, 3);
         EXPECT_TRUE(report.skipped.empty());
         EXPECT_THAT(report.text(), HasSubstr("same: 3 steps"));
-        // Two inputs, the weights of the 8 parameters, 5 seams, loss, 8 gradients, norm.
+        // Two inputs, the weights of the 9 parameters, 5 seams, loss, 9 gradients, norm.
         EXPECT_EQ(report.rows.size(), 2u + 9 + 5 + 1 + 9 + 1);
       });
     }
@@ -146,6 +147,51 @@ TEST(Verify, SaysWhichSeamsItCannotCompare) {
     EXPECT_EQ(report.skipped, (std::vector<std::string>{"up"}));
     EXPECT_THAT(report.text(), HasSubstr("not compared"));
     EXPECT_EQ(report.json().at("skipped")[0], "up");
+  });
+}
+
+TEST(Verify, ProvesTheModelsWithRecomputationAndCopies) {
+  for (const char* kind : {"gpt", "mlp"}) {
+    for (const char* recompute : {"none", "block", "selective"}) {
+      run_world(kThreads, 4, [&](const Communicator& world) {
+        config::Config config = small_config();
+        config.model.kind = kind;
+        config.model.layers = 2;
+        config.model.hidden = 16;
+        config.model.heads = 4;
+        config.model.kv_heads = 2;
+        config.model.seq = kPositions;
+        config.model.vocab = kVocab;
+        config.model.dropout = 0.1;
+        config.memory.recompute = recompute;
+        const auto report = verify::verify(
+            {config, [&](const Mesh& mesh) { return models::make_model(config, mesh); },
+             std::make_shared<Texts>()},
+            world, {.tensor = 4});
+        EXPECT_TRUE(report.same()) << kind << " " << recompute << "\n" << report.text();
+        EXPECT_TRUE(report.skipped.empty()) << report.text();
+      });
+    }
+  }
+}
+
+/// A model that loses a parameter where it is cut.
+struct ForgetfulImpl : TinyImpl {
+  ForgetfulImpl(const Mesh& mesh) : TinyImpl(Layers(), mesh, Sequence::Cut) {
+    if (mesh.world().size() == 1) extra = parameter("extra", {3}, nn::InitRule::ones());
+  }
+  at::Tensor extra;
+};
+
+TEST(Verify, NoticesWhatTheMeshDoesNotHave) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    const auto report = verify::verify(
+        {small_config(), [](const Mesh& mesh) { return std::make_shared<ForgetfulImpl>(mesh); },
+         std::make_shared<Texts>()},
+        world, {.replica = 2});
+    ASSERT_FALSE(report.same());
+    EXPECT_EQ(report.first->name, "extra");
+    EXPECT_EQ(report.first->diagnosis.kind, Kind::Missing);
   });
 }
 

@@ -3,7 +3,6 @@
 #include <memory>
 #include <vector>
 
-#include "trireme/comm/local/local.h"
 #include "trireme/mesh/mesh.h"
 #include "trireme/nn/flow.h"
 
@@ -14,10 +13,6 @@ inline std::shared_ptr<const nn::Where> where(std::vector<int64_t> ids, int64_t 
                                               int64_t begin = 0) {
   return std::make_shared<nn::Where>(
       nn::Where{.step = step, .micro = 0, .sample_ids = std::move(ids), .seq_begin = begin});
-}
-
-inline Mesh mesh_of_one() {
-  return {comm::Communicator("world", comm::make_local(comm::make_local_hub(1), 0)), Degrees{}};
 }
 
 }  // namespace trireme::test

@@ -6,6 +6,7 @@
 #include <array>
 #include <set>
 
+#include "trireme/comm/local/local.h"
 #include "trireme/core/error.h"
 
 namespace trireme {
@@ -80,6 +81,11 @@ comm::Communicator Mesh::make_group(const std::vector<Axis>& axes) const {
     return std::find(ranks.begin(), ranks.end(), world_.rank()) != ranks.end();
   });
   return world_.split(name_of(axes), static_cast<int>(mine - groups.begin()), world_.rank());
+}
+
+Mesh mesh_of_one(c10::Device device) {
+  return {comm::Communicator("alone", comm::make_local(comm::make_local_hub(1), 0)), Degrees{},
+          device};
 }
 
 std::string Mesh::to_string() const {

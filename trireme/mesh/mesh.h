@@ -60,4 +60,7 @@ class Mesh {
   mutable std::map<std::vector<Axis>, comm::Communicator> groups_;
 };
 
+/// A mesh of this process alone: the reference that every other mesh is held against.
+Mesh mesh_of_one(c10::Device device = c10::Device(c10::DeviceType::CPU));
+
 }  // namespace trireme

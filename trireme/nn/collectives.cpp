@@ -2,8 +2,6 @@
 
 #include <torch/autograd.h>
 
-#include <numeric>
-
 #include "trireme/core/error.h"
 #include "trireme/layout/even_part.h"
 
@@ -118,7 +116,6 @@ at::Tensor backward_of(Kind kind, const at::Tensor& dy, const Place& at) {
 template <Kind kKind>
 struct Through : ag::Function<Through<kKind>> {
   static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& x, PlacePtr at) {
-    const at::AutoDispatchBelowADInplaceOrView below;
     context->saved_data["at"] = c10::IValue::make_capsule(at);
     return forward_of(kKind, x, *at);
   }

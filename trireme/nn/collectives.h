@@ -44,13 +44,15 @@ namespace trireme::nn::functional {
 // Collectives that autograd sees through. Each is named for what it does to the layout going
 // forward; going backward it does the opposite. In a group of one each returns its argument.
 //
+// clang-format off
 //              forward          backward
 //   fan_out    nothing          all_reduce        one input, many shards of weight
 //   fan_in     all_reduce       nothing           many partial sums, one output
-//   gather     all_gather       reduce_scatter    shards of dim -> whole, each rank uses it
-//   differently scatter    reduce_scatter   all_gather        partial sums -> shards of dim join
-//   all_gather       own part          shards of dim -> whole, every rank uses it alike split own
-//   part         all_gather        whole -> this rank's shard of dim
+//   gather     all_gather       reduce_scatter    shards -> whole, each rank uses it differently
+//   scatter    reduce_scatter   all_gather        partial sums -> shards
+//   join       all_gather       own part          shards -> whole, every rank uses it alike
+//   split      own part         all_gather        whole -> this rank's shard
+// clang-format on
 //
 // `size` is that of the whole dim; kEven: all ranks hold as much as this one.
 constexpr int64_t kEven = -1;

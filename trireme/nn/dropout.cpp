@@ -100,6 +100,11 @@ at::Tensor DropoutImpl::compute(const at::Tensor& x, const Where* where) {
   Elements elements{.first_position = where != nullptr && x.dim() > 2 ? where->seq_begin : 0,
                     .width = features,
                     .features = {0, features}};
+  core::check(
+      style() == Style::Column || width_ == 0 || x.dim() < 2 || features == width_,
+      "dropout '{}' was given {} of its {} features; where they are cut, name it as Column in "
+      "the plan",
+      full_name(), features, width_);
   if (style() == Style::Column) {
     elements.width = width_;
     elements.features = even_part(width_, region()->size(), region()->group().rank());

@@ -9,9 +9,11 @@ namespace trireme::nn {
 /// is recomputed.
 class DropoutImpl : public LayerImpl {
  public:
-  /// `width`: how many features there are in all; a dropout that is cut by Column must know.
+  /// `width`: how many features there are in all; a dropout that is cut by Column must know. They
+  /// are then cut as one section of grain 1.
   explicit DropoutImpl(double probability, int64_t width = 0);
 
+  double probability() const { return probability_; }
   std::map<std::string, Layout> layouts(Style style, Sequence sequence) const override;
 
  protected:

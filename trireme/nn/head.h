@@ -22,6 +22,7 @@ class HeadImpl : public LayerImpl {
 
   at::Tensor weight, bias;
 
+  Output output() const override { return std::vector<Cut>{}; }  // all logits, of all positions
   std::map<std::string, Layout> layouts(Style style, Sequence sequence) const override;
 
  protected:

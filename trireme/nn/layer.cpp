@@ -9,6 +9,11 @@
 namespace trireme::nn {
 
 Flow LayerImpl::forward(Flow in) {
+  if (in.where != nullptr && in.where->cut_from && style_ == Style::Whole && !declared_.empty())
+    throw MisuseError(fmt::format(
+        "layer '{}' ({}) has parameters and was given a part of the positions: its gradients would "
+        "not be summed over the ranks; name it as Positions in the plan",
+        full_name_, torch::nn::Module::name()));
   Call call = [this](const Flow& flow) { return compute(flow); };
   for (const auto& [kind, hook] : hooks_) {
     call = [&hook, inner = std::move(call)](Flow flow) { return hook(std::move(flow), inner); };
@@ -56,11 +61,12 @@ InitRule& LayerImpl::init_rule(const std::string& parameter) {
 }
 
 std::map<std::string, Layout> LayerImpl::layouts(Style style, Sequence sequence) const {
-  core::check(style == Style::Whole || style == Style::Positions,
-              "a {} cannot be cut by {}; it can be whole, or work on positions",
+  core::check(style == Style::Whole || style == Style::Positions || style == Style::Inside,
+              "a {} cannot be cut by {}; it can be whole, inside, or work on positions",
               torch::nn::Module::name(), to_string(style));
-  std::vector<Axis> partial;
-  if (style == Style::Positions && sequence == Sequence::Cut) partial = {Axis::Tensor};
+  const bool is_partial =
+      style == Style::Inside || (style == Style::Positions && sequence == Sequence::Cut);
+  const auto partial = is_partial ? std::vector{Axis::Tensor} : std::vector<Axis>{};
   std::map<std::string, Layout> all;
   for (const auto& [name, declared] : declared_)
     all.emplace(name, Layout(declared.layout.whole(), {}, partial));
@@ -91,14 +97,23 @@ void LayerImpl::cut(Style style, const Mesh& mesh, RegionPtr region) {
 }
 
 LayerImpl::Output LayerImpl::output() const {
-  if (!output_ || region_ == nullptr || !output_->empty()) return output_;
-  Output all = output_;
-  if (auto features = feature_cut()) {
-    all->push_back(std::move(*features));
-  } else if (style_ != Style::Whole && region_->cuts_positions()) {
-    all->push_back({.axis = Axis::Tensor, .dim = 1});
-  }
-  return all;
+  if (output_) return *output_;
+  if (region_ != nullptr && style_ == Style::Inside) return std::nullopt;
+  std::vector<Cut> cuts;
+  if (region_ != nullptr)
+    if (auto features = feature_cut()) cuts.push_back(std::move(*features));
+  return cuts;
+}
+
+LayerImpl::Output SequentialImpl::output() const {
+  return layers_.empty() ? LayerImpl::output() : layers_.back()->output();
+}
+
+void throw_foreign(const std::string& layer, std::string_view style) {
+  throw MisuseError(
+      fmt::format("layer '{}' is a torch module with parameters and cannot be cut ({}); "
+                  "build it from trireme::nn layers",
+                  layer, style));
 }
 
 void name_layers(torch::nn::Module& root) {

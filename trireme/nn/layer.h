@@ -26,8 +26,9 @@ enum class Seam : uint8_t { Profile, Recompute, Unshard };
 ///
 ///   forward ──> profile ──> recompute ──> unshard ──> compute
 ///
-/// The seam is the only place where parallelism attaches: sharding gathers weights on the way in,
-/// recomputation replaces the call, a profiler times it. A layer never calls a collective.
+/// The seam is where things attach to a model from outside: recomputation replaces the call, the
+/// prover looks on, sharding will gather weights on the way in. A model never calls a collective;
+/// the layers that are cut do, through their region.
 ///
 /// A layer of your own derives from it, declares its parameters by `parameter`, and writes
 /// `compute(x, where)`, or `compute(Flow)` where it handles more than one tensor.
@@ -77,10 +78,12 @@ class LayerImpl : public torch::nn::Module {
   /// The ranks it computes with; nullptr where it was never cut.
   const RegionPtr& region() const { return region_; }
 
-  /// How the output lies on the mesh, for who compares it with one rank's: cut by samples, and by
-  /// these (a dim of -1 is the last). None: nobody can tell, and it is not compared.
+  /// How the output lies on the mesh, for who compares it with one rank's: cut by samples, by
+  /// positions where the Flow says so, and by these (a dim of -1 is the last). None: nobody can
+  /// tell, and it is not compared.
   using Output = std::optional<std::vector<Cut>>;
-  Output output() const;
+  virtual Output output() const;
+  /// Says it, where the layer's style does not.
   void set_output(Output output) { output_ = std::move(output); }
 
  protected:
@@ -107,11 +110,14 @@ class LayerImpl : public torch::nn::Module {
   bool initialized_ = false;
   Style style_ = Style::Whole;
   RegionPtr region_;
-  Output output_ = std::vector<Cut>{};
+  std::optional<Output> output_;  // if it was said
 };
 
 /// Tells every layer below `root` its full name. Once: what has a name keeps it.
 void name_layers(torch::nn::Module& root);
+
+/// A torch module cannot be cut: its gradients would not be what a layout says.
+[[noreturn]] void throw_foreign(const std::string& layer, std::string_view style);
 
 /// Gives any torch module a seam; its parameters keep their names below the layer's.
 template <class Holder>
@@ -124,6 +130,7 @@ class SequentialImpl : public LayerImpl {
   explicit SequentialImpl(const std::vector<std::shared_ptr<LayerImpl>>& layers);
   void push_back(std::shared_ptr<LayerImpl> layer);
   const std::vector<std::shared_ptr<LayerImpl>>& layers() const { return layers_; }
+  Output output() const override;
 
  protected:
   Flow compute(const Flow& in) override;
@@ -141,8 +148,18 @@ class ForeignLayerImpl : public LayerImpl {
   explicit ForeignLayerImpl(Holder module)
       : module_(register_module("module", std::move(module))) {}
 
+  std::map<std::string, Layout> layouts(Style style, Sequence sequence) const override {
+    if (style != Style::Whole && !module_->parameters().empty())
+      throw_foreign(full_name(), to_string(style));
+    return LayerImpl::layouts(style, sequence);
+  }
+
  protected:
-  at::Tensor compute(const at::Tensor& x, const Where*) override { return module_->forward(x); }
+  at::Tensor compute(const at::Tensor& x, const Where* where) override {
+    if (where != nullptr && where->cut_from && !module_->parameters().empty())
+      throw_foreign(full_name(), "positions");
+    return module_->forward(x);
+  }
   using LayerImpl::compute;
 
  private:

@@ -21,6 +21,10 @@ Flow EmbeddingImpl::compute(const Flow& indices) {
   const at::Tensor& index = indices.x();
   if (style() != Style::Vocabulary || region()->size() == 1)
     return indices.with(at::embedding(weight, index));
+  const at::Tensor known = at::logical_and(index >= 0, index < rows_);
+  if (!known.all().item<bool>())
+    throw Error(fmt::format("embedding '{}': {} is not one of its {} rows", full_name(),
+                            index.masked_select(known.logical_not())[0].item<int64_t>(), rows_));
   const Part mine = even_part(rows_, region()->size(), region()->group().rank());
   const at::Tensor outside = at::logical_or(index < mine.begin, index >= mine.begin + mine.count);
   const at::Tensor found = at::embedding(weight, (index - mine.begin).masked_fill_(outside, 0));

@@ -17,6 +17,7 @@ struct How : torch::CustomClassHolder {
   Style style = Style::Whole;
   RegionPtr region;
   int64_t positions = 0;
+  bool has_bias = false;  // where there is none, autograd has no place for its gradient
 };
 using HowPtr = c10::intrusive_ptr<How>;
 
@@ -65,7 +66,7 @@ struct LinearFunction : ag::Function<LinearFunction> {
     if (needs_x) dx = product(dy, weight.t());
     if (column && needs_x) dx_parts = how->region->start_leave(dx);
     if (needs_weight) dweight = weight_gradient(rows_of(dy), rows_of(column ? inputs.wait() : x));
-    if (context->needs_input_grad(2)) dbias = rows_of(dy_own).sum(0);
+    if (how->has_bias && context->needs_input_grad(2)) dbias = rows_of(dy_own).sum(0);
     if (column && needs_x) dx = dx_parts.wait();
     return {dx, dweight, dbias, {}};
   }
@@ -73,6 +74,7 @@ struct LinearFunction : ag::Function<LinearFunction> {
 
 at::Tensor compute_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                           HowPtr how) {
+  how->has_bias = bias.defined();
   return LinearFunction::apply(
       x, weight, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt, std::move(how));
 }

@@ -12,9 +12,11 @@ namespace {
 namespace ag = torch::autograd;
 
 /// Rows whose logits are in memory at a time: about 4 MiB of them.
-int64_t rows_of_chunk(const at::Tensor& weight) {
+/// The same on every rank, though their classes may differ by one: each chunk is a collective.
+int64_t rows_of_chunk(const Classes& classes) {
   constexpr int64_t kElems = int64_t{1} << 20;
-  return std::clamp<int64_t>(kElems / weight.size(0), 32, 1024);
+  const int64_t ranks = classes.group == nullptr ? 1 : classes.group->size();
+  return std::clamp<int64_t>(kElems * ranks / std::max<int64_t>(1, classes.all), 32, 1024);
 }
 
 /// Of each row: log of the sum of exp over all classes, less the logit of the target.
@@ -70,7 +72,7 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
     const at::Tensor bias = bias_V.value_or(at::Tensor());
     const bool needs_x = x_NC.requires_grad(), needs_weight = weight_VC.requires_grad(),
                needs_bias = bias.defined() && bias.requires_grad();
-    const int64_t rows = x_NC.size(0), chunk_rows = std::min(rows, rows_of_chunk(weight_VC));
+    const int64_t rows = x_NC.size(0), chunk_rows = std::min(rows, rows_of_chunk(classes));
     const at::Tensor dx = needs_x ? at::empty_like(x_NC) : at::Tensor();
     at::Tensor dweight =
         needs_weight && chunk_rows != rows ? at::empty_like(weight_VC) : at::Tensor();
@@ -149,6 +151,11 @@ Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const a
                           const at::Tensor& targets, const Classes& classes) {
   const at::Tensor flat = targets.reshape({-1});
   check_targets(flat, classes.all);
+  core::check(
+      x.numel() == flat.numel() * x.size(-1),
+      "cross-entropy of {} rows for {} targets; where positions are cut, the head must be cut "
+      "by vocabulary",
+      x.numel() / std::max<int64_t>(1, x.size(-1)), flat.numel());
   return {LinearCrossEntropy::apply(x.reshape({-1, x.size(-1)}).contiguous(), weight,
                                     bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt,
                                     flat, classes),

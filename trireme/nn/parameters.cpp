@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <cmath>
+#include <map>
 #include <numbers>
 #include <set>
 
@@ -81,35 +82,48 @@ void fill(Parameter& parameter, uint64_t seed) {
 
 }  // namespace
 
-at::Tensor part_of(const at::Tensor& tensor, const Held& held) {
+at::Tensor box_of(const at::Tensor& tensor, const Box& box) {
   at::Tensor part = tensor.detach();
-  for (std::size_t d = 0; d < held.at.size(); ++d)
-    part = part.narrow(static_cast<int64_t>(d), held.at[d], held.box.shape[d]);
+  for (std::size_t d = 0; d < box.offset.size(); ++d)
+    part = part.narrow(static_cast<int64_t>(d), box.offset[d], box.shape[d]);
   return part;
 }
 
+at::Tensor part_of(const at::Tensor& tensor, const Held& held) {
+  return box_of(tensor, {held.at, held.box.shape});
+}
+
 std::vector<Parameter> parameters_of(const torch::nn::Module& root) {
+  using Modules = std::vector<std::pair<std::string, const torch::nn::Module*>>;
+  Modules modules = {{"", &root}};
+  const auto below = root.named_modules("", /*include_self=*/false);
+  for (const auto& item : below) modules.emplace_back(item.key() + ".", item.value().get());
+  // A tied weight may be registered by another layer before the one that declares it.
+  std::map<const void*, const LayerImpl::Declared*> declared;
+  for (const auto& [prefix, module] : modules) {
+    const auto* layer = dynamic_cast<const LayerImpl*>(module);
+    if (layer == nullptr) continue;
+    for (const auto& item : module->named_parameters(/*recurse=*/false))
+      if (const auto* own = layer->declared(item.key()))
+        declared[item.value().unsafeGetTensorImpl()] = own;
+  }
   std::vector<Parameter> found;
   std::set<const void*> seen;
-  const auto add_from = [&](const torch::nn::Module& module, const std::string& prefix) {
-    const auto* layer = dynamic_cast<const LayerImpl*>(&module);
-    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-      if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-      const auto* declared = layer == nullptr ? nullptr : layer->declared(item.key());
-      Parameter one{prefix.empty() ? item.key() : prefix + "." + item.key(), item.value(),
-                    declared != nullptr ? declared->layout : Layout(item.value().sizes().vec()),
+  for (const auto& [prefix, module] : modules) {
+    for (const auto& item : module->named_parameters(/*recurse=*/false)) {
+      const void* const who = item.value().unsafeGetTensorImpl();
+      if (!seen.insert(who).second) continue;
+      Parameter one{prefix + item.key(), item.value(), Layout(item.value().sizes().vec()),
                     std::nullopt};
-      if (declared != nullptr) {
-        one.init = declared->init;
-        one.coord = declared->coord;
-        one.degrees = declared->degrees;
+      if (const auto known = declared.find(who); known != declared.end()) {
+        one.layout = known->second->layout;
+        one.init = known->second->init;
+        one.coord = known->second->coord;
+        one.degrees = known->second->degrees;
       }
       found.push_back(std::move(one));
     }
-  };
-  add_from(root, "");
-  for (const auto& item : root.named_modules("", /*include_self=*/false))
-    add_from(*item.value(), item.key());
+  }
   return found;
 }
 

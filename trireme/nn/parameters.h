@@ -21,7 +21,10 @@ struct Parameter {
   Degrees degrees = {};          ///< ... on which mesh, as the layer was told when it was cut
 };
 
-/// The part of a parameter, or of a tensor that belongs to it, that lies in this box.
+/// The part of a whole tensor that lies in a box. Shares its memory.
+at::Tensor box_of(const at::Tensor& tensor, const Box& box);
+
+/// The part of a rank's own tensor that is this box. Shares its memory.
 at::Tensor part_of(const at::Tensor& tensor, const Held& held);
 
 /// The distinct parameters of a module, in the order of registration.

@@ -14,14 +14,16 @@ namespace trireme::nn {
 ///   Row           by input features    features are cut       whole (left)
 ///   Vocabulary    an Embedding's or a Head's, by rows: tokens or classes
 ///   Positions     whole                under sequence parallelism a part of the positions
+///   Inside        whole                features are cut       features are cut: a norm of each
+///   head
 ///
 /// A Column followed by a Row, and nothing but work on single features between them, costs one
 /// `enter` and one `leave` (Shoeybi et al. 2019).
-enum class Style : uint8_t { Whole, Column, Row, Vocabulary, Positions };
+enum class Style : uint8_t { Whole, Column, Row, Vocabulary, Positions, Inside };
 
 constexpr std::string_view to_string(Style style) {
-  constexpr std::array<std::string_view, 5> kNames = {"whole", "column", "row", "vocabulary",
-                                                      "positions"};
+  constexpr std::array<std::string_view, 6> kNames = {"whole",      "column",    "row",
+                                                      "vocabulary", "positions", "inside"};
   return kNames[static_cast<std::size_t>(style)];
 }
 

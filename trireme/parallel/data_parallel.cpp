@@ -8,6 +8,7 @@ namespace {
 
 /// Before anything is attached: the same model everywhere, with the same values.
 torch::nn::Module& made_equal(torch::nn::Module& module, const Mesh& mesh) {
+  check_cut_on(module, mesh);
   check_same_module(module, mesh.world());
   broadcast_parameters(module, mesh);
   return module;

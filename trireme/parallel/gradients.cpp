@@ -11,6 +11,7 @@
 
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
+#include "trireme/parallel/replicas.h"
 
 namespace trireme::parallel {
 
@@ -35,13 +36,10 @@ std::vector<nn::Parameter> trained(const torch::nn::Module& module) {
 
 Gradients::Gradients(const torch::nn::Module& module, const Mesh& mesh, BucketSizes sizes)
     : parameters_(trained(module)), world_(mesh.world()), counts_(mesh.coord(Axis::Tensor) == 0) {
+  check_cut_on(module, mesh);
   std::map<std::vector<Axis>, std::vector<std::size_t>> by_axes;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const nn::Parameter& one = parameters_[i];
-    const auto shape = one.layout.local_shape(mesh.coord(), mesh.degrees());
-    TORCH_CHECK(one.tensor.sizes() == shape, "gradients: '", one.name, "' is ", one.tensor.sizes(),
-                ", but this rank of ", to_string(mesh.degrees()), " holds ", at::IntArrayRef(shape),
-                "; cut the model on the same mesh");
     std::vector<Axis> axes = {Axis::Replica, Axis::Shard, Axis::Context};
     axes.insert(axes.end(), one.layout.partial().begin(), one.layout.partial().end());
     by_axes[axes].push_back(i);

@@ -51,6 +51,15 @@ at::Tensor gather_numbers(const std::vector<int64_t>& mine, const comm::Communic
 
 }  // namespace
 
+void check_cut_on(const torch::nn::Module& module, const Mesh& mesh) {
+  for (const nn::Parameter& one : nn::parameters_of(module)) {
+    const auto shape = one.layout.local_shape(mesh.coord(), mesh.degrees());
+    TORCH_CHECK(one.tensor.sizes() == shape, "'", one.name, "' is ", one.tensor.sizes(),
+                ", but this rank of ", to_string(mesh.degrees()), " holds ", at::IntArrayRef(shape),
+                " of it; cut the model on the mesh that it is trained on");
+  }
+}
+
 void check_same_module(const torch::nn::Module& module, const comm::Communicator& group) {
   if (group.size() == 1) return;
   std::string mine;

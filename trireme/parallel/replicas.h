@@ -6,6 +6,9 @@
 
 namespace trireme::parallel {
 
+/// Throws unless every parameter is what this rank of the mesh holds of it.
+void check_cut_on(const torch::nn::Module& module, const Mesh& mesh);
+
 /// Do all ranks of the group hold the same parameters and buffers: names, shapes of the wholes,
 /// dtypes, in the same order? Throws CommError on every rank, naming the first that differs and the
 /// rank. Collective.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/recompute.h"
 #include "trireme/parallel/norm.h"
@@ -140,21 +141,26 @@ StepResult Trainer::step(int64_t step, const data::Batch& batch, double wish_to_
 }
 
 void Trainer::report_not_finite(int64_t step, double loss) const {
-  std::string first = "no parameter or gradient, so it arose in the loss itself";
   const auto bad = [](const at::Tensor& tensor) {
     return tensor.defined() && !tensor.isfinite().all().item<bool>();
   };
   // Parameters first: a gradient is only as good as what it was computed from.
+  std::string mine;
   const auto& slots = optimizer_->slots();
   const auto parameter = std::find_if(slots.begin(), slots.end(),
                                       [&](const auto& slot) { return bad(slot.parameter); });
   const auto gradient = std::find_if(slots.begin(), slots.end(),
                                      [&](const auto& slot) { return bad(slot.parameter.grad()); });
   if (parameter != slots.end())
-    first = fmt::format("parameter '{}' {}", parameter->name, describe_shape(parameter->parameter));
+    mine = fmt::format("parameter '{}' {}", parameter->name, describe_shape(parameter->parameter));
   else if (gradient != slots.end())
-    first =
+    mine =
         fmt::format("the gradient of '{}' {}", gradient->name, describe_shape(gradient->parameter));
+  // Another rank may hold the part that went wrong; all are here, since all saw the same norm.
+  std::string first = "no parameter or gradient, so it arose in the loss itself";
+  const auto texts = comm::all_gather_texts(mesh_.world(), mine);
+  for (std::size_t rank = texts.size(); rank-- > 0;)
+    if (!texts[rank].empty()) first = texts[rank];
   throw Error(fmt::format(
       "step {}: the loss is {}, the first tensor that is not finite is {}; nothing was updated. "
       "Lower optim.lr, or continue from the last checkpoint",

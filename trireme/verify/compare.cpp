@@ -3,8 +3,11 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <map>
 
+#include "trireme/core/error.h"
 #include "trireme/nn/parameters.h"
 
 namespace trireme::verify {
@@ -34,33 +37,43 @@ double off(const Compared& tensor, const Compared::Part& part) {
   double most = 0;
   for (const Held& held : part.held) {
     const at::Tensor error =
-        (nn::part_of(part.value, held) - tensor.alone.index(slices(held.box))).abs();
+        (nn::part_of(part.value, held) - nn::box_of(tensor.alone, held.box)).abs();
     const double worst = error.numel() == 0 ? 0 : error.max().item<double>();
     most = std::isfinite(worst) ? std::max(most, worst) : kInfinite;
   }
   return most;
 }
 
-/// Does what the rank has fill what its layout says?
-bool fills(const Compared::Part& part) {
+/// The boxes of a note, where they fill what the rank has and lie inside the whole; else false.
+bool place(Compared::Part& part, const Note& note, const at::Tensor& whole,
+           const Degrees& degrees) {
+  if (note.value.dim() != whole.dim()) return false;
+  try {
+    part.held = boxes_of(note, whole.sizes().vec(), coord_of(part.rank, degrees), degrees);
+  } catch (const MisuseError&) {  // a layout that does not fit the tensor
+    return false;
+  }
   int64_t count = 0;
   for (const Held& held : part.held) {
     count += held.box.numel();
-    for (std::size_t d = 0; d < held.at.size(); ++d)
-      if (held.at[d] + held.box.shape[d] > part.value.size(static_cast<int64_t>(d))) return false;
+    for (std::size_t d = 0; d < held.at.size(); ++d) {
+      const auto dim = static_cast<int64_t>(d);
+      if (held.at[d] + held.box.shape[d] > part.value.size(dim)) return false;
+      if (held.box.offset[d] + held.box.shape[d] > whole.size(dim)) return false;
+    }
   }
   return count == part.value.numel();
 }
 
-}  // namespace
-
-std::vector<at::indexing::TensorIndex> slices(const Box& box) {
-  std::vector<at::indexing::TensorIndex> index;
-  for (std::size_t d = 0; d < box.offset.size(); ++d)
-    index.emplace_back(at::indexing::Slice(box.offset[d], box.offset[d] + box.shape[d]));
-  if (index.empty()) index.emplace_back(at::indexing::Ellipsis);
-  return index;
+/// Do the ranks together have all of it?
+bool covered(const Compared& tensor) {
+  at::Tensor seen = at::zeros(tensor.alone.sizes(), at::kBool);
+  for (const Compared::Part& part : tensor.parts)
+    for (const Held& held : part.held) nn::box_of(seen, held.box).fill_(true);
+  return seen.all().item<bool>();
 }
+
+}  // namespace
 
 std::string_view to_string(Kind kind) {
   switch (kind) {
@@ -92,13 +105,8 @@ std::vector<Compared> compare(const std::vector<Note>& alone,
       const Note* there = find(ranks[rank], note.stage, note.name);
       if (there == nullptr) continue;
       Compared::Part part{static_cast<int>(rank), there->value, {}};
-      if (note.value.defined() && there->value.defined()) {
-        part.fits = there->value.dim() == note.value.dim();
-        if (part.fits)
-          part.held = boxes_of(*there, note.value.sizes().vec(),
-                               coord_of(static_cast<int>(rank), degrees), degrees);
-        part.fits = part.fits && fills(part);
-      }
+      if (note.value.defined() && there->value.defined())
+        part.fits = place(part, *there, note.value, degrees);
       const double error = part.fits ? off(one, part) : kInfinite;
       const double relative = error == 0 ? 0 : one.scale == 0 ? kInfinite : error / one.scale;
       if (relative > one.difference || one.parts.empty()) {
@@ -107,7 +115,14 @@ std::vector<Compared> compare(const std::vector<Note>& alone,
       }
       one.parts.push_back(std::move(part));
     }
-    if (!one.parts.empty()) all.push_back(std::move(one));
+    // Outputs that no rank of the mesh has are for the caller to tell; everything else must be
+    // there.
+    if (one.parts.empty() && one.stage == Stage::Output) continue;
+    const bool fits = std::all_of(one.parts.begin(), one.parts.end(),
+                                  [](const Compared::Part& part) { return part.fits; });
+    if (fits && one.alone.defined() && std::isfinite(one.difference) && !covered(one))
+      one.difference = kInfinite;
+    all.push_back(std::move(one));
   }
   return all;
 }

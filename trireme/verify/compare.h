@@ -1,8 +1,5 @@
 #pragma once
 
-#include <ATen/TensorIndexing.h>
-
-#include <map>
 #include <string>
 #include <vector>
 
@@ -44,14 +41,11 @@ struct Compared {
   int worst_rank = 0;
 };
 
-/// What one rank's step came to, and the mesh's, tensor by tensor in the order of computation.
-/// Tensors that are 0 but for rounding (a key's bias has no gradient) are measured by the largest
-/// of their kind.
+/// What one rank's step came to, and the mesh's, tensor by tensor in the order of computation;
+/// outputs that only one of the two has are left out. Tensors that are 0 but for rounding (a key's
+/// bias has no gradient) are measured by the largest of their kind.
 std::vector<Compared> compare(const std::vector<Note>& alone,
                               const std::vector<std::vector<Note>>& ranks, const Degrees& degrees);
-
-/// The part of a whole tensor that lies in a box, as an index.
-std::vector<at::indexing::TensorIndex> slices(const Box& box);
 
 /// What else is known when a tensor differs.
 struct Context {

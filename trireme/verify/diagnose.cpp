@@ -32,6 +32,7 @@ class Case {
     for (const auto& look : {&Case::stale, &Case::factor, &Case::bias, &Case::partial, &Case::extra,
                              &Case::permutation, &Case::dropout})
       if (Diagnosis found = (this->*look)(); found.kind != Kind::None) return found;
+    if (wrong_.empty()) return {Kind::Missing, "the ranks together do not have all of it"};
     return {Kind::Unknown, "no known shape of error"};
   }
 
@@ -43,7 +44,7 @@ class Case {
   }
   static at::Tensor flat_of(const at::Tensor& whole, const std::vector<Held>& held) {
     std::vector<at::Tensor> boxes = {at::empty({0}, at::kDouble)};
-    for (const Held& one : held) boxes.push_back(whole.index(slices(one.box)).reshape({-1}));
+    for (const Held& one : held) boxes.push_back(nn::box_of(whole, one.box).reshape({-1}));
     return at::cat(boxes);
   }
 
@@ -67,7 +68,7 @@ class Case {
     at::Tensor whole = at::zeros_like(tensor_.alone);
     for (const Compared::Part& part : tensor_.parts)
       for (const Held& held : part.held)
-        whole.index_put_(slices(held.box), nn::part_of(part.value, held));
+        nn::box_of(whole, held.box).copy_(nn::part_of(part.value, held));
     return whole;
   }
 

@@ -2,7 +2,10 @@
 
 #include <torch/torch.h>
 
+#include <map>
+
 #include "trireme/core/error.h"
+#include "trireme/nn/dropout.h"
 
 namespace trireme::verify {
 
@@ -33,18 +36,30 @@ Plant::Plant(Mistake mistake, train::Trainer& trainer, const Mesh& mesh)
   if (mistake == Mistake::Stale)
     for (const nn::Parameter& one : trainer.parameters())
       before_.push_back(one.tensor.detach().clone());
+  if (mistake == Mistake::Dropout) {
+    bool drops = false;
+    trainer.model().apply([&](torch::nn::Module& module) {
+      const auto* dropout = dynamic_cast<nn::DropoutImpl*>(&module);
+      drops = drops || (dropout != nullptr && dropout->probability() > 0);
+    });
+    require(drops, "a Dropout whose probability is not 0");
+  }
   if (mistake != Mistake::Reduce) return;
   for (const nn::Parameter& one : trainer.parameters()) {
     if (mesh.size(Axis::Replica) == 1 && one.layout.partial().empty()) continue;
     victim_ = one.tensor;
     own_ = at::zeros_like(one.tensor);
-    victim_.register_hook([this](const at::Tensor& gradient) {
+    hook_ = victim_.register_hook([this](const at::Tensor& gradient) {
       own_ += gradient;
       return gradient;
     });
     return;
   }
   require(false, "a gradient that is reduced: replicas, or sequence parallelism");
+}
+
+Plant::~Plant() {
+  if (victim_.defined()) victim_.remove_hook(hook_);
 }
 
 void Plant::require(bool possible, const char* why) const {

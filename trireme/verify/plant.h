@@ -1,6 +1,5 @@
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -20,6 +19,9 @@ class Plant {
  public:
   /// Collective.
   Plant(Mistake mistake, train::Trainer& trainer, const Mesh& mesh);
+  ~Plant();
+  Plant(const Plant&) = delete;
+  Plant& operator=(const Plant&) = delete;
 
   /// The place in a batch that this rank reads.
   int block(int rank, int size) const;
@@ -42,6 +44,7 @@ class Plant {
   bool last_;                       // is this the rank that goes wrong?
   std::vector<at::Tensor> before_;  // Stale: the initial weights
   at::Tensor victim_, own_;         // Reduce: a parameter, and this rank's part of its gradient
+  unsigned hook_ = 0;               // on the victim
 };
 
 }  // namespace trireme::verify

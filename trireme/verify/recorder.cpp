@@ -4,6 +4,8 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+
 namespace trireme::verify {
 
 namespace {
@@ -22,20 +24,26 @@ Recorder::Recorder(train::Trainer& trainer, const Mesh& mesh) : trainer_(trainer
   trainer.model().apply([this](torch::nn::Module& module) {
     auto* layer = dynamic_cast<nn::LayerImpl*>(&module);
     if (layer == nullptr) return;
-    layer->around(nn::Seam::Profile, [this, layer](nn::Flow in, const nn::LayerImpl::Call& inner) {
-      const bool again = in.where != nullptr && in.where->again;
-      if (!recording_ || again) return inner(std::move(in));
-      if (weights_.empty()) weights_ = weights();
-      nn::Flow out = inner(std::move(in));
-      if (out.tensors.size() == 1 && out.x().is_floating_point()) note_output(*layer, out.x());
-      return out;
+    layer->around(nn::Seam::Profile, [self = self_, layer](nn::Flow in,
+                                                           const nn::LayerImpl::Call& inner) {
+      return *self != nullptr ? (*self)->look(*layer, std::move(in), inner) : inner(std::move(in));
     });
   });
+}
+
+nn::Flow Recorder::look(const nn::LayerImpl& layer, nn::Flow in, const nn::LayerImpl::Call& inner) {
+  const bool again = in.where != nullptr && in.where->again;
+  if (!recording_ || again) return inner(std::move(in));
+  if (weights_.empty()) weights_ = weights();
+  nn::Flow out = inner(std::move(in));
+  note_output(layer, out);
+  return out;
 }
 
 void Recorder::begin(const data::Batch& batch, int64_t first_row, int64_t micros) {
   recording_ = true;
   first_row_ = first_row;
+  rows_ = batch.inputs.size(0);
   micros_ = micros;
   weights_.clear();
   gradients_.clear();
@@ -46,11 +54,21 @@ void Recorder::begin(const data::Batch& batch, int64_t first_row, int64_t micros
              {Stage::Input, "targets", copy_of(batch.targets), rows}};
 }
 
-void Recorder::note_output(const nn::LayerImpl& layer, const at::Tensor& x) {
+void Recorder::note_output(const nn::LayerImpl& layer, const nn::Flow& out) {
   const std::string& name = layer.full_name();
-  auto [found, is_new] = calls_.try_emplace(name, Calls{&layer, {}});
+  auto cuts = layer.output();
+  const bool one = out.tensors.size() == 1 && out.x().is_floating_point() && out.x().dim() > 0;
+  if (!cuts || !one) {
+    skipped_.insert(name);
+    return;
+  }
+  const bool positions_known =
+      std::any_of(cuts->begin(), cuts->end(), [](const Cut& cut) { return cut.dim == 1; });
+  if (out.where != nullptr && out.where->cut_from && !positions_known)
+    cuts->push_back({.axis = Axis::Tensor, .dim = 1});
+  auto [found, is_new] = calls_.try_emplace(name, Calls{std::move(*cuts), {}});
   if (is_new) order_.push_back(name);
-  if (layer.output()) found->second.outputs.push_back(copy_of(x));
+  found->second.outputs.push_back(copy_of(out.x()));
 }
 
 std::vector<Note> Recorder::weights() const {
@@ -82,22 +100,22 @@ std::vector<Note> Recorder::end(const train::StepResult& result) {
   if (weights_.empty()) weights_ = weights();
   notes.insert(notes.end(), weights_.begin(), weights_.end());
   for (const std::string& name : order_) {
-    const auto& [layer, outputs] = calls_.at(name);
+    const auto& [cuts, outputs] = calls_.at(name);
     const auto total = static_cast<int64_t>(outputs.size());
-    const bool has_rows = total > 0 && outputs.front().dim() > 0;
-    if (!has_rows || total % micros_ != 0) {
-      skipped_.insert(name);
-      continue;
-    }
     const int64_t per_micro = total / micros_;
     for (int64_t call = 0; call < per_micro; ++call) {
-      std::vector<at::Tensor> rows;
+      std::vector<at::Tensor> parts;
       for (int64_t micro = 0; micro < micros_; ++micro)
-        rows.push_back(outputs[static_cast<std::size_t>(micro * per_micro + call)]);
+        parts.push_back(outputs[static_cast<std::size_t>(micro * per_micro + call)]);
+      at::Tensor whole = at::cat(parts);
+      if (total % micros_ != 0 || whole.size(0) != rows_) {  // not by samples
+        skipped_.insert(name);
+        break;
+      }
       notes.push_back({Stage::Output,
                        call == 0 ? name : fmt::format("{} (call {})", name, call + 1),
-                       at::cat(rows),
-                       {.first_row = first_row_, .cuts = *layer->output(), .rows = true}});
+                       std::move(whole),
+                       {.first_row = first_row_, .cuts = cuts, .rows = true}});
     }
   }
   notes.push_back(scalar(Stage::Loss, "loss", result.loss));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,8 +15,9 @@ namespace trireme::verify {
 /// output at every seam, the loss, the gradients and their norm.
 class Recorder {
  public:
-  /// Attaches to every layer of the model. Must outlive the training that it looks at.
+  /// Attaches to every layer of the model; what stays there when this is gone does nothing.
   Recorder(train::Trainer& trainer, const Mesh& mesh);
+  ~Recorder() { *self_ = nullptr; }
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
@@ -29,25 +31,27 @@ class Recorder {
   /// The weights as they are now.
   std::vector<Note> weights() const;
 
-  /// Layers whose outputs cannot be compared: they declare no layout, or are not called once a
-  /// micro-batch.
+  /// Layers whose outputs cannot be compared: they declare no layout, are not called as often in
+  /// every micro-batch, or do not give one tensor with a row per sample.
   const std::set<std::string>& skipped() const { return skipped_; }
 
  private:
-  void note_output(const nn::LayerImpl& layer, const at::Tensor& x);
+  nn::Flow look(const nn::LayerImpl& layer, nn::Flow in, const nn::LayerImpl::Call& inner);
+  void note_output(const nn::LayerImpl& layer, const nn::Flow& out);
 
   train::Trainer& trainer_;
   const Mesh& mesh_;
   bool recording_ = false;
-  int64_t first_row_ = 0, micros_ = 1;
+  int64_t first_row_ = 0, rows_ = 0, micros_ = 1;
   std::vector<Note> inputs_, weights_, gradients_;
   struct Calls {
-    const nn::LayerImpl* layer;
+    std::vector<Cut> cuts;
     std::vector<at::Tensor> outputs;
   };
   std::map<std::string, Calls> calls_;
   std::vector<std::string> order_;  // of the layers, by their first output
   std::set<std::string> skipped_;
+  std::shared_ptr<Recorder*> self_ = std::make_shared<Recorder*>(this);
 };
 
 }  // namespace trireme::verify

@@ -94,8 +94,9 @@ std::string Report::text() const {
                         cell(of, Stage::Weight, tolerance));
   }
   if (!skipped.empty())
-    text += fmt::format("not compared, because they declare no layout of their output: {}\n",
-                        fmt::join(skipped, ", "));
+    text += fmt::format(
+        "not compared (no layout of the output is declared, or it is not by samples): {}\n",
+        fmt::join(skipped, ", "));
   const std::string what =
       fmt::format("{} step{} of {} against one rank, float64, tolerance {:.0e}", steps,
                   steps == 1 ? "" : "s", to_string(degrees), tolerance);

@@ -3,11 +3,13 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
-#include "trireme/comm/local/local.h"
 #include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
 #include "trireme/data/loader.h"
+#include "trireme/train/world.h"
 #include "trireme/verify/recorder.h"
 #include "trireme/verify/report.h"
 
@@ -68,8 +70,19 @@ class Side {
   Recorder recorder_;
 };
 
-Mesh mesh_of_one() {
-  return {comm::Communicator("alone", comm::make_local(comm::make_local_hub(1), 0)), Degrees{}};
+/// Layers whose outputs one side could not note, or only one of the two has.
+std::vector<std::string> skipped(std::set<std::string> names, const std::vector<Note>& alone,
+                                 const std::vector<std::vector<Note>>& ranks) {
+  const auto outputs = [](const std::vector<Note>& notes, std::set<std::string>& to) {
+    for (const Note& note : notes)
+      if (note.stage == Stage::Output) to.insert(note.name);
+  };
+  std::set<std::string> one, mesh;
+  outputs(alone, one);
+  for (const auto& notes : ranks) outputs(notes, mesh);
+  std::set_symmetric_difference(one.begin(), one.end(), mesh.begin(), mesh.end(),
+                                std::inserter(names, names.end()));
+  return {names.begin(), names.end()};
 }
 
 /// The bias of the layer whose output this is, as it is in this step.
@@ -91,10 +104,11 @@ Report verify(const Subject& subject, const comm::Communicator& world, const Deg
               const Options& options) {
   const config::Config config = in_float64(subject.config);
   core::check(options.steps >= 1, "verify: {} steps prove nothing", options.steps);
-  Side cut(subject, config, Mesh(world, degrees), options.plant, options.steps);
+  const c10::Device device = train::pick_device(config, world);
+  Side cut(subject, config, Mesh(world, degrees, device), options.plant, options.steps);
   std::optional<Side> alone;
   if (world.rank() == 0)
-    alone.emplace(subject, config, mesh_of_one(), Mistake::None, options.steps);
+    alone.emplace(subject, config, mesh_of_one(device), Mistake::None, options.steps);
 
   Report report{.degrees = degrees,
                 .steps = 0,
@@ -126,10 +140,9 @@ Report verify(const Subject& subject, const comm::Communicator& world, const Deg
                                found->worst_rank,
                                diagnose(*found, context)};
       }
-      before = std::move(notes);
       report.steps = std::min(step, options.steps);
-      const auto& skipped = alone->recorder().skipped();
-      report.skipped.assign(skipped.begin(), skipped.end());
+      if (!ends) report.skipped = skipped(alone->recorder().skipped(), notes, ranks);
+      before = std::move(notes);
     }
     report = report_of(comm::broadcast_text(world, to_text(report), 0));
   }

@@ -67,8 +67,8 @@ struct Report {
 /// the loss, every gradient. Ends with the first step that differs. The report is the same on every
 /// rank. Collective.
 ///
-///   const auto report = verify::verify({config, make_model, data}, world, {.replica = 2, .tensor =
-///   2}); EXPECT_TRUE(report.same()) << report.text();
+///   const auto report = verify::verify({config, make_model, data}, world, {.tensor = 2});
+///   EXPECT_TRUE(report.same()) << report.text();
 Report verify(const Subject& subject, const comm::Communicator& world, const Degrees& degrees,
               const Options& options = {});
 
