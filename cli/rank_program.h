@@ -12,6 +12,9 @@ std::string rank_program();
 /// only by throwing Error.
 [[noreturn]] void become_rank(const std::vector<std::string>& args);
 
+/// Runs trireme-rank with these arguments to its end, unheard but for its errors; its exit code.
+int ask_rank(const std::vector<std::string>& args);
+
 /// Has a launcher (trireme run, torchrun, mpirun, srun) started this process as one of its ranks?
 bool under_launcher();
 

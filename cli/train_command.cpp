@@ -38,6 +38,12 @@ int train_ranks(std::vector<std::string> command, const std::vector<std::string>
   const auto config = config::load(args[0], {args.begin() + 1, args.end()});
   command.insert(command.end(), args.begin(), args.end());
   if (under_launcher()) become_rank(command);
+  // Whether sizes can be cut so, only the layers know: ask before anything is started.
+  if (config.mesh.tensor > 1) {
+    std::vector<std::string> question{"train-check"};
+    question.insert(question.end(), args.begin(), args.end());
+    if (const int code = ask_rank(question); code != 0) return code;
+  }
   command.insert(command.begin(), rank_program());
   const bool threads = config.comm.backend == "local";
   return launch::run({.command = command,

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <fstream>
+
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
@@ -50,6 +53,8 @@ int verify_command(const std::vector<std::string>& args) {
   }
   arguments.parse(options);
   if (steps < 1) throw ConfigError(fmt::format("--steps {}: at least one step is needed", steps));
+  if (!json.empty() && !std::ofstream(json, std::ios::app))
+    throw ConfigError(fmt::format("--json {}: {}", json, core::errno_text(errno)));
   return train_ranks({"verify", std::to_string(steps), json, plant}, words, "trireme verify",
                      {kDifferent});
 }

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 
@@ -92,9 +93,17 @@ TEST(TrainOnATensorAxis, RefusesWhatCannotBeCutInOneSentence) {
       must(train_arguments(config, folder / "a", {"mesh.replica=1", "mesh.tensor=3"}), 2);
   EXPECT_THAT(heads.err, AllOf(HasSubstr("h.0.attn.c_attn"), HasSubstr("tensor 3"),
                                HasSubstr("2 grains of 16")));
-  const auto checked =
-      must(with(train_arguments(config, folder / "b", {"mesh.tensor=3"}), {"--check"}), 2);
-  EXPECT_THAT(checked.err, HasSubstr("tensor 3"));
+  const auto checked = must(
+      with(train_arguments(config, folder / "b", {"mesh.replica=1", "mesh.tensor=3"}), {"--check"}),
+      2);
+  EXPECT_EQ(checked.err, heads.err) << "--check says the same";
+  for (const auto& result : {heads, checked})
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  const auto threads =
+      must(train_arguments(config, folder / "d",
+                           {"mesh.replica=1", "mesh.tensor=3", "comm.backend=local"}),
+           2);
+  EXPECT_EQ(threads.err, checked.err);
   const auto world = must({kTrireme, "run", "-n", "3", kTrireme, "train", config,
                            "run.dir=" + folder / "c", "mesh.replica=2", "mesh.tensor=2"},
                           2);
@@ -164,6 +173,11 @@ TEST(VerifyCommand, RefusesInOneSentence) {
   EXPECT_THAT(must({kTrireme, "verify"}, 2).err, HasSubstr("no configuration"));
   EXPECT_THAT(must({kTrireme, "verify", config, "mesh.replica=1", "--plant", "data"}, 2).err,
               HasSubstr("more than one rank"));
+  EXPECT_THAT(
+      must({kTrireme, "verify", config, "mesh.replica=2", "optim.lr=0", "--plant", "stale"}, 2).err,
+      HasSubstr("changed nothing here"));
+  EXPECT_THAT(must({kTrireme, "verify", config, "--json", "/nonexistent/report.json"}, 2).err,
+              HasSubstr("No such file"));
   EXPECT_THAT(must({kTrireme, "verify", "--help"}).out, HasSubstr("--plant"));
 }
 

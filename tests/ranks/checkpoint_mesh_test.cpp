@@ -21,7 +21,6 @@ namespace {
 
 using comm::Communicator;
 
-const BackendUnderTest kThreads{.name = "local", .threads = true, .sizes = {}};
 constexpr double kSame = 1e-12;  // the next loss, in float64
 
 config::Config config_of(bool sequence) {

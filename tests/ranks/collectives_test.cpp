@@ -15,8 +15,6 @@ namespace {
 namespace F = nn::functional;
 using comm::Communicator;
 
-const BackendUnderTest kThreads{.name = "local", .threads = true, .sizes = {}};
-
 constexpr double kStep = 1e-6, kGradcheck = 1e-7;  // central differences in float64
 
 /// Numbers that look like chance. (Thread ranks would share torch's generator.)

@@ -24,8 +24,6 @@ using ::testing::HasSubstr;
 
 constexpr double kSame = 1e-12;  // float64: sums of a few hundred terms in another order
 
-const BackendUnderTest kThreads = all_backends().front();
-
 /// A model with all that makes reductions hard: a tied weight, a weight that only some rows use,
 /// one that nobody uses, a frozen one, and sizes that divide by nothing.
 struct OddImpl : torch::nn::Module {

@@ -24,8 +24,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using enum nn::Style;
 
-const BackendUnderTest kThreads{.name = "local", .threads = true, .sizes = {}};
-
 /// A user's block: up, GELU, down, and a norm.
 struct BlockImpl : nn::LayerImpl {
   BlockImpl(int64_t width, int64_t wide)

@@ -19,8 +19,6 @@ namespace {
 
 using comm::Communicator;
 
-const BackendUnderTest kThreads{.name = "local", .threads = true, .sizes = {}};
-
 // Sums of a few hundred terms in another order, three updates long.
 constexpr double kSame = 1e-10;
 constexpr int kSteps = 3;

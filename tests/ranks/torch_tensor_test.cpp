@@ -22,7 +22,6 @@ using comm::Communicator;
 using nn::Flow;
 using nn::Style;
 
-const BackendUnderTest kThreads{.name = "local", .threads = true, .sizes = {}};
 constexpr int64_t kRows = 2, kPositions = 5, kWidth = 16, kWide = 24, kHeads = 4;
 constexpr double kSame = 1e-12;
 

@@ -19,6 +19,9 @@ struct BackendUnderTest {
 };
 void PrintTo(const BackendUnderTest& backend, std::ostream* out);
 
+/// Ranks as threads: for broad sweeps.
+inline const BackendUnderTest kThreads{.name = "local", .threads = true, .sizes = {}};
+
 /// A later backend joins the whole suite with one line in here.
 std::vector<BackendUnderTest> all_backends();
 

@@ -110,10 +110,12 @@ class Run {
     files_.log(fmt::format("{} ranks over {}, step {} of {}", world_.size(), world_.backend(),
                            step_, steps_));
     if (!leads()) return;
-    fmt::print("{}, {:.2f}M parameters, {} rank{} over {}; batches of {} samples; {}\n",
+    const bool cut = mesh_.size(Axis::Replica) != world_.size();
+    fmt::print("{}, {:.2f}M parameters, {} rank{}{} over {}; batches of {} samples; {}\n",
                config_.model.kind, static_cast<double>(trainer_.num_parameters()) / 1e6,
-               world_.size(), world_.size() == 1 ? "" : "s", world_.backend(), config_.batch.global,
-               config_.run.dir);
+               world_.size(), world_.size() == 1 ? "" : "s",
+               cut ? fmt::format(" ({})", to_string(mesh_.degrees())) : "", world_.backend(),
+               config_.batch.global, config_.run.dir);
     if (data_->floor())
       fmt::print("the data's entropy is {:.4f} nats: no loss stays below it\n", *data_->floor());
     std::fflush(stdout);

@@ -25,8 +25,9 @@ optim::Schedule schedule_of(const config::Optim& keys, int64_t steps) {
           .final = keys.final};
 }
 
-std::string describe_shape(const at::Tensor& tensor) {
-  return fmt::format("[{}]", fmt::join(tensor.sizes(), ", "));
+/// By the shape of the whole: a rank may hold a part.
+std::string describe(const nn::Parameter& parameter) {
+  return fmt::format("'{}' [{}]", parameter.name, fmt::join(parameter.layout.whole(), ", "));
 }
 
 }  // namespace
@@ -146,16 +147,15 @@ void Trainer::report_not_finite(int64_t step, double loss) const {
   };
   // Parameters first: a gradient is only as good as what it was computed from.
   std::string mine;
-  const auto& slots = optimizer_->slots();
-  const auto parameter = std::find_if(slots.begin(), slots.end(),
-                                      [&](const auto& slot) { return bad(slot.parameter); });
-  const auto gradient = std::find_if(slots.begin(), slots.end(),
-                                     [&](const auto& slot) { return bad(slot.parameter.grad()); });
-  if (parameter != slots.end())
-    mine = fmt::format("parameter '{}' {}", parameter->name, describe_shape(parameter->parameter));
-  else if (gradient != slots.end())
-    mine =
-        fmt::format("the gradient of '{}' {}", gradient->name, describe_shape(gradient->parameter));
+  const auto& all = parameters();
+  const auto parameter =
+      std::find_if(all.begin(), all.end(), [&](const auto& one) { return bad(one.tensor); });
+  const auto gradient =
+      std::find_if(all.begin(), all.end(), [&](const auto& one) { return bad(one.tensor.grad()); });
+  if (parameter != all.end())
+    mine = fmt::format("parameter {}", describe(*parameter));
+  else if (gradient != all.end())
+    mine = fmt::format("the gradient of {}", describe(*gradient));
   // Another rank may hold the part that went wrong; all are here, since all saw the same norm.
   std::string first = "no parameter or gradient, so it arose in the loss itself";
   const auto texts = comm::all_gather_texts(mesh_.world(), mine);

@@ -63,9 +63,20 @@ int run_threads(const config::Config& config,
       });
     }
   }
+  // The first cause: others heard only that a rank had ended.
+  std::exception_ptr first;
   for (const auto& error : errors) {
-    if (error) std::rethrow_exception(error);
+    if (!error) continue;
+    if (!first) first = error;
+    try {
+      std::rethrow_exception(error);
+    } catch (const CommError&) {
+    } catch (...) {
+      first = error;
+      break;
+    }
   }
+  if (first) std::rethrow_exception(first);
   return *std::max_element(codes.begin(), codes.end());
 }
 

@@ -97,9 +97,9 @@ std::string Report::text() const {
     text += fmt::format(
         "not compared (no layout of the output is declared, or it is not by samples): {}\n",
         fmt::join(skipped, ", "));
-  const std::string what =
-      fmt::format("{} step{} of {} against one rank, float64, tolerance {:.0e}", steps,
-                  steps == 1 ? "" : "s", to_string(degrees), tolerance);
+  const std::string what = fmt::format(
+      "{} step{} of {} against one rank, float64, tolerance {:.0e}", steps, steps == 1 ? "" : "s",
+      degrees.world() == 1 ? "one rank" : to_string(degrees), tolerance);
   text += same() ? fmt::format("same: {}\n", what)
                  : fmt::format("DIFFERENT: {}\n{}\n", what, first->sentence());
   return text;
