@@ -32,8 +32,8 @@ struct Section {
 ///     rank 2              4 5                  1                1
 ///     rank 3                  6 7              1                1
 ///
-/// (q as {.size = 128, .copies = kAsNeeded, .grain = 64, .fine = 16}, k and v with kAsNeeded say the
-/// same for any number of ranks: the query heads of one kv head stay together.)
+/// (q as {.size = 128, .copies = kAsNeeded, .grain = 64, .fine = 16}, k and v with kAsNeeded say
+/// the same for any number of ranks: the query heads of one kv head stay together.)
 ///
 /// No sections: the dim is one, of grain 1. A cut over Axis::Shard is flat: it has no sections, its
 /// dim is not read, and it comes last.
@@ -45,8 +45,8 @@ struct Cut {
   bool operator==(const Cut&) const = default;
 };
 
-/// One box that a rank holds. A rank's own tensor has its boxes side by side; what lies side by side
-/// in the whole too is one box.
+/// One box that a rank holds. A rank's own tensor has its boxes side by side; what lies side by
+/// side in the whole too is one box.
 ///
 ///   whole    | q0 q1 q2 q3 | k0 k1 |      over two ranks
 ///   rank 1   | q2 q3 | k1 |               held: {box q2 q3, at 0}, {box k1, at 2}
