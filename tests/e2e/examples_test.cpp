@@ -75,6 +75,12 @@ TEST(Examples, AModelOfYourOwnIsCutByPatterns) {
   EXPECT_THAT(result.out, HasSubstr("one rank alone differs by less than 1e-5"));
 }
 
+TEST(Examples, AModelOfYourOwnIsProved) {
+  const auto right = run_example("07_prove_your_model", 2);
+  EXPECT_EQ(right.code, 0) << right.out << right.err;
+  EXPECT_THAT(right.out, HasSubstr("same: 3 steps of tensor 2"));
+}
+
 TEST(Programs, BenchPrintsOneCheckedLinePerSize) {
   for (const std::string backend : {"shm", "tcp", "local"}) {
     const auto result =

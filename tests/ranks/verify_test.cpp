@@ -42,6 +42,11 @@ TEST(Verify, SaysWhichSeamsItCannotCompare) {
     EXPECT_EQ(report.skipped, (std::vector<std::string>{"up"}));
     EXPECT_THAT(report.text(), HasSubstr("not compared"));
     EXPECT_EQ(report.json().at("skipped")[0], "up");
+    const auto said =
+        prove(world, {{.tensor = 2}, Sequence::Cut, [](Layers& layers, const Mesh&) {
+                        layers.up->set_output(std::vector<Cut>{{.axis = Axis::Tensor, .dim = -1}});
+                      }});
+    EXPECT_TRUE(said.same() && said.skipped.empty()) << said.text();
   });
 }
 
