@@ -21,7 +21,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 int time_steps(const config::Config& config, const comm::Communicator& world) {
-  train::refuse_unbuilt(config);
   const Mesh mesh(world, config::resolve_mesh(config.mesh, world.size()),
                   train::pick_device(config, world));
   const auto data = train::make_dataset(config);
@@ -64,6 +63,7 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
 
 int bench_train(const std::vector<std::string>& args) {
   const auto config = config::load(args.at(0), {args.begin() + 1, args.end()});
+  refuse_early(config);
   return train::with_ranks(
       config, [&](const comm::Communicator& world) { return time_steps(config, world); });
 }

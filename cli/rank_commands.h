@@ -3,10 +3,16 @@
 #include <string>
 #include <vector>
 
+#include "trireme/config/config.h"
+
 namespace trireme::cli {
 
 /// `trireme-rank bench-comm`: times the collectives of one backend. Returns the exit code.
 int bench_comm(const std::vector<std::string>& args);
+
+/// Throws ConfigError for what this mesh, or this version, cannot do: on every rank, before any of
+/// them has joined the others and can be torn from them.
+void refuse_early(const config::Config& config);
 
 /// `trireme-rank train CONFIG [KEY=VALUE]...`: one rank of a run. `train-check`: what it would
 /// take.

@@ -4,7 +4,6 @@
 #include "models/registry.h"
 #include "trireme/config/load.h"
 #include "trireme/config/mesh.h"
-#include "trireme/core/error.h"
 #include "trireme/core/units.h"
 #include "trireme/train/datasets.h"
 #include "trireme/train/run.h"
@@ -13,9 +12,16 @@
 
 namespace trireme::cli {
 
+void refuse_early(const config::Config& config) {
+  train::refuse_unbuilt(config);
+  const Degrees degrees = config::resolve_mesh(config.mesh, train::num_ranks(config));
+  if (degrees.tensor > 1) models::make_whole(config, degrees);
+}
+
 int train(const std::vector<std::string>& args) {
   const train::StopSignals signals;  // before any other thread
   const auto config = config::load(args.at(0), {args.begin() + 1, args.end()});
+  refuse_early(config);
   return train::with_ranks(config, [&](const comm::Communicator& world) {
     const auto model = [&](const Mesh& mesh) { return models::make_model(config, mesh); };
     return train::run(config, world, model, signals);
@@ -29,16 +35,9 @@ int train_check(const std::vector<std::string>& args) {
   if (config.eval.every > 0) train::make_valid_dataset(config);
   const int ranks = config::wanted_ranks(config.mesh);
   const Degrees degrees = config::resolve_mesh(config.mesh, ranks);
-  const auto model = models::make_model(config, mesh_of_one());
-  // Layouts are the same for every mesh: they say what the first rank of the wanted one would hold.
-  int64_t whole = 0, count = 0;
+  const auto model = models::make_whole(config, degrees);
+  int64_t whole = 0, count = 0;  // of all, and of the first rank
   for (const auto& one : nn::parameters_of(*model)) {
-    try {
-      one.layout.check_fits(degrees);
-    } catch (const MisuseError& error) {
-      throw ConfigError(fmt::format("model.kind = \"{}\" on {}: '{}': {}", config.model.kind,
-                                    to_string(degrees), one.name, error.what()));
-    }
     whole += Box{{}, one.layout.whole()}.numel();
     count += Box{{}, one.layout.local_shape({}, degrees)}.numel();
   }

@@ -20,7 +20,7 @@ int verify(const std::vector<std::string>& args) {
       .plant = args.at(2).empty() ? verify::Mistake::None : verify::mistake_of(args.at(2))};
   const std::string& json = args.at(1);
   auto config = config::load(args.at(3), {args.begin() + 4, args.end()});
-  train::refuse_unbuilt(config);
+  refuse_early(config);
   if (options.plant == verify::Mistake::Dropout && config.model.dropout == 0)
     config.model.dropout = 0.1;
   return train::with_ranks(config, [&](const comm::Communicator& world) {

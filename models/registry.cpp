@@ -3,6 +3,7 @@
 #include "models/gpt.h"
 #include "models/mlp.h"
 #include "trireme/core/error.h"
+#include "trireme/nn/parameters.h"
 
 namespace trireme::models {
 
@@ -44,6 +45,19 @@ std::shared_ptr<nn::ModelImpl> make_model(const config::Config& config, const Me
     throw ConfigError(fmt::format("model.kind = \"{}\" on {}: {}", config.model.kind,
                                   to_string(mesh.degrees()), error.what()));
   }
+}
+
+std::shared_ptr<nn::ModelImpl> make_whole(const config::Config& config, const Degrees& degrees) {
+  auto model = make_model(config, mesh_of_one());
+  for (const nn::Parameter& one : nn::parameters_of(*model)) {
+    try {
+      one.layout.check_fits(degrees);
+    } catch (const MisuseError& error) {
+      throw ConfigError(fmt::format("model.kind = \"{}\" on {}: '{}': {}", config.model.kind,
+                                    to_string(degrees), one.name, error.what()));
+    }
+  }
+  return model;
 }
 
 }  // namespace trireme::models

@@ -101,10 +101,15 @@ std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
                                               .weight_decay = keys.weight_decay});
 }
 
+int64_t Trainer::num_micros(const data::Batch& batch) const {
+  const int64_t most = config_.batch.micro;
+  return std::max<int64_t>(1, (batch.largest_block + most - 1) / most);
+}
+
 /// Forward and backward of this rank's rows; the sum of its losses.
 double Trainer::run_micros(int64_t step, const data::Batch& batch) {
   const int64_t rows = batch.inputs.size(0), most = config_.batch.micro;
-  const int64_t micros = std::max<int64_t>(1, (batch.largest_block + most - 1) / most);
+  const int64_t micros = num_micros(batch);
   double sum = 0;
   for (int64_t micro = 0; micro < micros; ++micro) {
     const int64_t begin = std::min(rows, micro * most), end = std::min(rows, begin + most);

@@ -52,6 +52,9 @@ class Trainer {
     look_ = std::move(look);
   }
 
+  /// Into how many micro-batches every rank's block of this batch is cut: as the fullest one needs.
+  int64_t num_micros(const data::Batch& batch) const;
+
   nn::ModelImpl& model() { return *model_; }
   const std::vector<nn::Parameter>& parameters() const {
     return replicas_.gradients().parameters();

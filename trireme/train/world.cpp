@@ -16,6 +16,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/units.h"
 #include "trireme/mesh/init.h"
+#include "trireme/mesh/rendezvous.h"
 
 namespace trireme::train {
 
@@ -92,6 +93,11 @@ c10::Device pick_device(const config::Config& config, const comm::Communicator& 
   const auto here = core::env_int("LOCAL_RANK").value_or(world.rank());
   const auto devices = static_cast<int64_t>(torch::cuda::device_count());
   return {at::kCUDA, static_cast<c10::DeviceIndex>(here % devices)};
+}
+
+int num_ranks(const config::Config& config) {
+  if (config.comm.backend == "local") return config::wanted_ranks(config.mesh);
+  return find_rendezvous(core::env("TRIREME_INIT").value_or("")).size;
 }
 
 int with_ranks(const config::Config& config,

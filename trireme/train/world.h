@@ -13,6 +13,9 @@ namespace trireme::train {
 /// as run.device says. Throws ConfigError where that cannot be.
 c10::Device pick_device(const config::Config& config, const comm::Communicator& world);
 
+/// How many ranks the job has, as the launcher said: known before it is joined. Throws ConfigError.
+int num_ranks(const config::Config& config);
+
 /// Joins the job (or, with comm.backend = "local", makes the ranks as threads of this process) and
 /// runs `body` on each rank, set up as the configuration says: backend, timeouts, threads, memory.
 /// Returns the exit code of the body; of several threads, the largest.

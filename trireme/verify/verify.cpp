@@ -28,7 +28,6 @@ class Side {
   Side(const Subject& subject, const config::Config& config, const Mesh& mesh, Mistake mistake,
        int64_t steps)
       : subject_(subject),
-        config_(config),
         mesh_(mesh),
         order_(static_cast<uint64_t>(config.run.seed), subject.data->size(), config.batch.global),
         trainer_(config, mesh_, subject.model(mesh_), steps),
@@ -48,9 +47,8 @@ class Side {
                            replicas.size(), plant_.batch_number(number, order_));
     plant_.touch(batch);
     const auto whole = static_cast<int64_t>(order_.batch(number).size());
-    const int64_t most = config_.batch.micro;
     recorder_.begin(batch, even_part(whole, replicas.size(), replicas.rank()).begin,
-                    std::max<int64_t>(1, (batch.largest_block + most - 1) / most));
+                    trainer_.num_micros(batch));
     const auto result = trainer_.step(step, batch);
     auto notes = recorder_.end(result);
     plant_.touch_weights(step);
@@ -62,7 +60,6 @@ class Side {
 
  private:
   const Subject& subject_;
-  const config::Config& config_;
   Mesh mesh_;
   data::Order order_;
   train::Trainer trainer_;
