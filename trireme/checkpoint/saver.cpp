@@ -34,6 +34,10 @@ std::string fragment_name(int rank) {
   return fmt::format("part-{:05}.json", rank);
 }
 
+Place place_in(const comm::Communicator& group) {
+  return {group.rank(), group.size()};
+}
+
 bool is_whole(const Piece& piece) {
   return piece.shape == piece.whole && piece.begin == 0;
 }
@@ -57,7 +61,8 @@ struct Saver::Copy {
 Saver::Saver(std::string folder, const Mesh& mesh, int64_t keep)
     : folder_(std::move(folder)),
       group_(mesh.world()),
-      replicas_(mesh.group({Axis::Replica, Axis::Shard, Axis::Context})),
+      all_(place_in(mesh.group({Axis::Replica, Axis::Shard, Axis::Context}))),
+      alike_(place_in(mesh.group({Axis::Replica, Axis::Context}))),
       keep_(keep) {}
 
 Saver::~Saver() {
@@ -90,7 +95,7 @@ void Saver::save(int64_t step, const State& state) {
   }
   copy.folder = answer.substr(1);
   const at::NoGradGuard guard;
-  for (Item& item : share(state.items, replicas_.rank(), replicas_.size()))
+  for (Item& item : share(state.items, all_, alike_))
     copy.items.push_back(
         {std::move(item.piece),
          item.tensor.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true).contiguous()});

@@ -42,7 +42,8 @@ class Saver {
   void join_parts(const Copy& copy, const std::stop_token& stop);
 
   std::string folder_;
-  comm::Communicator group_, replicas_;
+  comm::Communicator group_;
+  Place all_, alike_;
   int64_t keep_;
   std::jthread writer_;
   std::mutex mutex_;

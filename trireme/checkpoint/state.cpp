@@ -36,19 +36,22 @@ int64_t State::bytes() const {
   return total;
 }
 
-std::vector<Item> share(const std::vector<Item>& items, int rank, int size) {
-  std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < items.size(); ++i)
-    if (items[i].first) order.push_back(i);
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return items[a].tensor.nbytes() > items[b].tensor.nbytes();
-  });
-  std::vector<std::size_t> load(static_cast<std::size_t>(size));
+std::vector<Item> share(const std::vector<Item>& items, Place all, Place alike) {
   std::vector<std::size_t> mine;
-  for (std::size_t i : order) {
-    const auto least = std::min_element(load.begin(), load.end());
-    *least += items[i].tensor.nbytes();
-    if (least - load.begin() == rank) mine.push_back(i);
+  for (const bool sharded : {false, true}) {
+    const Place place = sharded ? alike : all;
+    std::vector<std::size_t> order;
+    for (std::size_t i = 0; i < items.size(); ++i)
+      if (items[i].first && items[i].sharded == sharded) order.push_back(i);
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return items[a].tensor.nbytes() > items[b].tensor.nbytes();
+    });
+    std::vector<std::size_t> load(static_cast<std::size_t>(place.size));
+    for (std::size_t i : order) {
+      const auto least = std::min_element(load.begin(), load.end());
+      *least += items[i].tensor.nbytes();
+      if (least - load.begin() == place.rank) mine.push_back(i);
+    }
   }
   std::sort(mine.begin(), mine.end());
   std::vector<Item> picked;

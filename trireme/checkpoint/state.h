@@ -17,6 +17,7 @@ struct Item {
   Piece piece;
   at::Tensor tensor;
   bool first = true;  ///< false: a rank before this one, of the same replica, holds the same
+  bool sharded = false;  ///< the ranks of the shard axis hold other pieces, not the same
 };
 
 /// All of a tensor.
@@ -33,8 +34,13 @@ struct State {
   int64_t bytes() const;
 };
 
-/// Which of `items`, that `size` replicas hold alike, replica `rank` writes: the largest first, to
-/// whoever has least.
-std::vector<Item> share(const std::vector<Item>& items, int rank, int size);
+/// A rank's place among those that hold the same items.
+struct Place {
+  int rank = 0, size = 1;
+};
+
+/// Which of `items` this rank writes: the largest first, to whoever has least. `all`: among the
+/// ranks that hold the same of what is not sharded; `alike`: of what is.
+std::vector<Item> share(const std::vector<Item>& items, Place all, Place alike);
 
 }  // namespace trireme::checkpoint
