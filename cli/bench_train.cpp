@@ -26,11 +26,12 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
   const auto data = train::make_dataset(config);
   const data::Order order(static_cast<uint64_t>(config.run.seed), data->size(),
                           config.batch.global);
-  train::Trainer trainer(config, mesh, models::make_model(config, mesh), config.run.steps);
-  const auto& replicas = mesh.group(Axis::Replica);
+  const auto model = [&](const Mesh& on) { return models::make_model(config, on); };
+  train::Trainer trainer(config, mesh, train::build(model, mesh), config.run.steps);
+  const comm::Communicator samples = mesh.samples();
   std::vector<data::Batch> batches;
   for (int64_t i = 0; i < config.run.steps; ++i)
-    batches.push_back(data::Loader::read(*data, order, replicas.rank(), replicas.size(), i));
+    batches.push_back(data::Loader::read(*data, order, samples.rank(), samples.size(), i));
   std::vector<double> times;
   double weight = 0, loss = 0;
   for (int64_t step = 1; step <= config.run.steps; ++step) {

@@ -86,7 +86,7 @@ Flow GptImpl::hidden(const Flow& tokens) {
               options_.seq);
   Flow flow = wte->forward(tokens);
   const at::Tensor places =
-      wpe->weight.narrow(0, flow.where ? flow.where->seq_begin : 0, flow.x().size(1));
+      wpe->rows(flow.where ? flow.where->seq_begin : 0, flow.x().size(1));
   flow = drop->forward(flow.with(flow.x() + places));
   for (const GptBlock& block : h) flow = block.ptr()->forward(std::move(flow));
   return ln_f->forward(std::move(flow));

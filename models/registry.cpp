@@ -3,6 +3,7 @@
 #include "models/gpt.h"
 #include "models/mlp.h"
 #include "trireme/core/error.h"
+#include "trireme/nn/bind.h"
 #include "trireme/nn/parameters.h"
 
 namespace trireme::models {
@@ -48,6 +49,7 @@ std::shared_ptr<nn::ModelImpl> make_model(const config::Config& config, const Me
 }
 
 std::shared_ptr<nn::ModelImpl> make_whole(const config::Config& config, const Degrees& degrees) {
+  const nn::Deferred deferred;  // only shapes are asked for
   auto model = make_model(config, mesh_of_one());
   for (const nn::Parameter& one : nn::parameters_of(*model)) {
     try {

@@ -53,7 +53,7 @@ double step_once(train::Trainer& trainer, const config::Config& config, const Me
                  int64_t step) {
   const data::Markov data({.vocab = 37, .seq = 7, .samples = 32, .seed = 3});
   const data::Order order(3, data.size(), config.batch.global);
-  const auto& replicas = mesh.group(Axis::Replica);
+  const auto replicas = mesh.samples();
   return trainer
       .step(step, data::Loader::read(data, order, replicas.rank(), replicas.size(), step - 1))
       .loss;

@@ -39,7 +39,7 @@ Place place_in(const comm::Communicator& group) {
 }
 
 bool is_whole(const Piece& piece) {
-  return piece.shape == piece.whole && piece.begin == 0;
+  return piece.shape == piece.whole && piece.count == Box{{}, piece.whole}.numel();
 }
 
 /// Under which name a piece lies in its file: the tensor's, where it is all of it.

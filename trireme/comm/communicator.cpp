@@ -6,6 +6,7 @@
 
 #include "trireme/core/env.h"
 #include "trireme/core/error.h"
+#include "trireme/core/hash.h"
 #include "trireme/core/units.h"
 
 namespace trireme::comm {
@@ -88,10 +89,15 @@ Work Communicator::start(Op op) const {
   return Work(std::move(state));
 }
 
-Work Communicator::start_all(std::vector<Op> ops) const {
+Work Communicator::start_all(std::vector<Op> ops, std::string_view name) const {
   // All are checked before the first is started: a list is one operation to its caller.
   std::vector<core::OpInfo> infos;
-  for (const Op& op : ops) infos.push_back(describe(op, rank(), size()));
+  for (const Op& op : ops) {
+    infos.push_back(describe(op, rank(), size()));
+    if (name.empty()) continue;
+    infos.back().set_name(name);
+    infos.back().tag = static_cast<int32_t>(core::hash64(name));
+  }
   auto state = std::make_unique<Work::State>();
   for (Op& op : ops) state->ops.push_back(std::move(op));
   for (std::size_t i = 0; i < infos.size(); ++i) start_one(state->ops[i], infos[i], *state);
@@ -130,7 +136,7 @@ Work Communicator::reduce_scatter(at::Tensor out, at::Tensor in, ReduceOp op, Ro
 }
 
 Work Communicator::all_gather(std::vector<at::Tensor> out, std::vector<at::Tensor> in,
-                              std::vector<Rows> rows) const {
+                              std::vector<Rows> rows, std::string_view name) const {
   TORCH_CHECK(out.size() == in.size(), "all_gather: ", out.size(), " outputs but ", in.size(),
               " inputs");
   TORCH_CHECK(rows.empty() || rows.size() == in.size(), "all_gather: ", rows.size(),
@@ -138,11 +144,12 @@ Work Communicator::all_gather(std::vector<at::Tensor> out, std::vector<at::Tenso
   std::vector<Op> ops;
   for (std::size_t i = 0; i < in.size(); ++i)
     ops.push_back(AllGather{out[i], in[i], rows.empty() ? Rows{} : rows[i]});
-  return start_all(std::move(ops));
+  return start_all(std::move(ops), name);
 }
 
 Work Communicator::reduce_scatter(std::vector<at::Tensor> out, std::vector<at::Tensor> in,
-                                  ReduceOp op, std::vector<Rows> rows) const {
+                                  ReduceOp op, std::vector<Rows> rows,
+                                  std::string_view name) const {
   TORCH_CHECK(out.size() == in.size(), "reduce_scatter: ", out.size(), " outputs but ", in.size(),
               " inputs");
   TORCH_CHECK(rows.empty() || rows.size() == in.size(), "reduce_scatter: ", rows.size(),
@@ -150,7 +157,7 @@ Work Communicator::reduce_scatter(std::vector<at::Tensor> out, std::vector<at::T
   std::vector<Op> ops;
   for (std::size_t i = 0; i < in.size(); ++i)
     ops.push_back(ReduceScatter{out[i], in[i], op, rows.empty() ? Rows{} : rows[i]});
-  return start_all(std::move(ops));
+  return start_all(std::move(ops), name);
 }
 
 Work Communicator::all_to_all(at::Tensor out, at::Tensor in, Rows out_rows, Rows in_rows) const {

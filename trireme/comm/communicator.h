@@ -41,11 +41,14 @@ class Communicator {
   Work reduce_scatter(at::Tensor out, at::Tensor in, ReduceOp op = ReduceOp::Sum, Rows rows = {},
                       Algorithm algorithm = Algorithm::Auto) const;
 
-  /// Several at once: out[i] and in[i] belong together, cut as rows[i] says (or all evenly).
+  /// Several at once: out[i] and in[i] belong together, cut as rows[i] says (or all evenly). With a
+  /// name, ranks that give different ones get an error that has both: what they hold may be alike
+  /// in shape and yet not the same.
   Work all_gather(std::vector<at::Tensor> out, std::vector<at::Tensor> in,
-                  std::vector<Rows> rows = {}) const;
+                  std::vector<Rows> rows = {}, std::string_view name = {}) const;
   Work reduce_scatter(std::vector<at::Tensor> out, std::vector<at::Tensor> in,
-                      ReduceOp op = ReduceOp::Sum, std::vector<Rows> rows = {}) const;
+                      ReduceOp op = ReduceOp::Sum, std::vector<Rows> rows = {},
+                      std::string_view name = {}) const;
 
   /// Sends `in_rows[r]` rows to rank r and takes `out_rows[r]` from it; any may be 0.
   Work all_to_all(at::Tensor out, at::Tensor in, Rows out_rows = {}, Rows in_rows = {}) const;
@@ -84,7 +87,7 @@ class Communicator {
  private:
   struct Group;
   void start_one(Op& op, const core::OpInfo& info, Work::State& state) const;
-  Work start_all(std::vector<Op> ops) const;
+  Work start_all(std::vector<Op> ops, std::string_view name) const;
   std::shared_ptr<Group> group_;
 };
 

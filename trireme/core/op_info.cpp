@@ -106,7 +106,8 @@ uint64_t fingerprint(uint64_t group, uint64_t number, const OpInfo& info) {
                         static_cast<uint64_t>(info.ndim) << 32 |
                         static_cast<uint64_t>(static_cast<uint16_t>(info.root)) << 40 |
                         static_cast<uint64_t>(info.item_bytes) << 56;
-  uint64_t hash = mix(mix(group, number), what) + info.rows;
+  const uint64_t cut = info.rows | static_cast<uint64_t>(static_cast<uint32_t>(info.tag)) << 32;
+  uint64_t hash = mix(mix(group, number), what) + cut;
   for (int i = 0; i < info.ndim; ++i)
     hash = mix(hash, static_cast<uint64_t>(info.dims[static_cast<std::size_t>(i)]));
   return hash;

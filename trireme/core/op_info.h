@@ -39,7 +39,7 @@ struct OpInfo {
   uint8_t ndim = 0;
   uint8_t item_bytes = 0;  ///< of one element, for dtypes that are only moved
   int16_t root = -1;       ///< the root, or the peer of a send or receive
-  int32_t tag = 0;
+  int32_t tag = 0;         ///< of a send or receive; of a collective the digest of its name
   uint32_t rows = 0;  ///< digest of how it is cut, where the caller said so; 0: evenly
   std::array<int64_t, kMaxDims> dims{};
   std::array<char, 24> name{};  ///< the caller's own word for it, if any
@@ -60,8 +60,8 @@ std::string_view to_string(Algorithm algorithm);
 std::string to_string(const OpInfo& info);
 
 /// A number that two ranks share exactly when they mean the same operation: of the same group, in
-/// the same place of its order, with the same kind, shape, dtype, reduction and root. The name does
-/// not count. A few nanoseconds.
+/// the same place of its order, with the same kind, shape, dtype, reduction, root and tag. A few
+/// nanoseconds.
 uint64_t fingerprint(uint64_t group, uint64_t number, const OpInfo& info);
 
 }  // namespace trireme::core

@@ -134,15 +134,6 @@ std::vector<Stretch> joined(const std::vector<Stretch>& parts) {
   return result;
 }
 
-/// Range `index` of `parts` of a box of `numel` elements; only the end of the last need not be a
-/// multiple of the border.
-Part flat_part(int64_t numel, int parts, int index) {
-  constexpr int64_t kBorder = Layout::kFlatBorder;
-  const Part blocks = even_part((numel + kBorder - 1) / kBorder, parts, index);
-  const int64_t begin = std::min(blocks.begin * kBorder, numel);
-  return {begin, std::min((blocks.begin + blocks.count) * kBorder, numel) - begin};
-}
-
 }  // namespace
 
 Layout::Layout(std::vector<int64_t> whole, std::vector<Cut> cuts, std::vector<Axis> partial)
@@ -233,6 +224,12 @@ void Layout::check_fits(const Degrees& degrees) const {
       begin += section.size;
     }
   }
+}
+
+Part Layout::flat_part(int64_t numel, int parts, int index) {
+  const Part blocks = even_part((numel + kFlatBorder - 1) / kFlatBorder, parts, index);
+  const int64_t begin = std::min(blocks.begin * kFlatBorder, numel);
+  return {begin, std::min((blocks.begin + blocks.count) * kFlatBorder, numel) - begin};
 }
 
 std::vector<Piece> Layout::pieces(std::string_view name, const Coord& coord,

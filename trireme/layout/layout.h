@@ -90,6 +90,10 @@ class Layout {
   std::vector<Piece> pieces(std::string_view name, const Coord& coord,
                             const Degrees& degrees) const;
 
+  /// Range `index` of `parts` that shard makes of a box of `numel` elements; only the end of the
+  /// last need not be a multiple of the border.
+  static Part flat_part(int64_t numel, int parts, int index);
+
   const std::vector<int64_t>& whole() const { return whole_; }
   const std::vector<Cut>& cuts() const { return cuts_; }
   const std::vector<Axis>& partial() const { return partial_; }

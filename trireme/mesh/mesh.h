@@ -41,6 +41,9 @@ class Mesh {
     return group(std::vector<Axis>(axes));
   }
 
+  /// The ranks among which the samples of a batch are dealt.
+  comm::Communicator samples() const { return group({Axis::Replica, Axis::Shard}); }
+
   const Degrees& degrees() const { return degrees_; }
   const Coord& coord() const { return coord_; }
   int size(Axis axis) const { return degrees_.of(axis); }  ///< how many ways `axis` is cut

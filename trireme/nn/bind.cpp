@@ -1,39 +1,91 @@
 #include "trireme/nn/bind.h"
 
-#include <c10/core/GradMode.h>
-#include <c10/util/Exception.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/StorageImpl.h>
 
 namespace trireme::nn {
 
-at::DataPtr bind(const at::Tensor& tensor, at::DataPtr memory, std::size_t bytes) {
-  TORCH_CHECK(tensor.storage_offset() == 0 && tensor.is_contiguous(),
-              "bind: the tensor must own its storage from the start, and be contiguous");
-  auto* storage = tensor.storage().unsafeGetStorageImpl();
-  at::DataPtr old = storage->set_data_ptr(std::move(memory));
-  storage->set_nbytes(bytes);
-  return old;
+namespace {
+
+thread_local int num_deferred = 0;
+
+c10::StorageImpl& storage_of(const at::Tensor& tensor) {
+  return *tensor.storage().unsafeGetStorageImpl();
 }
 
-at::DataPtr unbind(const at::Tensor& tensor) {
-  return bind(tensor, at::DataPtr(nullptr, tensor.device()), 0);
+std::size_t bytes_of(const at::Tensor& tensor) {
+  return static_cast<std::size_t>(tensor.numel()) * tensor.element_size();
 }
 
-void move_into(const at::Tensor& tensor, const at::Tensor& home) {
-  TORCH_CHECK(home.is_contiguous() && home.numel() == tensor.numel() &&
-                  home.scalar_type() == tensor.scalar_type() && home.device() == tensor.device(),
-              "move_into: ", tensor.sizes(), " ", tensor.scalar_type(), " does not fit ",
-              home.sizes(), " ", home.scalar_type());
-  {
-    const at::NoGradGuard guard;
-    home.detach().copy_(tensor.detach().view_as(home));
+/// From now on whoever asks for the memory gets an error, where libtorch can do that.
+template <class Storage>
+void refuse_reads(Storage& storage, const std::string& why) {
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
+    storage.release_data_and_set_meta_custom_data_ptr_error_msg_(why);
+}
+
+template <class Storage>
+void allow_reads(Storage& storage) {
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
+    storage.clear_data_ptr_access_error_msg_();
+}
+
+}  // namespace
+
+void bind(const at::Tensor& parameter, void* memory) {
+  c10::StorageImpl& storage = storage_of(parameter);
+  allow_reads(storage);
+  storage.set_data_ptr_noswap(at::DataPtr(memory, parameter.device()));
+  storage.set_nbytes(bytes_of(parameter));
+}
+
+void unbind(const at::Tensor& parameter, const std::string& why) {
+  c10::StorageImpl& storage = storage_of(parameter);
+  allow_reads(storage);
+  storage.set_data_ptr_noswap(at::DataPtr(nullptr, parameter.device()));
+  storage.set_nbytes(static_cast<std::size_t>(0));
+  refuse_reads(storage, why);
+}
+
+bool is_bound(const at::Tensor& parameter) {
+  return parameter.storage().nbytes() >= bytes_of(parameter);
+}
+
+at::Tensor unbound(at::IntArrayRef shape, at::TensorOptions options, const std::string& why) {
+  at::Tensor tensor = at::empty({0}, options);
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
+  if (tensor.numel() > 0) refuse_reads(storage_of(tensor), why);
+  return tensor;
+}
+
+Deferred::Deferred() {
+  ++num_deferred;
+}
+Deferred::~Deferred() {
+  --num_deferred;
+}
+bool Deferred::on() {
+  return num_deferred > 0;
+}
+
+void move_to(torch::nn::Module& module, at::ScalarType dtype, at::Device device) {
+  const at::NoGradGuard guard;
+  for (const at::Tensor& parameter : module.parameters()) {
+    at::Tensor one = parameter;
+    const auto options = one.options().device(device).dtype(
+        one.is_floating_point() ? dtype : one.scalar_type());
+    if (is_bound(one))
+      one.set_data(one.detach().to(options));
+    else
+      one.set_data(unbound(one.sizes(), options.requires_grad(false),
+                           "a parameter has no memory yet: it was built under nn::Deferred, and "
+                           "nothing has given it any"));
   }
-  // The memory lives as long as the last of the two: the tensor's DataPtr owns a handle of `home`.
-  auto* keep = new at::Tensor(home.detach());
-  bind(tensor,
-       at::DataPtr(
-           home.data_ptr(), keep, [](void* kept) { delete static_cast<at::Tensor*>(kept); },
-           tensor.device()),
-       static_cast<std::size_t>(tensor.nbytes()));
+  for (const at::Tensor& buffer : module.buffers()) {
+    at::Tensor one = buffer;
+    one.set_data(one.to(one.options().device(device).dtype(
+        one.is_floating_point() ? dtype : one.scalar_type())));
+  }
 }
 
 }  // namespace trireme::nn

@@ -1,18 +1,39 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <string>
 
 namespace trireme::nn {
 
-/// Puts other memory behind a tensor. It keeps its TensorImpl, its shape and its place in every
-/// graph; only the bytes change place. Returns the memory that was there.
-at::DataPtr bind(const at::Tensor& tensor, at::DataPtr memory, std::size_t bytes);
+// A parameter keeps its identity and its shape for ever: optimizers, hooks and graphs point at it.
+// Only the memory of its storage comes and goes.
 
-/// Leaves the tensor without memory: whoever touches it before it is bound again gets an error.
-at::DataPtr unbind(const at::Tensor& tensor);
+/// Gives a parameter memory, which somebody else owns and keeps. What points at the parameter (a
+/// graph that has saved it, a view) sees the new memory.
+void bind(const at::Tensor& parameter, void* memory);
 
-/// Puts `tensor` behind `home`, a tensor of the same size and dtype: its values move there, and
-/// both share the memory from now on.
-void move_into(const at::Tensor& tensor, const at::Tensor& home);
+/// Takes the memory away, and frees it where the parameter owned it. Whoever reads it now gets an
+/// error that says `why`.
+void unbind(const at::Tensor& parameter, const std::string& why);
+
+bool is_bound(const at::Tensor& parameter);
+
+/// A tensor without memory.
+at::Tensor unbound(at::IntArrayRef shape, at::TensorOptions options, const std::string& why);
+
+/// While one lives, layers that this thread builds declare their parameters without memory: a model
+/// that no rank could hold can be built, and FullySharded gives each rank its own part.
+class Deferred {
+ public:
+  Deferred();
+  ~Deferred();
+  Deferred(const Deferred&) = delete;
+  Deferred& operator=(const Deferred&) = delete;
+  static bool on();
+};
+
+/// Module::to for modules that may have parameters without memory.
+void move_to(torch::nn::Module& module, at::ScalarType dtype, at::Device device);
 
 }  // namespace trireme::nn

@@ -34,10 +34,16 @@ Classes HeadImpl::classes() const {
   return classes;
 }
 
-Loss HeadImpl::loss(const Flow& x, const at::Tensor& targets) const {
+Loss HeadImpl::loss(const Flow& x, const at::Tensor& targets) {
   const Classes over = classes();
   const Flow whole = over.group == nullptr ? x : region()->enter(x);
-  return linear_cross_entropy(whole.x(), weight, bias, targets, over);
+  set_backward_reads_weights(false);  // the gradients are computed with the loss
+  const Flow out = with_weights(whole, [&](const Flow& flow) {
+    Loss loss = linear_cross_entropy(flow.x(), weight, bias, targets, over);
+    return Flow({std::move(loss.sum), std::move(loss.weight)}, flow.where);
+  });
+  set_backward_reads_weights(true);
+  return {out.tensors[0], out.tensors[1]};
 }
 
 Flow HeadImpl::compute(const Flow& in) {

@@ -18,7 +18,7 @@ class HeadImpl : public LayerImpl {
   HeadImpl(int64_t width, int64_t classes, Options options);
 
   /// Cross-entropy of the classes that `x` chooses, logits never whole.
-  Loss loss(const Flow& x, const at::Tensor& targets) const;
+  Loss loss(const Flow& x, const at::Tensor& targets);
 
   at::Tensor weight, bias;
 

@@ -5,8 +5,20 @@
 #include <algorithm>
 
 #include "trireme/core/error.h"
+#include "trireme/nn/bind.h"
 
 namespace trireme::nn {
+
+namespace {
+
+at::Tensor make_memory(at::IntArrayRef shape, at::TensorOptions options, bool deferred) {
+  if (!deferred) return at::empty(shape, options);
+  return unbound(shape, options,
+                 "a parameter has no memory yet: it was built under nn::Deferred, and nothing has "
+                 "given it any (parallel::FullySharded does)");
+}
+
+}  // namespace
 
 Flow LayerImpl::forward(Flow in) {
   if (in.where != nullptr && in.where->cut_from && style_ == Style::Whole && !declared_.empty())
@@ -16,6 +28,15 @@ Flow LayerImpl::forward(Flow in) {
         full_name_, torch::nn::Module::name()));
   Call call = [this](const Flow& flow) { return compute(flow); };
   for (const auto& [kind, hook] : hooks_) {
+    call = [&hook, inner = std::move(call)](Flow flow) { return hook(std::move(flow), inner); };
+  }
+  return call(std::move(in));
+}
+
+Flow LayerImpl::with_weights(Flow in, const Call& body) {
+  Call call = body;
+  for (const auto& [kind, hook] : hooks_) {
+    if (kind != Seam::Unshard) continue;
     call = [&hook, inner = std::move(call)](Flow flow) { return hook(std::move(flow), inner); };
   }
   return call(std::move(in));
@@ -39,7 +60,7 @@ Flow LayerImpl::compute(const Flow& in) {
 
 at::Tensor LayerImpl::parameter(const std::string& name, std::vector<int64_t> shape,
                                 InitRule init) {
-  at::Tensor made = register_parameter(name, at::empty(shape));
+  at::Tensor made = register_parameter(name, make_memory(shape, {}, Deferred::on()));
   declared_.emplace(name, Declared{Layout(std::move(shape)), init});
   return made;
 }
@@ -90,7 +111,8 @@ void LayerImpl::cut(Style style, const Mesh& mesh, RegionPtr region) {
     at::Tensor tensor = named_parameters(/*recurse=*/false)[name];
     const auto shape = layout.local_shape(mesh.coord(), mesh.degrees());
     // The parameter stays who it is, for those that share it.
-    if (tensor.sizes() != shape) tensor.set_data(at::empty(shape, tensor.options()));
+    if (tensor.sizes() != shape)
+      tensor.set_data(make_memory(shape, tensor.options().requires_grad(false), !is_bound(tensor)));
   }
   style_ = style;
   region_ = std::move(region);

@@ -27,8 +27,9 @@ enum class Seam : uint8_t { Profile, Recompute, Unshard };
 ///   forward ──> profile ──> recompute ──> unshard ──> compute
 ///
 /// The seam is where things attach to a model from outside: recomputation replaces the call, the
-/// prover looks on, sharding will gather weights on the way in. A model never calls a collective;
-/// the layers that are cut do, through their region.
+/// prover looks on, sharding gathers weights on the way in and lets them go on the way out (so a
+/// layer's parameters are its own: others use them only through a call of the layer). A model never
+/// calls a collective; the layers that are cut do, through their region.
 ///
 /// A layer of your own derives from it, declares its parameters by `parameter`, and writes
 /// `compute(x, where)`, or `compute(Flow)` where it handles more than one tensor.
@@ -43,6 +44,9 @@ class LayerImpl : public torch::nn::Module {
 
   /// Adds a hook; of the same kind, a later one stands outside.
   void around(Seam kind, Hook hook);
+
+  /// Must the parameters still be there for the backward of the call that is running?
+  bool backward_reads_weights() const { return backward_reads_weights_; }
 
   /// Its place in the whole model, as in "h.0.attn"; empty until the root was named
   /// (`name_layers`).
@@ -96,6 +100,12 @@ class LayerImpl : public torch::nn::Module {
   /// Makes and registers a parameter; its values come with `initialize`.
   at::Tensor parameter(const std::string& name, std::vector<int64_t> shape, InitRule init);
 
+  /// For what a layer does besides `compute`: runs `body` inside the Unshard hooks alone.
+  Flow with_weights(Flow in, const Call& body);
+
+  /// Where backward can do without the parameters (it needs only what forward has saved).
+  void set_backward_reads_weights(bool reads) { backward_reads_weights_ = reads; }
+
   /// Registers a parameter of another layer as one of this one's too: a tied weight.
   at::Tensor tied(const std::string& name, const at::Tensor& other);
 
@@ -107,7 +117,7 @@ class LayerImpl : public torch::nn::Module {
   std::map<std::string, Declared> declared_;
   std::string full_name_;
   uint64_t seed_ = 0;
-  bool initialized_ = false;
+  bool initialized_ = false, backward_reads_weights_ = true;
   Style style_ = Style::Whole;
   RegionPtr region_;
   std::optional<Output> output_;  // if it was said

@@ -10,7 +10,18 @@ namespace trireme::nn {
 EmbeddingImpl::EmbeddingImpl(int64_t rows, int64_t width, double deviation)
     : weight(parameter("weight", {rows, width}, InitRule::normal(deviation))),
       rows_(rows),
-      width_(width) {}
+      width_(width) {
+  set_backward_reads_weights(false);
+}
+
+at::Tensor EmbeddingImpl::rows(int64_t begin, int64_t count) {
+  core::check(begin >= 0 && begin + count <= weight.size(0), "embedding '{}': it has {} rows, not {}",
+              full_name(), weight.size(0), begin + count);
+  // A copy: the table itself may be gone when they are used.
+  return with_weights(Flow(at::Tensor()), [&](const Flow& in) {
+           return in.with(weight.narrow(0, begin, count).clone());
+         }).x();
+}
 
 std::map<std::string, Layout> EmbeddingImpl::layouts(Style style, Sequence sequence) const {
   if (style != Style::Vocabulary) return LayerImpl::layouts(style, sequence);

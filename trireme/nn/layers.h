@@ -11,6 +11,9 @@ class EmbeddingImpl : public LayerImpl {
   EmbeddingImpl(int64_t rows, int64_t width, double deviation = 1);
   at::Tensor weight;
 
+  /// Rows [begin, begin + count), of a table that is not cut.
+  at::Tensor rows(int64_t begin, int64_t count);
+
   std::map<std::string, Layout> layouts(Style style, Sequence sequence) const override;
 
  protected:

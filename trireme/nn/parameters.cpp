@@ -11,6 +11,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/hash.h"
 #include "trireme/core/philox.h"
+#include "trireme/nn/bind.h"
 #include "trireme/nn/layer.h"
 
 namespace trireme::nn {
@@ -45,29 +46,33 @@ void fill_run(double* to, int64_t first, int64_t count, const InitRule& rule, ui
   }
 }
 
-/// The values of one box of the whole, row by row of its last dims that are not cut.
-at::Tensor values_of(const Box& box, const std::vector<int64_t>& whole, const InitRule& rule,
-                     uint64_t seed, uint64_t name) {
+/// Elements [begin, begin + count) of a box of the whole: row by row of its last dims that are not
+/// cut.
+at::Tensor values_of(const Box& box, int64_t begin, int64_t count,
+                     const std::vector<int64_t>& whole, const InitRule& rule, uint64_t seed,
+                     uint64_t name) {
   std::size_t split = whole.size();  // dims from here on lie together
   int64_t run = 1;
   while (split > 0 && (split == whole.size() || box.shape[split] == whole[split]))
     run *= box.shape[--split];
   std::vector<int64_t> strides(whole.size(), 1);
   for (std::size_t d = whole.size(); d-- > 1;) strides[d - 1] = strides[d] * whole[d];
-  at::Tensor values = at::empty(box.shape, at::kDouble);
+  at::Tensor values = at::empty({count}, at::kDouble);
+  if (count == 0) return values;
   double* to = values.data_ptr<double>();
-  at::parallel_for(0, run == 0 ? 0 : box.numel() / run, 4096 / std::max<int64_t>(run, 1) + 1,
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t row = begin; row < end; ++row) {
-                       int64_t rest = row, first = 0;
-                       for (std::size_t d = whole.size(); d-- > split;)
-                         first += box.offset[d] * strides[d];
-                       for (std::size_t d = split; d-- > 0;) {
-                         first += (box.offset[d] + rest % box.shape[d]) * strides[d];
-                         rest /= box.shape[d];
-                       }
-                       fill_run(to + row * run, first, run, rule, seed, name);
-                     }
+  const auto fill_row = [&](int64_t row) {
+    int64_t rest = row, first = 0;
+    for (std::size_t d = whole.size(); d-- > split;) first += box.offset[d] * strides[d];
+    for (std::size_t d = split; d-- > 0;) {
+      first += (box.offset[d] + rest % box.shape[d]) * strides[d];
+      rest /= box.shape[d];
+    }
+    const int64_t from = std::max(begin, row * run), until = std::min(begin + count, (row + 1) * run);
+    fill_run(to + (from - begin), first + (from - row * run), until - from, rule, seed, name);
+  };
+  at::parallel_for(begin / run, (begin + count - 1) / run + 1, 4096 / run + 1,
+                   [&](int64_t first, int64_t last) {
+                     for (int64_t row = first; row < last; ++row) fill_row(row);
                    });
   return values;
 }
@@ -77,7 +82,9 @@ void fill(Parameter& parameter, uint64_t seed) {
   const uint64_t name = core::hash64(parameter.name);
   for (const Held& held : parameter.layout.held(parameter.coord, parameter.degrees))
     part_of(parameter.tensor, held)
-        .copy_(values_of(held.box, parameter.layout.whole(), *parameter.init, seed, name));
+        .copy_(values_of(held.box, 0, held.box.numel(), parameter.layout.whole(), *parameter.init,
+                         seed, name)
+                   .view(held.box.shape));
 }
 
 }  // namespace
@@ -99,13 +106,13 @@ std::vector<Parameter> parameters_of(const torch::nn::Module& root) {
   const auto below = root.named_modules("", /*include_self=*/false);
   for (const auto& item : below) modules.emplace_back(item.key() + ".", item.value().get());
   // A tied weight may be registered by another layer before the one that declares it.
-  std::map<const void*, const LayerImpl::Declared*> declared;
+  std::map<const void*, std::pair<const LayerImpl::Declared*, uint64_t>> declared;
   for (const auto& [prefix, module] : modules) {
     const auto* layer = dynamic_cast<const LayerImpl*>(module);
     if (layer == nullptr) continue;
     for (const auto& item : module->named_parameters(/*recurse=*/false))
       if (const auto* own = layer->declared(item.key()))
-        declared[item.value().unsafeGetTensorImpl()] = own;
+        declared[item.value().unsafeGetTensorImpl()] = {own, layer->seed()};
   }
   std::vector<Parameter> found;
   std::set<const void*> seen;
@@ -116,10 +123,12 @@ std::vector<Parameter> parameters_of(const torch::nn::Module& root) {
       Parameter one{prefix + item.key(), item.value(), Layout(item.value().sizes().vec()),
                     std::nullopt};
       if (const auto known = declared.find(who); known != declared.end()) {
-        one.layout = known->second->layout;
-        one.init = known->second->init;
-        one.coord = known->second->coord;
-        one.degrees = known->second->degrees;
+        const auto& [own, seed] = known->second;
+        one.layout = own->layout;
+        one.init = own->init;
+        one.coord = own->coord;
+        one.degrees = own->degrees;
+        one.seed = seed;
       }
       found.push_back(std::move(one));
     }
@@ -136,7 +145,19 @@ void initialize(torch::nn::Module& root, uint64_t seed) {
     }
   });
   for (Parameter& parameter : parameters_of(root)) {
-    if (parameter.init) fill(parameter, seed);
+    if (parameter.init && is_bound(parameter.tensor)) fill(parameter, seed);
+  }
+}
+
+void fill_piece(const Parameter& parameter, const Piece& piece, const at::Tensor& to) {
+  constexpr int64_t kAtATime = 1 << 20;  // in double, then rounded
+  const at::NoGradGuard guard;
+  const uint64_t name = core::hash64(parameter.name);
+  for (int64_t done = 0; done < piece.count; done += kAtATime) {
+    const int64_t count = std::min(kAtATime, piece.count - done);
+    to.narrow(0, done, count)
+        .copy_(values_of({piece.offset, piece.shape}, piece.begin + done, count, piece.whole,
+                         *parameter.init, parameter.seed, name));
   }
 }
 

@@ -19,6 +19,7 @@ struct Parameter {
   std::optional<InitRule> init;  ///< none: it has the values that its module gave it
   Coord coord = {};              ///< whose part the tensor is ...
   Degrees degrees = {};          ///< ... on which mesh, as the layer was told when it was cut
+  uint64_t seed = 0;             ///< what `initialize` was told, or 0
 };
 
 /// The part of a whole tensor that lies in a box. Shares its memory.
@@ -35,6 +36,12 @@ std::vector<Parameter> parameters_of(const torch::nn::Module& root);
 ///
 ///   normal:   (u, v) uniform from Philox at (seed, XXH3-64 of the name, i / 2), Box-Muller in
 ///             double, the cosine for even i and the sine for odd, rounded to the dtype
+///
+/// Parameters without memory (built under `Deferred`) stay so: who gives them memory fills it by
+/// `fill_piece`.
 void initialize(torch::nn::Module& root, uint64_t seed);
+
+/// The first values of a piece of the parameter, into `to`, one after the other.
+void fill_piece(const Parameter& parameter, const Piece& piece, const at::Tensor& to);
 
 }  // namespace trireme::nn

@@ -13,21 +13,21 @@ struct BucketSizes {
   int64_t bytes = 25 << 20;
 };
 
-/// The gradients of the parameters that one group reduces together, in one block of registered
-/// memory, cut into buckets. A bucket's reduction begins when all its gradients are there and those
-/// of the buckets before it have begun: every rank begins them in the same order.
+/// The gradients of the parameters that one group reduces together, in buckets. A bucket's
+/// reduction begins when all its gradients are there and those of the buckets before it have begun:
+/// every rank begins them in the same order.
 ///
-///   memory   | p9 p8 | p7 p6 p5 p4 | p3 p2 p1 p0 |      in the order of arrival
+///   arrive   | p9 p8 | p7 p6 p5 p4 | p3 p2 p1 p0 |
 ///   buckets  |   0   |      1      |      2      |
 ///
-/// In a group of one nothing is reduced or copied: a gradient stays where backward has put it.
-///
-/// The first step reduces at its end, and observes the order in which gradients arrive; `reorder`
-/// then lays them out so.
+/// This is who has come; what a reduction is, and where its result stays, others say
+/// (`ReducedBuckets`, `ScatteredBuckets`).
 class Buckets {
  public:
-  /// Collective: the memory is the group's.
-  Buckets(comm::Communicator group, std::vector<at::Tensor> parameters, BucketSizes sizes);
+  explicit Buckets(std::vector<at::Tensor> parameters);
+  virtual ~Buckets() = default;
+  Buckets(const Buckets&) = delete;
+  Buckets& operator=(const Buckets&) = delete;
 
   /// Takes the gradient of a parameter: the first of a step replaces, later ones are added.
   void add(std::size_t parameter, const at::Tensor& gradient);
@@ -35,61 +35,105 @@ class Buckets {
   /// The parameter will get no more in this step, as far as the first one showed.
   void arrive(std::size_t parameter);
 
+  /// A micro-batch's backward begins and ends; is it the last of the step?
+  virtual void begin_micro(bool /*last*/) {}
+  virtual void end_micro() {}
+  /// Are gradients reduced in every micro-batch, not only in the last?
+  virtual bool each_micro() const { return false; }
+
   /// Begins what has not begun; what never came counts as 0.
-  void start_rest();
+  virtual void start_rest();
+
+  /// Waits until everything is reduced, and is ready for the next step.
+  virtual void wait() = 0;
+
+  /// Sums what came late, on some rank, into the results. Collective. The rank's own may be
+  /// undefined.
+  virtual void add_late(std::size_t parameter, const at::Tensor& mine) = 0;
+
+  /// Where the parameter's gradient is after `wait`: whole, or a shard of each of its boxes. 0
+  /// where nothing came for it.
+  virtual std::vector<at::Tensor> homes(std::size_t parameter) = 0;
 
   /// How many reductions of this step have begun.
   std::size_t num_begun() const { return next_; }
-
-  /// Waits until everything is reduced, and is ready for the next step.
-  void wait();
-
   /// Did anything come for it in this step?
   bool used(std::size_t parameter) const { return places_[parameter].used; }
-
   /// What came after the parameter's bucket had begun, or undefined.
   const at::Tensor& late(std::size_t parameter) const { return places_[parameter].late; }
-
-  /// Where its gradient is after `wait`. 0 where nothing came for it.
-  const at::Tensor& home(std::size_t parameter);
-  const comm::Communicator& group() const { return group_; }
   std::size_t size() const { return places_.size(); }
 
-  /// The order in which gradients arrived in the first step, or were laid out by `reorder`.
+  /// In which order gradients arrive; `settled` once it is known and agreed on.
   const std::vector<int64_t>& order() const { return order_; }
-  /// From now on the memory is in this order, and buckets are reduced while gradients arrive.
-  void reorder(const std::vector<int64_t>& order);
-  bool ordered() const { return ordered_; }
+  bool settled() const { return settled_; }
+  /// From now on the buckets are in this order, and reduced while gradients arrive.
+  virtual void reorder(const std::vector<int64_t>& order) = 0;
+  /// The order that the first rank has seen is everybody's. Collective.
+  virtual void agree_on_order() = 0;
 
-  int64_t memory_bytes() const { return memory_.defined() ? memory_.numel() : 0; }
+  virtual int64_t memory_bytes() const = 0;
 
- private:
+ protected:
   struct Place {
-    at::Tensor parameter, home;
-    int64_t offset_bytes = 0;
+    at::Tensor parameter;
     std::size_t bucket = 0;
     int fires = 0, expected = 1;
-    bool used = false, arrived = false;
+    bool used = false;  ///< something came in this step
+    bool here = false;  ///< something of it waits to be reduced
+    bool arrived = false;
     at::Tensor late = {};
   };
   struct Bucket {
-    at::Tensor data;
     std::vector<std::size_t> members;
     std::size_t waiting = 0;
   };
+
+  /// Keeps a gradient until its bucket is reduced; `more`: adds to what is there.
+  virtual void put(std::size_t parameter, const at::Tensor& gradient, bool more) = 0;
+  virtual void start(std::size_t bucket) = 0;
+
+  /// Nothing has come yet: for the next micro-batch, or (`whole`) the next step.
+  void forget(bool whole_step);
+
+  std::vector<Place> places_;
+  std::vector<Bucket> buckets_;
+  std::vector<int64_t> order_, arrivals_;
+  std::size_t next_ = 0;  // the bucket that begins next
+  bool settled_ = false;
+};
+
+/// Gradients are summed in one block of registered memory, and every rank gets all of them.
+///
+/// In a group of one nothing is reduced or copied: a gradient stays where backward has put it.
+///
+/// The first step reduces at its end, and observes the order in which gradients arrive; `reorder`
+/// then lays them out so.
+class ReducedBuckets final : public Buckets {
+ public:
+  /// Collective: the memory is the group's.
+  ReducedBuckets(comm::Communicator group, std::vector<at::Tensor> parameters, BucketSizes sizes);
+
+  void start_rest() override;
+  void wait() override;
+  void add_late(std::size_t parameter, const at::Tensor& mine) override;
+  std::vector<at::Tensor> homes(std::size_t parameter) override { return {home(parameter)}; }
+  void reorder(const std::vector<int64_t>& order) override;
+  void agree_on_order() override;
+  int64_t memory_bytes() const override { return memory_.defined() ? memory_.numel() : 0; }
+
+ private:
   bool alone() const { return group_.size() == 1; }
+  void put(std::size_t parameter, const at::Tensor& gradient, bool more) override;
+  void start(std::size_t bucket) override;
+  at::Tensor& home(std::size_t parameter);
   void lay_out();
-  void start(Bucket& bucket);
 
   comm::Communicator group_;
   BucketSizes sizes_;
-  std::vector<Place> places_;
-  std::vector<int64_t> order_, arrivals_;
-  std::vector<Bucket> buckets_;
+  std::vector<at::Tensor> homes_, data_;  // of each parameter, of each bucket
+  std::vector<int64_t> offsets_;          // bytes
   at::Tensor memory_;
-  std::size_t next_ = 0;  // the bucket that begins next
   std::vector<comm::Work> works_;
-  bool ordered_ = false;
 };
 
 }  // namespace trireme::parallel

@@ -30,7 +30,25 @@ Totals DataParallel::finish(std::span<const double> values, Divide divide) {
 }
 
 void DataParallel::check_same() const {
-  check_same_values(module_, mesh_);
+  std::vector<Kept> all = gradients_.kept();
+  for (Kept& one : frozen()) all.push_back(std::move(one));
+  check_same_values(all, mesh_);
+}
+
+std::vector<Kept> DataParallel::frozen() const {
+  std::vector<Kept> result;
+  const auto all = nn::parameters_of(module_);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (!all[i].tensor.requires_grad()) result.push_back(keep_whole(all[i], i, mesh_));
+  return result;
+}
+
+at::Tensor DataParallel::value(std::size_t parameter) {
+  return gradients_.parameters()[parameter].tensor.detach();
+}
+
+at::Tensor DataParallel::gradient(std::size_t parameter) {
+  return gradients_.parameters()[parameter].tensor.grad();
 }
 
 }  // namespace trireme::parallel

@@ -12,6 +12,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 #include "trireme/parallel/replicas.h"
+#include "trireme/parallel/scattered_buckets.h"
 
 namespace trireme::parallel {
 
@@ -37,24 +38,76 @@ std::vector<nn::Parameter> trained(const torch::nn::Module& module) {
 Gradients::Gradients(const torch::nn::Module& module, const Mesh& mesh, BucketSizes sizes)
     : parameters_(trained(module)), world_(mesh.world()), counts_(mesh.coord(Axis::Tensor) == 0) {
   check_cut_on(module, mesh);
-  std::map<std::vector<Axis>, std::vector<std::size_t>> by_axes;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const nn::Parameter& one = parameters_[i];
-    std::vector<Axis> axes = {Axis::Replica, Axis::Shard, Axis::Context};
-    axes.insert(axes.end(), one.layout.partial().begin(), one.layout.partial().end());
-    by_axes[axes].push_back(i);
-  }
   reduced_.resize(parameters_.size());
-  for (const auto& [axes, members] : by_axes) {
+  for (auto& [axes, members] : by_axes()) {
+    std::vector<Axis> all = {Axis::Replica, Axis::Shard, Axis::Context};
+    all.insert(all.end(), axes.begin(), axes.end());
     std::vector<at::Tensor> tensors;
     for (std::size_t i : members) {
       reduced_[i] = {sets_.size(), tensors.size()};
       tensors.push_back(parameters_[i].tensor);
     }
-    sets_.push_back(std::make_unique<Buckets>(mesh.group(axes), std::move(tensors), sizes));
+    sets_.push_back(std::make_unique<ReducedBuckets>(mesh.group(all), std::move(tensors), sizes));
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    kept_.push_back(keep_whole(parameters_[i], i, mesh));
+    home_of_.push_back(0);
   }
   find_copies(mesh);
   attach_hooks();
+}
+
+Gradients::Gradients(std::vector<nn::Parameter> parameters, const Mesh& mesh,
+                     Scattering scattering)
+    : parameters_(std::move(parameters)),
+      world_(mesh.world()),
+      counts_(mesh.coord(Axis::Tensor) == 0) {
+  reduced_.resize(parameters_.size());
+  const comm::Communicator shards =
+      mesh.group(Axis::Shard).split("scatter", 0, mesh.coord(Axis::Shard));
+  for (auto& [axes, members] : by_axes()) {
+    std::vector<Axis> rest = {Axis::Replica, Axis::Context}, all = {Axis::Shard};
+    rest.insert(rest.end(), axes.begin(), axes.end());
+    all.insert(all.end(), rest.begin(), rest.end());
+    std::vector<ScatterMember> scattered;
+    for (std::size_t i : members) {
+      reduced_[i] = {sets_.size(), scattered.size()};
+      scattered.push_back(
+          {parameters_[i].tensor, scattering.shards[i], scattering.unit_of[i]});
+    }
+    sets_.push_back(std::make_unique<ScatteredBuckets>(
+        ScatterGroups{shards, mesh.group(rest), mesh.group(all)}, std::move(scattered),
+        scattering.units, scattering.keep_whole));
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& boxes = scattering.shards[i].boxes;
+    for (std::size_t b = 0; b < boxes.size(); ++b) {
+      if (boxes[b].piece.count == 0) continue;
+      kept_.push_back({.name = parameters_[i].name,
+                       .parameter = i,
+                       .tensor = scattering.tensors[i][b],
+                       .held = {boxes[b].held},
+                       .pieces = {boxes[b].piece},
+                       .sharded = true});
+      home_of_.push_back(b);
+    }
+  }
+  find_copies(mesh);
+  attach_hooks();
+}
+
+/// The parameters by the axes over which their layouts leave gradients partial.
+Gradients::Sets Gradients::by_axes() const {
+  Sets sets;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    sets[parameters_[i].layout.partial()].push_back(i);
+  return sets;
+}
+
+void Gradients::set_unit_order(const std::vector<std::size_t>& units) {
+  for (const auto& set : sets_)
+    if (auto* scattered = dynamic_cast<ScatteredBuckets*>(set.get()))
+      scattered->set_unit_order(units);
 }
 
 /// Fewer kv heads than ranks: those that hold a copy of one each have the gradient of their own
@@ -69,9 +122,9 @@ void Gradients::find_copies(const Mesh& mesh) {
   const comm::Communicator& tensor = mesh.group(Axis::Tensor);
   for (int copies : shared) {
     std::vector<Copied> parts;
-    for (std::size_t i = 0; i < parameters_.size(); ++i)
-      for (const Held& held : parameters_[i].layout.held(mesh.coord(), mesh.degrees()))
-        if (held.copies == copies) parts.push_back({i, held});
+    for (std::size_t k = 0; k < kept_.size(); ++k)
+      for (std::size_t i = 0; i < kept_[k].held.size(); ++i)
+        if (kept_[k].held[i].copies == copies) parts.push_back({k, i});
     copied_.emplace(copies, std::pair(tensor.split("copies", tensor.rank() / copies, tensor.rank()),
                                       std::move(parts)));
   }
@@ -80,10 +133,11 @@ void Gradients::find_copies(const Mesh& mesh) {
 void Gradients::sum_copies(const double* used) {
   for (auto& [copies, shared] : copied_) {
     std::vector<at::Tensor> parts, flat;
-    for (const Copied& one : shared.second) {
-      if (used[one.parameter] == 0) continue;
-      const auto [set, place] = reduced_[one.parameter];
-      parts.push_back(nn::part_of(sets_[set]->home(place), one.held));
+    for (const auto& [k, piece] : shared.second) {
+      const Kept& kept = kept_[k];
+      if (used[kept.parameter] == 0) continue;
+      const auto [set, place] = reduced_[kept.parameter];
+      parts.push_back(kept.part(sets_[set]->homes(place)[home_of_[k]], piece));
       flat.push_back(parts.back().reshape({-1}));
     }
     if (parts.empty()) continue;
@@ -112,6 +166,7 @@ Gradients::~Gradients() {
 
 void Gradients::clear_gradients() {
   for (nn::Parameter& one : parameters_) one.tensor.mutable_grad() = at::Tensor();
+  for (Kept& one : kept_) one.tensor.mutable_grad() = at::Tensor();
 }
 
 void Gradients::backward(const nn::Loss& loss, Micro micro) {
@@ -123,8 +178,10 @@ void Gradients::backward(const nn::Loss& loss, Micro micro) {
   in_step_ = true;
   accumulates_ = micro == Micro::More;
   weight_ += loss.weight.item<double>();
+  for (const auto& set : sets_) set->begin_micro(micro == Micro::Last);
   // A rank without rows may have a loss that depends on nothing.
   if (loss.sum.requires_grad()) loss.sum.backward();
+  for (const auto& set : sets_) set->end_micro();
 }
 
 void Gradients::ready(std::size_t parameter) {
@@ -135,7 +192,7 @@ void Gradients::ready(std::size_t parameter) {
   const auto [set, place] = reduced_[parameter];
   sets_[set]->add(place, gradient);
   gradient = at::Tensor();
-  if (!accumulates_) sets_[set]->arrive(place);
+  if (!accumulates_ || sets_[set]->each_micro()) sets_[set]->arrive(place);
 }
 
 Totals Gradients::finish(std::span<const double> values, Divide divide) {
@@ -157,18 +214,23 @@ Totals Gradients::finish(std::span<const double> values, Divide divide) {
     totals[late_at + i] = sets_[set]->late(place).defined() ? 1 : 0;
   }
   world_.all_reduce(totals_).wait();
-  reduce_late(totals + late_at);
+  std::vector<at::Tensor> late;  // a graph that was not like the first step's
+  for (const auto& [set, place] : reduced_) late.push_back(sets_[set]->late(place));
   for (const auto& set : sets_) set->wait();
-  sum_copies(totals + used_at);
-  agree_on_order();
-
-  Totals result{totals[0], {totals + 1, totals + used_at}};
   for (std::size_t i = 0; i < count; ++i) {
     const auto [set, place] = reduced_[i];
-    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
-    gradient =
-        totals[used_at + i] > 0 && result.weight != 0 ? sets_[set]->home(place) : at::Tensor();
-    if (gradient.defined() && divide == Divide::Now) gradient.div_(result.weight);
+    if (totals[late_at + i] > 0) sets_[set]->add_late(place, late[i]);
+  }
+  sum_copies(totals + used_at);
+  for (const auto& set : sets_) set->agree_on_order();
+
+  Totals result{totals[0], {totals + 1, totals + used_at}};
+  for (std::size_t k = 0; k < kept_.size(); ++k) {
+    const auto [set, place] = reduced_[kept_[k].parameter];
+    const bool there = totals[used_at + kept_[k].parameter] > 0 && result.weight != 0;
+    at::Tensor& gradient = kept_[k].tensor.mutable_grad();
+    gradient = there ? sets_[set]->homes(place)[home_of_[k]] : at::Tensor();
+    if (there && divide == Divide::Now) gradient.div_(result.weight);
   }
   if (result.weight == 0)
     core::Log(world_.rank(), world_.name())
@@ -178,29 +240,6 @@ Totals Gradients::finish(std::span<const double> values, Divide divide) {
   weight_ = 0;
   in_step_ = accumulates_ = false;
   return result;
-}
-
-/// Gradients that came after their bucket had begun, on some rank: a graph that was not like the
-/// first step's. They are summed on their own.
-void Gradients::reduce_late(const double* late) {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (late[i] == 0) continue;
-    const auto [set, place] = reduced_[i];
-    const at::Tensor mine = sets_[set]->late(place);
-    at::Tensor sum = mine.defined() ? mine : at::zeros_like(sets_[set]->home(place));
-    sets_[set]->group().all_reduce(sum).wait();
-    sets_[set]->home(place).add_(sum);
-  }
-}
-
-/// After the first step: all ranks take the order that the first of the group has seen.
-void Gradients::agree_on_order() {
-  for (const auto& set : sets_) {
-    if (set->ordered()) continue;
-    at::Tensor order = at::tensor(set->order(), at::kLong);
-    set->group().broadcast(order, 0).wait();
-    set->reorder({order.data_ptr<int64_t>(), order.data_ptr<int64_t>() + order.numel()});
-  }
 }
 
 void Gradients::report_unused(const double* used) {
@@ -220,7 +259,7 @@ void Gradients::report_unused(const double* used) {
 std::vector<std::string> Gradients::order() const {
   std::vector<std::string> names;
   for (std::size_t s = 0; s < sets_.size(); ++s) {
-    if (!sets_[s]->ordered()) return {};
+    if (!sets_[s]->settled()) return {};
     std::vector<std::string> of_place(sets_[s]->size());
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       if (reduced_[i].set == s) of_place[reduced_[i].place] = parameters_[i].name;

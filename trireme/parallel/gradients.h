@@ -12,6 +12,7 @@
 #include "trireme/nn/loss.h"
 #include "trireme/nn/parameters.h"
 #include "trireme/parallel/buckets.h"
+#include "trireme/parallel/kept.h"
 
 namespace trireme::parallel {
 
@@ -28,6 +29,15 @@ struct Totals {
   std::vector<double> sums;  ///< of the values given to `finish`
 };
 
+/// How the gradients of some parameters end as shards.
+struct Scattering {
+  std::vector<ShardedParameter> shards;            ///< of each parameter
+  std::vector<std::vector<at::Tensor>> tensors;    ///< of each of its boxes, this rank's shard
+  std::vector<std::size_t> unit_of;                ///< those of a unit are reduced together
+  std::vector<std::string> units;                  ///< their names
+  bool keep_whole = false;                         ///< until the end of the step
+};
+
 /// Sums the gradients of a module's parameters over the ranks that hold them, while backward runs.
 ///
 ///   gradients.backward(loss, Micro::More);    // accumulates
@@ -42,6 +52,9 @@ class Gradients {
   /// Over the axes on which the layouts leave gradients partial: replica, shard and context, what a
   /// layout names, and between the copies that a cut makes. Collective.
   Gradients(const torch::nn::Module& module, const Mesh& mesh, BucketSizes sizes = {});
+
+  /// The same, but over the shard axis each rank gets its shard only. Collective.
+  Gradients(std::vector<nn::Parameter> parameters, const Mesh& mesh, Scattering scattering);
   ~Gradients();
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
@@ -58,6 +71,13 @@ class Gradients {
 
   const std::vector<nn::Parameter>& parameters() const { return parameters_; }
 
+  /// What this rank keeps of them, in their order; gradients are here after `finish`.
+  const std::vector<Kept>& kept() const { return kept_; }
+  std::vector<Kept>& kept() { return kept_; }
+
+  /// Where gradients end as shards: backward comes to the units in this order, on every rank.
+  void set_unit_order(const std::vector<std::size_t>& units);
+
   /// The order of the buckets, by name: for checkpoints. Empty until it was observed.
   std::vector<std::string> order() const;
   /// Starts from an order observed before. Collective in that all ranks must give the same.
@@ -71,21 +91,22 @@ class Gradients {
   struct Reduced {  // where a parameter is reduced
     std::size_t set, place;
   };
+  struct Copied {  // what the ranks of a group hold alike, each with its own part of the gradient
+    std::size_t kept, piece;
+  };
+  using Sets = std::map<std::vector<Axis>, std::vector<std::size_t>>;
+  Sets by_axes() const;
   void attach_hooks();
   void find_copies(const Mesh& mesh);
   void sum_copies(const double* used);
   void clear_gradients();
-  void reduce_late(const double* late);
-  void agree_on_order();
   void report_unused(const double* used);
 
   std::vector<nn::Parameter> parameters_;
   std::vector<Reduced> reduced_;
   std::vector<std::unique_ptr<Buckets>> sets_;
-  struct Copied {  // what the ranks of a group hold alike, each with its own part of the gradient
-    std::size_t parameter;
-    Held held;
-  };
+  std::vector<Kept> kept_;
+  std::vector<std::size_t> home_of_;  // which of its parameter's homes has the kept one's gradient
   std::map<int, std::pair<comm::Communicator, std::vector<Copied>>> copied_;  // by how many
   comm::Communicator world_;
   bool counts_;  // does the weight of this rank count, or that of another which has the same?

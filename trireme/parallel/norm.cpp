@@ -4,21 +4,24 @@
 
 namespace trireme::parallel {
 
-double gradient_norm(const std::vector<nn::Parameter>& parameters, const Mesh& mesh) {
+double gradient_norm(const std::vector<Kept>& kept, const Mesh& mesh) {
   double squares = 0;
-  for (const nn::Parameter& one : parameters) {
+  bool sharded = mesh.size(Axis::Shard) > 1 && kept.empty();
+  for (const Kept& one : kept) {
+    sharded = sharded || one.sharded;
     const at::Tensor& gradient = one.tensor.grad();
     if (!gradient.defined()) continue;
-    for (const Held& held : one.layout.held(mesh.coord(), mesh.degrees())) {
-      if (!held.first) continue;
-      const double norm = at::linalg_vector_norm(nn::part_of(gradient, held)).item<double>();
+    for (std::size_t i = 0; i < one.held.size(); ++i) {
+      if (!one.held[i].first) continue;
+      const double norm = at::linalg_vector_norm(one.part(gradient, i)).item<double>();
       squares += norm * norm;
     }
   }
-  const comm::Communicator& tensor = mesh.group(Axis::Tensor);
-  if (tensor.size() > 1) {
+  const comm::Communicator holders =
+      sharded ? mesh.group({Axis::Shard, Axis::Tensor}) : mesh.group(Axis::Tensor);
+  if (holders.size() > 1) {
     at::Tensor sum = at::tensor({squares}, at::kDouble);
-    tensor.all_reduce(sum).wait();
+    holders.all_reduce(sum).wait();
     squares = sum.item<double>();
   }
   return std::sqrt(squares);

@@ -6,6 +6,7 @@
 #include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
 #include "trireme/core/hash.h"
+#include "trireme/nn/bind.h"
 #include "trireme/nn/parameters.h"
 
 namespace trireme::parallel {
@@ -25,6 +26,12 @@ comm::Communicator holders(const nn::Parameter& parameter, const Mesh& mesh) {
   if (parameter.layout.is_cut(Axis::Tensor))
     return mesh.group({Axis::Replica, Axis::Shard, Axis::Context});
   return mesh.group({Axis::Replica, Axis::Shard, Axis::Context, Axis::Tensor});
+}
+
+/// Is it a part of the tensor, other than what another rank of the tensor axis has?
+bool is_cut(const Kept& kept) {
+  return std::any_of(kept.pieces.begin(), kept.pieces.end(),
+                     [](const Piece& piece) { return piece.shape != piece.whole; });
 }
 
 void broadcast(const at::Tensor& tensor, const comm::Communicator& group) {
@@ -89,7 +96,7 @@ void check_same_module(const torch::nn::Module& module, const comm::Communicator
 void broadcast_parameters(const torch::nn::Module& module, const Mesh& mesh) {
   const at::NoGradGuard guard;
   for (const nn::Parameter& one : nn::parameters_of(module))
-    broadcast(one.tensor, holders(one, mesh));
+    if (nn::is_bound(one.tensor)) broadcast(one.tensor, holders(one, mesh));
   broadcast_buffers(module, mesh.world());
 }
 
@@ -98,29 +105,33 @@ void broadcast_buffers(const torch::nn::Module& module, const comm::Communicator
   for (const auto& item : module.named_buffers()) broadcast(item.value(), group);
 }
 
-void check_same_values(const torch::nn::Module& module, const Mesh& mesh) {
+void check_same_values(const std::vector<Kept>& kept, const Mesh& mesh) {
   if (mesh.world().size() == 1) return;
-  const auto parameters = nn::parameters_of(module);
   for (const bool cut : {true, false}) {
-    std::vector<std::size_t> members;
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      if (parameters[i].layout.is_cut(Axis::Tensor) == cut) members.push_back(i);
-    if (members.empty()) continue;
-    const comm::Communicator group = holders(parameters[members.front()], mesh);
-    std::vector<int64_t> hashes;
-    for (std::size_t i : members) {
-      const at::Tensor values = parameters[i].tensor.detach().cpu().contiguous();
-      hashes.push_back(static_cast<int64_t>(
-          core::hash64(values.data_ptr(), static_cast<std::size_t>(values.nbytes()))));
-    }
-    const at::Tensor all = gather_numbers(hashes, group);
-    for (int64_t i = 0; i < all.size(1); ++i) {
-      for (int64_t rank = 1; rank < all.size(0); ++rank) {
-        if (all[rank][i].item<int64_t>() == all[0][i].item<int64_t>()) continue;
-        throw CommError(fmt::format(
-            "the replicas on '{}' have drifted apart: '{}' of rank {} differs from rank 0's. "
-            "Something changed it on one rank only, outside of the optimizer step",
-            group.name(), parameters[members[static_cast<std::size_t>(i)]].name, rank));
+    for (const bool sharded : {true, false}) {
+      std::vector<const Kept*> members;
+      std::vector<int64_t> hashes;
+      for (const Kept& one : kept) {
+        if (is_cut(one) != cut || one.sharded != sharded) continue;
+        members.push_back(&one);
+        const at::Tensor values = one.tensor.detach().cpu().contiguous();
+        hashes.push_back(static_cast<int64_t>(
+            core::hash64(values.data_ptr(), static_cast<std::size_t>(values.nbytes()))));
+      }
+      std::vector<Axis> axes = {Axis::Replica, Axis::Context};
+      if (!sharded) axes.push_back(Axis::Shard);
+      if (!cut) axes.push_back(Axis::Tensor);
+      const comm::Communicator group = mesh.group(axes);
+      if (members.empty()) continue;  // as on every rank of the group
+      const at::Tensor all = gather_numbers(hashes, group);
+      for (int64_t i = 0; i < all.size(1); ++i) {
+        for (int64_t rank = 1; rank < all.size(0); ++rank) {
+          if (all[rank][i].item<int64_t>() == all[0][i].item<int64_t>()) continue;
+          throw CommError(fmt::format(
+              "the replicas on '{}' have drifted apart: '{}' of rank {} differs from rank 0's. "
+              "Something changed it on one rank only, outside of the optimizer step",
+              group.name(), members[static_cast<std::size_t>(i)]->name, rank));
+        }
       }
     }
   }

@@ -2,7 +2,7 @@
 
 #include <torch/nn/module.h>
 
-#include "trireme/mesh/mesh.h"
+#include "trireme/parallel/kept.h"
 
 namespace trireme::parallel {
 
@@ -14,14 +14,14 @@ void check_cut_on(const torch::nn::Module& module, const Mesh& mesh);
 /// rank. Collective.
 void check_same_module(const torch::nn::Module& module, const comm::Communicator& group);
 
-/// Copies values to all ranks that hold the same: of parameters and buffers, or buffers only. The
-/// first of those ranks gives them. Collective.
+/// Copies values to all ranks that hold the same: of parameters (that have memory) and buffers, or
+/// buffers only. The first of those ranks gives them. Collective.
 void broadcast_parameters(const torch::nn::Module& module, const Mesh& mesh);
 void broadcast_buffers(const torch::nn::Module& module, const comm::Communicator& group);
 
-/// Do all ranks that should hold the same values hold them, bit for bit? Throws CommError on every
+/// Do all ranks that should keep the same values keep them, bit for bit? Throws CommError on every
 /// rank of a group that does not, naming the first parameter that drifted and the rank whose value
 /// differs from the first rank's. Collective.
-void check_same_values(const torch::nn::Module& module, const Mesh& mesh);
+void check_same_values(const std::vector<Kept>& kept, const Mesh& mesh);
 
 }  // namespace trireme::parallel

@@ -53,7 +53,7 @@ class Run {
         order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
         steps_(steps_of(config, order_)),
         files_(config, world),
-        trainer_(config, mesh_, model(mesh_), steps_),
+        trainer_(config, mesh_, build(model, mesh_), steps_),
         saver_(files_.checkpoints(), mesh_, config.checkpoint.keep) {}
 
   int train() {
@@ -123,8 +123,8 @@ class Run {
 
   /// Returns what the ranks gave as their wish to stop.
   double loop() {
-    const comm::Communicator& replicas = mesh_.group(Axis::Replica);
-    data::Loader loader(data_, order_, replicas.rank(), replicas.size(), step_);
+    const comm::Communicator samples = mesh_.samples();
+    data::Loader loader(data_, order_, samples.rank(), samples.size(), step_);
     std::optional<Progress> progress;
     if (leads()) progress.emplace(step_, steps_, config_.log.every);
     double stop = 0;

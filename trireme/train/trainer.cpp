@@ -7,7 +7,10 @@
 
 #include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
+#include "trireme/nn/bind.h"
 #include "trireme/nn/recompute.h"
+#include "trireme/parallel/data_parallel.h"
+#include "trireme/parallel/fully_sharded.h"
 #include "trireme/parallel/norm.h"
 
 namespace trireme::train {
@@ -26,8 +29,8 @@ optim::Schedule schedule_of(const config::Optim& keys, int64_t steps) {
 }
 
 /// By the shape of the whole: a rank may hold a part.
-std::string describe(const nn::Parameter& parameter) {
-  return fmt::format("'{}' [{}]", parameter.name, fmt::join(parameter.layout.whole(), ", "));
+std::string describe(const parallel::Kept& kept) {
+  return fmt::format("'{}' [{}]", kept.name, fmt::join(kept.pieces.front().whole, ", "));
 }
 
 }  // namespace
@@ -37,13 +40,11 @@ void refuse_unbuilt(const config::Config& config) {
     throw ConfigError(fmt::format("{} is not built yet; this version has {}", what, have));
   };
   const config::MeshKeys& mesh = config.mesh;
-  const std::pair<const char*, int64_t> axes[] = {{"shard", mesh.shard},
-                                                  {"pipe", mesh.pipe},
-                                                  {"context", mesh.context},
-                                                  {"expert", mesh.expert}};
+  const std::pair<const char*, int64_t> axes[] = {
+      {"pipe", mesh.pipe}, {"context", mesh.context}, {"expert", mesh.expert}};
   for (const auto& [axis, degree] : axes) {
     if (degree != 1)
-      refuse(fmt::format("mesh.{} = {}", axis, degree), "mesh.replica and mesh.tensor");
+      refuse(fmt::format("mesh.{} = {}", axis, degree), "mesh.replica, mesh.shard and mesh.tensor");
   }
   for (const std::string& precision : {config.precision.compute, config.precision.reduce}) {
     if (precision != "float32" && precision != "float64")
@@ -65,21 +66,26 @@ void refuse_unbuilt(const config::Config& config) {
     refuse(fmt::format("comm.backend = \"{}\"", config.comm.backend), "auto, shm, tcp and local");
 }
 
+std::shared_ptr<nn::ModelImpl> build(const ModelFactory& model, const Mesh& mesh) {
+  std::optional<nn::Deferred> deferred;
+  if (mesh.size(Axis::Shard) > 1) deferred.emplace();
+  return model(mesh);
+}
+
 Trainer::Trainer(const config::Config& config, const Mesh& mesh,
                  std::shared_ptr<nn::ModelImpl> model, int64_t steps)
     : config_(config),
       mesh_(mesh),
       model_(prepare(std::move(model))),
-      replicas_(*model_, mesh,
-                {.buckets = {.bytes = static_cast<int64_t>(config.comm.bucket_mib * (1 << 20))}}),
+      attached_(attach()),
       optimizer_(make_optimizer()),
       schedule_(schedule_of(config.optim, steps)) {}
 
 std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> model) const {
   // In its dtype first: initial weights are computed in double and rounded once.
-  if (config_.precision.compute == "float64") model->to(at::kDouble);
+  const bool wide = config_.precision.compute == "float64";
+  nn::move_to(*model, wide ? at::kDouble : at::kFloat, mesh_.device());
   nn::initialize(*model, static_cast<uint64_t>(config_.run.seed));
-  model->to(mesh_.device());
   if (config_.memory.recompute == "block")
     for (const auto& block : model->blocks()) nn::recompute(*block);
   if (config_.memory.recompute == "selective")
@@ -87,10 +93,25 @@ std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> m
   return model;
 }
 
+std::unique_ptr<parallel::Attached> Trainer::attach() const {
+  if (mesh_.size(Axis::Shard) == 1)
+    return std::make_unique<parallel::DataParallel>(
+        *model_, mesh_,
+        parallel::DataParallelOptions{
+            .buckets = {.bytes = static_cast<int64_t>(config_.comm.bucket_mib * (1 << 20))}});
+  using parallel::Sharding;
+  const std::string& what = config_.memory.shard;
+  return std::make_unique<parallel::FullySharded>(
+      *model_, mesh_,
+      parallel::FullyShardedOptions{.sharding = what == "optimizer"   ? Sharding::Optimizer
+                                                : what == "gradients" ? Sharding::Gradients
+                                                                      : Sharding::Parameters});
+}
+
 std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
   std::vector<optim::Slot> slots;
-  for (const nn::Parameter& one : replicas_.gradients().parameters())
-    slots.push_back({one.name, one.tensor, optim::is_decayed(one.tensor)});
+  for (const parallel::Kept& one : kept())  // by the shape of the whole, not of a shard
+    slots.push_back({one.name, one.tensor, parameters()[one.parameter].layout.whole().size() >= 2});
   const config::Optim& keys = config_.optim;
   if (keys.kind == "sgd")
     return optim::make_sgd(std::move(slots),
@@ -121,7 +142,7 @@ double Trainer::run_micros(int64_t step, const data::Batch& batch) {
     const nn::Loss loss =
         model_->loss(inputs, batch.targets.slice(0, begin, end).to(mesh_.device()));
     sum += loss.sum.item<double>();
-    replicas_.backward(loss, micro + 1 < micros ? parallel::Micro::More : parallel::Micro::Last);
+    attached_->backward(loss, micro + 1 < micros ? parallel::Micro::More : parallel::Micro::Last);
   }
   return sum;
 }
@@ -130,7 +151,7 @@ StepResult Trainer::step(int64_t step, const data::Batch& batch, double wish_to_
   // The ranks of a tensor axis have the same loss: it counts once.
   const double sum = run_micros(step, batch);
   const double values[] = {mesh_.coord(Axis::Tensor) == 0 ? sum : 0, wish_to_stop};
-  const parallel::Totals totals = replicas_.finish(values, parallel::Divide::Later);
+  const parallel::Totals totals = attached_->finish(values, parallel::Divide::Later);
   StepResult result{.weight = totals.weight, .lr = schedule_.at(step), .stop = totals.sums[1]};
   if (totals.weight == 0) {
     result.loss = std::numeric_limits<double>::quiet_NaN();
@@ -138,11 +159,12 @@ StepResult Trainer::step(int64_t step, const data::Batch& batch, double wish_to_
   }
   result.loss = totals.sums[0] / totals.weight;
   if (look_) look_(step, totals.weight);
-  result.grad_norm = parallel::gradient_norm(parameters(), mesh_) / totals.weight;
+  result.grad_norm = parallel::gradient_norm(kept(), mesh_) / totals.weight;
   if (config_.check.finite && !(std::isfinite(result.loss) && std::isfinite(result.grad_norm)))
     report_not_finite(step, result.loss);
   optimizer_->step(result.lr,
                    totals.weight * optim::clip_divisor(result.grad_norm, config_.optim.clip));
+  attached_->updated();
   return result;
 }
 
@@ -152,7 +174,7 @@ void Trainer::report_not_finite(int64_t step, double loss) const {
   };
   // Parameters first: a gradient is only as good as what it was computed from.
   std::string mine;
-  const auto& all = parameters();
+  const auto& all = kept();
   const auto parameter =
       std::find_if(all.begin(), all.end(), [&](const auto& one) { return bad(one.tensor); });
   const auto gradient =
@@ -174,51 +196,59 @@ void Trainer::report_not_finite(int64_t step, double loss) const {
 
 double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
   const at::NoGradGuard guard;
-  const comm::Communicator& replicas = mesh_.group(Axis::Replica);
+  const comm::Communicator ranks = mesh_.samples();
   model_->eval();
   const int64_t limit =
       batches > 0 ? std::min(dataset.size(), batches * config_.batch.global) : dataset.size();
-  const Part mine = even_part(limit, replicas.size(), replicas.rank());
+  const Part mine = even_part(limit, ranks.size(), ranks.rank());
+  // Every rank runs as many micro-batches as the first, which has most: the last may be empty.
+  const int64_t most = even_part(limit, ranks.size(), 0).count;
   double sum = 0, weight = 0;
-  for (int64_t begin = 0; begin < mine.count; begin += config_.batch.micro) {
+  for (int64_t begin = 0; begin < most; begin += config_.batch.micro) {
+    const int64_t end = std::min(mine.count, begin + config_.batch.micro);
     std::vector<at::Tensor> inputs, targets;
-    for (int64_t i = begin; i < std::min(mine.count, begin + config_.batch.micro); ++i) {
-      data::Sample sample = dataset.get(mine.begin + i);
+    for (int64_t i = begin; i < std::max(end, begin + 1); ++i) {  // one, for the shape
+      data::Sample sample = dataset.get(std::min(mine.begin + i, limit - 1));
       inputs.push_back(std::move(sample.input));
       targets.push_back(std::move(sample.target));
     }
-    const nn::Loss loss =
-        model_->loss(at::stack(inputs).to(mesh_.device()), at::stack(targets).to(mesh_.device()));
+    const int64_t rows = std::max<int64_t>(0, end - begin);
+    const nn::Loss loss = model_->loss(at::stack(inputs).slice(0, 0, rows).to(mesh_.device()),
+                                       at::stack(targets).slice(0, 0, rows).to(mesh_.device()));
     sum += loss.sum.item<double>();
     weight += loss.weight.item<double>();
   }
   model_->train();
   at::Tensor totals = at::tensor({sum, weight}, at::kDouble);
-  replicas.all_reduce(totals).wait();
+  ranks.all_reduce(totals).wait();
   return totals[0].item<double>() / totals[1].item<double>();
 }
 
 checkpoint::State Trainer::state() const {
   checkpoint::State state;
-  const auto add = [&](const std::string& name, const Layout& layout, const at::Tensor& tensor) {
-    for (const Held& held : layout.held(mesh_.coord(), mesh_.degrees()))
+  const auto add = [&](const std::string& prefix, const parallel::Kept& kept,
+                       const at::Tensor& tensor) {
+    for (std::size_t i = 0; i < kept.pieces.size(); ++i) {
+      Piece piece = kept.pieces[i];
+      piece.name = prefix + piece.name;
       state.items.push_back(
-          {{name, layout.whole(), held.box.offset, held.box.shape, 0, held.box.numel()},
-           nn::part_of(tensor, held),
-           held.first});
+          {std::move(piece), kept.part(tensor, i), kept.held[i].first, kept.sharded});
+    }
   };
-  for (const nn::Parameter& one : nn::parameters_of(*model_)) add(one.name, one.layout, one.tensor);
-  for (const auto& buffer : model_->named_buffers())
-    add("buffer/" + buffer.key(), Layout(buffer.value().sizes().vec()), buffer.value());
-  const auto& slots = optimizer_->slots();
+  for (const parallel::Kept& one : kept()) add("", one, one.tensor);
+  for (const parallel::Kept& one : attached_->frozen()) add("", one, one.tensor);
+  for (const auto& buffer : model_->named_buffers()) {
+    checkpoint::Item item = checkpoint::whole("buffer/" + buffer.key(), buffer.value());
+    item.first = mesh_.coord(Axis::Tensor) == 0;
+    state.items.push_back(std::move(item));
+  }
   for (const optim::State& one : optimizer_->states())
-    add(fmt::format("optim/{}/{}", one.kind, slots[one.slot].name), parameters()[one.slot].layout,
-        one.tensor);
+    add(fmt::format("optim/{}/", one.kind), kept()[one.slot], one.tensor);
   core::Json steps = core::Json::object();
   const auto counts = optimizer_->steps();
-  for (std::size_t i = 0; i < slots.size(); ++i) steps[slots[i].name] = counts[i];
+  for (std::size_t i = 0; i < counts.size(); ++i) steps[kept()[i].name] = counts[i];
   state.extra["optimizer"] = {{"kind", optimizer_->kind()}, {"steps", steps}};
-  state.extra["bucket_order"] = replicas_.gradients().order();
+  state.extra["bucket_order"] = attached_->gradients().order();
   return state;
 }
 
@@ -238,7 +268,8 @@ void Trainer::restore(const core::Json& extra) {
   }
   optimizer_->set_steps(counts);
   const auto order = extra.at("bucket_order").get<std::vector<std::string>>();
-  if (!order.empty()) replicas_.gradients().set_order(order);
+  if (!order.empty()) attached_->gradients().set_order(order);
+  attached_->updated();
 }
 
 int64_t Trainer::num_parameters() const {

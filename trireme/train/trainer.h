@@ -12,7 +12,7 @@
 #include "trireme/nn/model.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/schedule.h"
-#include "trireme/parallel/data_parallel.h"
+#include "trireme/parallel/attached.h"
 
 namespace trireme::train {
 
@@ -26,7 +26,13 @@ struct StepResult {
 /// Throws ConfigError for what the configuration asks for and this version cannot do yet.
 void refuse_unbuilt(const config::Config& config);
 
-/// A model, its replicas and its optimizer: turns batches into updates.
+/// Makes the model as this rank of the mesh holds it.
+using ModelFactory = std::function<std::shared_ptr<nn::ModelImpl>(const Mesh& mesh)>;
+
+/// The model; where its state will be sharded, without memory yet.
+std::shared_ptr<nn::ModelImpl> build(const ModelFactory& model, const Mesh& mesh);
+
+/// A model, what keeps its ranks together, and its optimizer: turns batches into updates.
 class Trainer {
  public:
   /// Begins from the seed. Collective.
@@ -57,19 +63,24 @@ class Trainer {
 
   nn::ModelImpl& model() { return *model_; }
   const std::vector<nn::Parameter>& parameters() const {
-    return replicas_.gradients().parameters();
+    return attached_->gradients().parameters();
   }
+  /// What this rank keeps of them.
+  const std::vector<parallel::Kept>& kept() const { return attached_->kept(); }
+  /// What keeps the ranks together.
+  parallel::Attached& attached() const { return *attached_; }
   /// By name, in the order in which gradients arrive; empty before the first step.
-  std::vector<std::string> gradient_order() const { return replicas_.gradients().order(); }
+  std::vector<std::string> gradient_order() const { return attached_->gradients().order(); }
 
   /// Throws if the replicas have drifted apart. Collective.
-  void check_same() const { replicas_.check_same(); }
+  void check_same() const { attached_->check_same(); }
 
   int64_t num_parameters() const;
-  int64_t gradient_bytes() const { return replicas_.gradients().memory_bytes(); }
+  int64_t gradient_bytes() const { return attached_->gradients().memory_bytes(); }
 
  private:
   std::shared_ptr<nn::ModelImpl> prepare(std::shared_ptr<nn::ModelImpl> model) const;
+  std::unique_ptr<parallel::Attached> attach() const;
   std::unique_ptr<optim::Optimizer> make_optimizer() const;
   double run_micros(int64_t step, const data::Batch& batch);
   [[noreturn]] void report_not_finite(int64_t step, double loss) const;
@@ -77,7 +88,7 @@ class Trainer {
   const config::Config& config_;
   const Mesh& mesh_;
   std::shared_ptr<nn::ModelImpl> model_;
-  mutable parallel::DataParallel replicas_;
+  std::unique_ptr<parallel::Attached> attached_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::Schedule schedule_;
   std::function<void(int64_t, double)> look_;

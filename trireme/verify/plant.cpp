@@ -30,12 +30,11 @@ Plant::Plant(Mistake mistake, train::Trainer& trainer, const Mesh& mesh)
     : mistake_(mistake),
       trainer_(trainer),
       mesh_(mesh),
-      last_(mesh.coord(Axis::Replica) == mesh.size(Axis::Replica) - 1) {
+      last_(mesh.samples().rank() == mesh.samples().size() - 1) {
   require(mistake == Mistake::None || mesh.world().size() > 1, "a mesh of more than one rank");
   if (mistake == Mistake::Order && mesh.size(Axis::Tensor) > 1) swap_shards();
   if (mistake == Mistake::Stale)
-    for (const nn::Parameter& one : trainer.parameters())
-      before_.push_back(one.tensor.detach().clone());
+    for (const parallel::Kept& one : trainer.kept()) before_.push_back(one.tensor.detach().clone());
   if (mistake == Mistake::Dropout) {
     bool drops = false;
     trainer.model().apply([&](torch::nn::Module& module) {
@@ -45,10 +44,12 @@ Plant::Plant(Mistake mistake, train::Trainer& trainer, const Mesh& mesh)
     require(drops, "a Dropout whose probability is not 0");
   }
   if (mistake != Mistake::Reduce) return;
-  for (const nn::Parameter& one : trainer.parameters()) {
-    if (mesh.size(Axis::Replica) == 1 && one.layout.partial().empty()) continue;
-    victim_ = one.tensor;
-    own_ = at::zeros_like(one.tensor);
+  const auto& all = trainer.parameters();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (mesh.samples().size() == 1 && all[i].layout.partial().empty()) continue;
+    parameter_ = i;
+    victim_ = all[i].tensor;
+    own_ = at::zeros(victim_.sizes(), victim_.options().requires_grad(false));
     hook_ = victim_.register_hook([this](const at::Tensor& gradient) {
       own_ += gradient;
       return gradient;
@@ -70,17 +71,19 @@ void Plant::require(bool possible, const char* why) const {
 void Plant::swap_shards() {
   const comm::Communicator& tensor = mesh_.group(Axis::Tensor);
   const int size = tensor.size();
-  for (const nn::Parameter& one : trainer_.parameters()) {
+  for (const parallel::Kept& kept : trainer_.kept()) {
+    const nn::Parameter& one = trainer_.parameters()[kept.parameter];
     if (!one.layout.is_cut(Axis::Tensor)) continue;
     const auto first = one.layout.local_shape({.tensor = 0}, mesh_.degrees());
     if (first != one.layout.local_shape({.tensor = size - 1}, mesh_.degrees())) continue;
     const at::NoGradGuard guard;
-    const at::Tensor mine = one.tensor.detach().contiguous();
+    const at::Tensor mine = kept.tensor.detach().contiguous();
     std::vector<int64_t> shape = mine.sizes().vec();
     shape.insert(shape.begin(), size);
     at::Tensor all = at::empty(shape, mine.options());
     tensor.all_gather(all, mine.unsqueeze(0)).wait();
-    one.tensor.detach().copy_(all[size - 1 - tensor.rank()]);
+    kept.tensor.detach().copy_(all[size - 1 - tensor.rank()]);
+    trainer_.attached().updated();
     return;
   }
   require(false, "a weight that is cut evenly over the tensor axis");
@@ -105,21 +108,29 @@ void Plant::touch(data::Batch& batch) const {
 void Plant::touch_gradients() {
   const at::NoGradGuard guard;
   if (mistake_ == Mistake::Average)
-    for (const nn::Parameter& one : trainer_.parameters())
-      if (one.tensor.grad().defined()) one.tensor.mutable_grad().mul_(mesh_.world().size());
+    for (const parallel::Kept& one : trainer_.kept())
+      if (one.tensor.grad().defined()) one.tensor.grad().mul_(mesh_.world().size());
   if (mistake_ == Mistake::Reduce) {
-    victim_.mutable_grad().copy_(own_);
+    for (const parallel::Kept& one : trainer_.kept()) {
+      if (one.parameter != parameter_) continue;
+      for (std::size_t i = 0; i < one.pieces.size(); ++i) {
+        const at::Tensor box = nn::part_of(own_, one.held[i]).reshape({-1});
+        at::Tensor to = one.part(one.tensor.grad(), i);
+        to.copy_(box.narrow(0, one.pieces[i].begin, one.pieces[i].count).view(to.sizes()));
+      }
+    }
     own_.zero_();
   }
 }
 
 void Plant::touch_weights(int64_t step) {
   if (mistake_ != Mistake::Stale || step != 1) return;
-  if (mesh_.world().rank() != mesh_.world().size() - 1) return;
-  const at::NoGradGuard guard;
-  const auto& parameters = trainer_.parameters();
-  for (std::size_t i = 0; i < parameters.size(); ++i)
-    parameters[i].tensor.detach().copy_(before_[i]);
+  if (mesh_.world().rank() == mesh_.world().size() - 1) {
+    const at::NoGradGuard guard;
+    for (std::size_t i = 0; i < before_.size(); ++i)
+      trainer_.kept()[i].tensor.detach().copy_(before_[i]);
+  }
+  trainer_.attached().updated();
 }
 
 }  // namespace trireme::verify

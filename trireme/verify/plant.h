@@ -44,6 +44,7 @@ class Plant {
   bool last_;                       // is this the rank that goes wrong?
   std::vector<at::Tensor> before_;  // Stale: the initial weights
   at::Tensor victim_, own_;         // Reduce: a parameter, and this rank's part of its gradient
+  std::size_t parameter_ = 0;       // which it is
   unsigned hook_ = 0;               // on the victim
 };
 

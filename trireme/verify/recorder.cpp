@@ -73,18 +73,21 @@ void Recorder::note_output(const nn::LayerImpl& layer, const nn::Flow& out) {
 
 std::vector<Note> Recorder::weights() const {
   std::vector<Note> notes;
-  for (const nn::Parameter& one : trainer_.parameters())
+  const auto& all = trainer_.parameters();
+  for (std::size_t i = 0; i < all.size(); ++i)
     notes.push_back({Stage::Weight,
-                     one.name,
-                     copy_of(one.tensor),
-                     {.held = one.layout.held(mesh_.coord(), mesh_.degrees())}});
+                     all[i].name,
+                     copy_of(trainer_.attached().value(i)),
+                     {.held = all[i].layout.held(mesh_.coord(), mesh_.degrees())}});
   return notes;
 }
 
 void Recorder::note_gradients(double weight) {
   std::map<std::string, Note> by_name;
-  for (const nn::Parameter& one : trainer_.parameters()) {
-    const at::Tensor& gradient = one.tensor.grad();
+  const auto& all = trainer_.parameters();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const nn::Parameter& one = all[i];
+    const at::Tensor gradient = trainer_.attached().gradient(i);
     by_name[one.name] = {Stage::Gradient,
                          one.name,
                          gradient.defined() ? copy_of(gradient).div_(weight) : at::Tensor(),

@@ -23,12 +23,12 @@ class Recorder {
 
   /// Before a step. `first_row`: of this rank's rows in the batch; `micros`: how many it is cut in.
   void begin(const data::Batch& batch, int64_t first_row, int64_t micros);
-  /// In it, when the gradients are there, as sums: to be divided by `weight`.
+  /// In it, when the gradients are there, as sums: to be divided by `weight`. Collective.
   void note_gradients(double weight);
   /// After it: its notes, in the order of computation.
   std::vector<Note> end(const train::StepResult& result);
 
-  /// The weights as they are now.
+  /// The weights as they are now. Collective.
   std::vector<Note> weights() const;
 
   /// Layers whose outputs cannot be compared: they declare no layout, are not called as often in

@@ -30,7 +30,7 @@ class Side {
       : subject_(subject),
         mesh_(mesh),
         order_(static_cast<uint64_t>(config.run.seed), subject.data->size(), config.batch.global),
-        trainer_(config, mesh_, subject.model(mesh_), steps),
+        trainer_(config, mesh_, train::build(subject.model, mesh_), steps),
         plant_(mistake, trainer_, mesh_),
         recorder_(trainer_, mesh_) {
     trainer_.on_gradients([this](int64_t, double weight) {
@@ -40,7 +40,7 @@ class Side {
   }
 
   std::vector<Note> step(int64_t step) {
-    const comm::Communicator& replicas = mesh_.group(Axis::Replica);
+    const comm::Communicator replicas = mesh_.samples();
     const int64_t number = step - 1;
     data::Batch batch =
         data::Loader::read(*subject_.data, order_, plant_.block(replicas.rank(), replicas.size()),

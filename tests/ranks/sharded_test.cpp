@@ -1,0 +1,321 @@
+// Sharding the state must not change the answer, whatever is sharded and whatever else is cut.
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include <torch/torch.h>
+
+#include <fstream>
+
+#include "support/cuts.h"
+#include "support/tiny_model.h"
+#include "trireme/core/error.h"
+#include "trireme/nn/bind.h"
+#include "trireme/nn/recompute.h"
+#include "trireme/parallel/data_parallel.h"
+#include "trireme/parallel/fully_sharded.h"
+
+namespace trireme::test {
+namespace {
+
+using comm::Communicator;
+using parallel::FullySharded;
+using parallel::Sharding;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const char* const kWhat[] = {"optimizer", "gradients", "parameters"};
+
+TEST(Sharded, EveryLevelGivesTheAnswerOfOneRank) {
+  const char* const recompute[] = {"none", "block", "selective"};
+  const std::pair<int64_t, int64_t> heads[] = {{4, 4}, {6, 2}, {6, 6}, {4, 1}};
+  int number = 0;
+  for (const char* what : kWhat) {
+    for (const auto& [replica, shard, tensor] :
+         {std::tuple{1, 2, 1}, {1, 3, 1}, {2, 2, 1}, {1, 2, 2}, {1, 5, 1}, {2, 2, 2}, {1, 2, 4}}) {
+      for (const bool tie : {true, false}) {
+        // The other ways take turns, so that every pair of them meets.
+        const auto [h, k] = heads[number % 4];
+        check({.replica = replica,
+               .shard = shard,
+               .tensor = tensor,
+               .what = what,
+               .sequence = number % 3 != 1,
+               .tie = tie,
+               .masked = number % 2 == 0,
+               .heads = h,
+               .kv_heads = k,
+               .batch = number / 2 % 2 == 0 ? 8 : 5,
+               .recompute = recompute[number % 3]});
+        ++number;
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(Sharded, TheMlpToo) {
+  for (const char* what : kWhat)
+    check({.replica = 2, .shard = 2, .what = what, .batch = 5, .recompute = "block", .kind = "mlp"});
+}
+
+TEST(Sharded, TheSameOnProcesses) {
+  for (const BackendUnderTest& backend : all_backends()) {
+    if (backend.threads) continue;
+    for (const char* what : kWhat) {
+      check({.shard = 3, .what = what, .batch = 5, .recompute = "block"}, backend);
+      check({.replica = 2, .shard = 2, .what = what, .tie = false, .heads = 6, .kv_heads = 2},
+            backend);
+    }
+  }
+}
+
+/// Twenty losses and the weights after them, in float32 without clipping and accumulation.
+std::pair<std::vector<double>, std::vector<at::Tensor>> twenty_steps(const Communicator& world,
+                                                                     const Degrees& degrees,
+                                                                     const char* what) {
+  Case c{.what = what, .batch = 6};
+  config::Config config = config_of(c);
+  config.precision.compute = config.precision.reduce = "float32";
+  config.optim.clip = 0;
+  config.batch.micro = 6;
+  const Mesh mesh(world, degrees);
+  const auto model = [&](const Mesh& on) { return models::make_model(config, on); };
+  train::Trainer trainer(config, mesh, train::build(model, mesh), 20);
+  const Labelled data(c);
+  const data::Order order(3, data.size(), c.batch);
+  std::pair<std::vector<double>, std::vector<at::Tensor>> result;
+  for (int step = 1; step <= 20; ++step)
+    result.first.push_back(
+        trainer.step(step, data::Loader::read(data, order, mesh.samples().rank(),
+                                              mesh.samples().size(), step - 1))
+            .loss);
+  for (std::size_t i = 0; i < trainer.parameters().size(); ++i)
+    result.second.push_back(trainer.attached().value(i).clone());
+  return result;
+}
+
+ON_EVERY_BACKEND(ShardedBits);
+TEST_P(ShardedBits, AreThoseOfDataParallel) {
+  for (const int size : {2, 3}) {
+    run_world(GetParam(), size, [&](const Communicator& world) {
+      at::set_num_threads(1);
+      const auto expected = twenty_steps(world, {.replica = size}, "parameters");
+      EXPECT_LT(expected.first.back(), expected.first.front() - 0.1) << "nothing was learnt";
+      for (const char* what : kWhat) {
+        SCOPED_TRACE(what);
+        const auto got = twenty_steps(world, {.shard = size}, what);
+        EXPECT_EQ(got.first, expected.first);
+        for (std::size_t i = 0; i < expected.second.size(); ++i)
+          EXPECT_TRUE(got.second[i].equal(expected.second[i])) << i;
+      }
+    });
+  }
+}
+
+TEST(Sharded, IsProvedByThePropagatedNumbersOfAUsersModel) {
+  // Sections along the inputs: the boxes of a rank's own weight do not lie one by one.
+  const auto sections = [](Layers& layers, const Mesh&) {
+    using Into = nn::LinearImpl::Options;
+    const std::vector<Section> halves = {{.size = kWide / 2}, {.size = kWide / 2}};
+    layers.up = std::make_shared<nn::LinearImpl>(kWidth, kWide, Into{.out_sections = halves});
+    layers.down = std::make_shared<nn::LinearImpl>(kWide, kWidth, Into{.in_sections = halves});
+  };
+  for (const Degrees& degrees :
+       {Degrees{.shard = 2}, Degrees{.shard = 2, .tensor = 2}, Degrees{.replica = 2, .shard = 3}}) {
+    run_world(kThreads, degrees.world(), [&](const Communicator& world) {
+      const auto report = prove(world, {degrees, Sequence::Cut, sections});
+      EXPECT_TRUE(report.same()) << report.text();
+      EXPECT_TRUE(report.skipped.empty());
+    });
+  }
+}
+
+struct NetImpl : nn::LayerImpl {
+  explicit NetImpl(int64_t width = 7, int64_t layers = 3) {
+    for (int64_t i = 0; i < layers; ++i)
+      parts->push_back(std::make_shared<nn::LinearImpl>(width, width));
+    register_module("parts", parts);
+  }
+  /// One part may be left out.
+  at::Tensor run(const at::Tensor& x, int64_t without = -1) {
+    nn::Flow flow(x);
+    for (std::size_t i = 0; i < parts->layers().size(); ++i)
+      if (static_cast<int64_t>(i) != without) flow = parts->layers()[i]->forward(std::move(flow));
+    return flow.x();
+  }
+  std::shared_ptr<nn::SequentialImpl> parts = std::make_shared<nn::SequentialImpl>();
+
+ protected:
+  nn::Flow compute(const nn::Flow& in) override { return in.with(run(in.x())); }
+};
+
+nn::Loss loss_of(const at::Tensor& y) {
+  return {(y * y).sum(), at::full({}, static_cast<double>(y.size(0)), at::kDouble)};
+}
+
+TEST(Sharded, ARankThatSkipsAUnitIsNamedWithTheUnitAndNobodyHangs) {
+  for (const Sharding sharding : {Sharding::Optimizer, Sharding::Gradients, Sharding::Parameters}) {
+    for (const int wrong_step : {1, 3}) {
+      run_world(kThreads, 3, [&](const Communicator& world) {
+        NetImpl net;
+        nn::initialize(net, 5);
+        const Mesh mesh(world, {.shard = 3});
+        FullySharded shards(net, mesh, {.sharding = sharding});
+        std::string said;
+        try {
+          for (int step = 1; step <= 3; ++step) {
+            const bool skips = step == wrong_step && world.rank() == 1;
+            shards.backward(loss_of(net.run(torch::ones({2, 7}), skips ? 1 : -1)));
+            shards.finish();
+            shards.updated();
+          }
+        } catch (const Error& error) {
+          said = error.what();
+        }
+        EXPECT_THAT(said, AllOf(HasSubstr("parts.1"), HasSubstr("rank 1"), HasSubstr("rank 0")))
+            << "rank " << world.rank();
+      });
+    }
+  }
+}
+
+TEST(Sharded, ARankThatRunsNothingIsNamedToo) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    NetImpl net;
+    nn::initialize(net, 5);
+    FullySharded shards(net, Mesh(world, {.shard = 2}));
+    std::string said;
+    try {
+      if (world.rank() == 0) shards.backward(loss_of(net.run(torch::ones({2, 7}))));
+      shards.finish();
+    } catch (const Error& error) {
+      said = error.what();
+    }
+    EXPECT_THAT(said, HasSubstr("parts.0")) << "rank " << world.rank();
+  });
+}
+
+TEST(Sharded, AParameterIsThereOnlyInsideItsLayer) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    NetImpl net;
+    nn::initialize(net, 5);
+    const at::Tensor weight = net.parameters()[0];
+    const at::Tensor before = weight.detach().clone();
+    FullySharded shards(net, Mesh(world, {.shard = 2}));
+    EXPECT_FALSE(nn::is_bound(weight));
+    EXPECT_EQ(weight.sizes(), before.sizes());
+    std::string said;
+    try {
+      (void)weight.sum().item<double>();
+    } catch (const std::exception& error) {
+      said = error.what();
+    }
+    EXPECT_THAT(said, HasSubstr("'parts.0.weight' is sharded"));
+    EXPECT_TRUE(shards.value(0).equal(before));
+  });
+}
+
+TEST(Sharded, FrozenAndUnusedParametersAreLeftAlone) {
+  for (const Sharding sharding : {Sharding::Optimizer, Sharding::Gradients, Sharding::Parameters}) {
+    run_world(kThreads, 3, [&](const Communicator& world) {
+      const Mesh mesh(world, {.shard = 3});
+      const auto grads = [&](const auto& attach) {
+        NetImpl net(5, 4);
+        nn::initialize(net, 9);
+        net.to(torch::kDouble);
+        net.parts->layers()[1]->parameters()[0].set_requires_grad(false);
+        const auto attached = attach(net);
+        const auto x = torch::full({2, 5}, world.rank() + 1.0, torch::kDouble);
+        attached->backward(loss_of(net.run(x, 3)));
+        attached->finish();
+        std::map<std::string, at::Tensor> all;
+        for (std::size_t i = 0; i < attached->gradients().parameters().size(); ++i) {
+          const at::Tensor gradient = attached->gradient(i);
+          all[attached->gradients().parameters()[i].name] =
+              gradient.defined() ? gradient.clone() : at::Tensor();
+        }
+        EXPECT_EQ(attached->frozen().empty(), false);
+        return all;
+      };
+      const auto wanted = grads([&](NetImpl& net) {
+        return std::make_unique<parallel::DataParallel>(net, mesh);
+      });
+      const auto got = grads([&](NetImpl& net) {
+        return std::make_unique<FullySharded>(
+            net, mesh, parallel::FullyShardedOptions{.sharding = sharding});
+      });
+      EXPECT_EQ(wanted.size(), 7u);
+      for (const auto& [name, gradient] : wanted) {
+        ASSERT_EQ(got.at(name).defined(), gradient.defined()) << name;
+        if (gradient.defined()) EXPECT_TRUE(torch::allclose(got.at(name), gradient, 1e-12, 1e-14));
+      }
+      EXPECT_FALSE(wanted.at("parts.3.weight").defined());
+    });
+  }
+}
+
+TEST(Sharded, RefusesAParameterWithoutALayerToGatherItBy) {
+  struct BareImpl : nn::LayerImpl {
+    BareImpl() {
+      own = parameter("own", {3}, nn::InitRule::zeros());
+      inner = register_module("inner", nn::Linear(3, 3));
+    }
+    at::Tensor own;
+    nn::Linear inner{nullptr};
+  } bare;
+  nn::initialize(bare, 1);
+  const Mesh mesh = mesh_of_one();
+  try {
+    const FullySharded shards(bare, mesh);
+    FAIL() << "it was taken";
+  } catch (const MisuseError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("'own'"), HasSubstr("layer of its own")));
+  }
+}
+
+/// From now on this process gets no more than that much more memory: of any kind, or private.
+void allow_only(int resource, std::size_t more_bytes) {
+  const char* const key = resource == RLIMIT_AS ? "VmSize" : "VmData";
+  std::ifstream status("/proc/self/status");
+  std::size_t kib = 0;
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind(key, 0) == 0) kib = std::stoul(line.substr(7));
+  const rlimit limit{(kib << 10) + more_bytes, RLIM_INFINITY};
+  ASSERT_EQ(::setrlimit(resource, &limit), 0);
+}
+
+TEST(Sharded, AModelThatFitsNoRankIsBuiltAndTrained) {
+  constexpr int64_t kSide = 1024, kLayers = 96;  // 384 MiB of weights
+  for (const BackendUnderTest& backend : all_backends()) {
+    if (backend.threads) continue;
+    run_world(backend, 4, [&](const Communicator& world) {
+      at::set_num_threads(1);
+      {  // whatever libtorch and the world make once
+        NetImpl warm(64, 2);
+        nn::initialize(warm, 1);
+        FullySharded shards(warm, Mesh(world, {.shard = 4}));
+        shards.backward(loss_of(warm.run(torch::ones({2, 64}))));
+        shards.finish();
+      }
+      world.barrier();
+      // Shared memory counts as everybody's address space; over tcp all memory is private.
+      allow_only(backend.name == "shm" ? RLIMIT_DATA : RLIMIT_AS, std::size_t{330} << 20);
+      EXPECT_ANY_THROW(NetImpl(kSide, kLayers)) << "it would have fit";
+      const nn::Deferred deferred;
+      NetImpl net(kSide, kLayers);
+      nn::initialize(net, 1);
+      FullySharded shards(net, Mesh(world, {.shard = 4}));
+      shards.backward(loss_of(net.run(torch::ones({2, kSide}))));
+      EXPECT_EQ(shards.finish().weight, 8);
+      const auto elems = [](const auto& kept) {
+        int64_t count = 0;
+        for (const auto& one : kept) count += one.tensor.numel();
+        return count;
+      };
+      EXPECT_LE(elems(shards.kept()), kLayers * (kSide * kSide + kSide) / 4 + kLayers * 32);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test

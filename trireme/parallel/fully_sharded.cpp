@@ -1,0 +1,102 @@
+#include "trireme/parallel/fully_sharded.h"
+
+#include "trireme/core/error.h"
+#include "trireme/parallel/replicas.h"
+
+namespace trireme::parallel {
+
+namespace {
+
+/// The gradients of the parameters that are trained, as shards.
+Scattering scattering_of(const ShardedWeights& weights, const std::vector<std::size_t>& trained,
+                         Sharding sharding) {
+  Scattering result;
+  for (const Unit& unit : weights.units().units) result.units.push_back(unit.name);
+  for (std::size_t i : trained) {
+    result.shards.push_back(weights.shards()[i]);
+    result.tensors.push_back(weights.tensors()[i]);
+    result.unit_of.push_back(weights.units().unit_of[i]);
+  }
+  result.keep_whole = sharding == Sharding::Optimizer;
+  return result;
+}
+
+}  // namespace
+
+FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullyShardedOptions options)
+    : module_(module), mesh_(mesh), all_(nn::parameters_of(module)) {
+  core::check(options.ahead >= 0, "FullySharded: {} units cannot be gathered ahead", options.ahead);
+  check_cut_on(module, mesh);
+  check_same_module(module, mesh.world());
+  broadcast_parameters(module, mesh);
+  weights_ = std::make_unique<ShardedWeights>(all_, find_units(module, all_), mesh,
+                                              options.sharding != Sharding::Parameters,
+                                              options.ahead);
+  std::vector<nn::Parameter> trained;
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    if (!all_[i].tensor.requires_grad()) continue;
+    trained_.push_back(i);
+    trained.push_back(all_[i]);
+  }
+  gradients_ = std::make_unique<Gradients>(std::move(trained), mesh,
+                                           scattering_of(*weights_, trained_, options.sharding));
+}
+
+FullySharded::~FullySharded() = default;
+
+void FullySharded::backward(const nn::Loss& loss, Micro micro) {
+  // Backward comes to the units in the order opposite to forward's.
+  if (!ordered_) gradients_->set_unit_order(weights_->backward_order());
+  ordered_ = true;
+  gradients_->backward(loss, micro);
+  weights_->end_backward();
+}
+
+Totals FullySharded::finish(std::span<const double> values, Divide divide) {
+  weights_->check_alike();
+  return gradients_->finish(values, divide);
+}
+
+void FullySharded::check_same() const {
+  std::vector<Kept> all = gradients_->kept();
+  for (Kept& one : frozen()) all.push_back(std::move(one));
+  check_same_values(all, mesh_);
+}
+
+std::vector<Kept> FullySharded::frozen() const {
+  std::vector<Kept> result;
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    if (all_[i].tensor.requires_grad()) continue;
+    const auto& boxes = weights_->shards()[i].boxes;
+    for (std::size_t b = 0; b < boxes.size(); ++b)
+      if (boxes[b].piece.count > 0)
+        result.push_back({.name = all_[i].name,
+                          .parameter = i,
+                          .tensor = weights_->tensors()[i][b],
+                          .held = {boxes[b].held},
+                          .pieces = {boxes[b].piece},
+                          .sharded = true});
+  }
+  return result;
+}
+
+at::Tensor FullySharded::value(std::size_t parameter) {
+  const std::size_t i = trained_[parameter];
+  return weights_->assemble(i, weights_->tensors()[i]);
+}
+
+at::Tensor FullySharded::gradient(std::size_t parameter) {
+  const std::size_t i = trained_[parameter];
+  // A rank without a piece cannot tell whether there is a gradient; the first has one of each.
+  std::vector<at::Tensor> parts;
+  bool there = false;
+  for (const at::Tensor& tensor : weights_->tensors()[i]) {
+    there = there || tensor.grad().defined();
+    parts.push_back(tensor.grad().defined() ? tensor.grad() : at::zeros_like(tensor));
+  }
+  at::Tensor known = at::tensor({there ? 1 : 0}, at::kLong);
+  mesh_.group(Axis::Shard).all_reduce(known, comm::ReduceOp::Max).wait();
+  return known.item<int64_t>() == 0 ? at::Tensor() : weights_->assemble(i, parts);
+}
+
+}  // namespace trireme::parallel

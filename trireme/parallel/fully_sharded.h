@@ -1,0 +1,63 @@
+#pragma once
+
+#include "trireme/parallel/attached.h"
+#include "trireme/parallel/sharded_weights.h"
+
+namespace trireme::parallel {
+
+/// What is kept in shards from step to step, over the ranks of the shard axis (the stages of ZeRO,
+/// Rajbhandari et al. 2020). Each includes those before it.
+enum class Sharding : uint8_t { Optimizer, Gradients, Parameters };
+
+struct FullyShardedOptions {
+  Sharding sharding = Sharding::Parameters;
+  int ahead = 1;  ///< units that are gathered before they are needed
+};
+
+/// Spreads the state of a module over the ranks of the shard axis: each keeps about 1/n of it, and
+/// the numbers are those of DataParallel.
+///
+///   const nn::Deferred deferred;             // a model that fits no rank: memory comes in shards
+///   Net model(...);
+///   nn::initialize(*model, seed);
+///   parallel::FullySharded shards(*model, mesh);
+///   ...                                      // an optimizer on shards.kept()
+///   shards.backward(loss);
+///   shards.finish();
+///   optimizer.step(...);
+///   shards.updated();
+///
+/// With a replica axis each of its ranks has the same shards: shard inside, replicate outside.
+///
+/// Memory in flight, besides activations: at most 1 + `ahead` gathered units, and two units'
+/// gradients (`ScatteredBuckets::kBlocks`).
+class FullySharded final : public Attached {
+ public:
+  /// Checks that all ranks have the same model, and gives every rank its shards: of the first
+  /// rank's values, or of those that the initial rules make. Collective.
+  FullySharded(torch::nn::Module& module, const Mesh& mesh, FullyShardedOptions options = {});
+  ~FullySharded() override;
+
+  void backward(const nn::Loss& loss, Micro micro = Micro::Last) override;
+  /// Also throws if ranks ran different layers, naming the unit and the ranks.
+  Totals finish(std::span<const double> values = {}, Divide divide = Divide::Now) override;
+  void updated() override { weights_->updated(); }
+  void check_same() const override;
+  Gradients& gradients() override { return *gradients_; }
+  std::vector<Kept> frozen() const override;
+  at::Tensor value(std::size_t parameter) override;
+  at::Tensor gradient(std::size_t parameter) override;
+
+  const ShardedWeights& weights() const { return *weights_; }
+
+ private:
+  torch::nn::Module& module_;
+  Mesh mesh_;
+  std::vector<nn::Parameter> all_;
+  std::vector<std::size_t> trained_;  // which of all
+  std::unique_ptr<ShardedWeights> weights_;
+  std::unique_ptr<Gradients> gradients_;
+  bool ordered_ = false;
+};
+
+}  // namespace trireme::parallel

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/mesh/mesh.h"
+#include "trireme/parallel/kept.h"
+#include "trireme/parallel/units.h"
+
+namespace trireme::parallel {
+
+/// Where the weights of a module are when only shards of them last.
+///
+///   forward    gather h.0 ─> compute h.0 ─> let go      while h.0 computes, h.1 is gathered:
+///              gather h.1 ··········> compute h.1       in the order seen before
+///   backward   gather h.1 ─> its gradients ─> let go ...
+///
+/// Kept whole (`Sharding::Optimizer`, `Gradients`) the shards are parts of the weights themselves,
+/// and are gathered once after each update instead.
+class ShardedWeights {
+ public:
+  /// Takes over the memory of the parameters: values that are there are kept, those of parameters
+  /// without memory are begun by their rules. `ahead`: units that are gathered before they are
+  /// needed. Collective.
+  ShardedWeights(const std::vector<nn::Parameter>& parameters, Units units, const Mesh& mesh,
+                 bool keep_whole, int ahead);
+  ~ShardedWeights();
+  ShardedWeights(const ShardedWeights&) = delete;
+  ShardedWeights& operator=(const ShardedWeights&) = delete;
+
+  const std::vector<ShardedParameter>& shards() const { return shards_; }
+  /// This rank's shard of each box of each parameter.
+  const std::vector<std::vector<at::Tensor>>& tensors() const { return tensors_; }
+  const Units& units() const { return units_; }
+
+  /// The shards have new values. Collective.
+  void updated();
+
+  /// A backward has ended: everything that is gathered is let go.
+  void end_backward();
+
+  /// The units in the order in which the last backward should come to them; empty before the first
+  /// forward.
+  std::vector<std::size_t> backward_order() const;
+
+  /// Throws unless all ranks that share the shards have used every unit equally often since the
+  /// last call, naming the unit and the ranks. Collective.
+  void check_alike();
+
+  /// All of the rank's own part of a tensor of which `parts` are this rank's shards. Collective.
+  at::Tensor assemble(std::size_t parameter, const std::vector<at::Tensor>& parts) const;
+
+  int64_t shard_bytes() const { return shard_memory_.defined() ? shard_memory_.numel() : 0; }
+  /// The most that was gathered at a time, and what is held to be used again.
+  int64_t gathered_bytes() const;
+
+ private:
+  enum class Phase : uint8_t { Forward, Backward };
+  struct State {
+    int64_t bytes = 0;
+    std::vector<int64_t> offsets;  // of its parameters in a block
+    at::Tensor block;              // undefined: nothing is gathered
+    std::optional<comm::Work> work;
+    bool bound = false;
+    int64_t uses = 0;
+  };
+  struct Call;  // of a user, until its backward is over
+  struct Guard;
+
+  void lay_out(const Mesh& mesh);
+  void take_values();
+  void attach();
+  nn::Flow around(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner);
+  nn::Flow around_kept(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner);
+  void note_order(std::size_t user);
+  void use(std::size_t user, Phase phase);
+  void let_go_after(std::size_t user, Phase phase);
+  void begin_backward(const std::shared_ptr<Call>& call);
+  void end_backward_of(const std::shared_ptr<Call>& call);
+  void gather(std::size_t unit);
+  void complete(std::size_t unit);
+  void let_go(std::size_t unit);
+  at::Tensor packed(std::size_t unit, std::size_t nth) const;
+
+  std::vector<nn::Parameter> parameters_;
+  Units units_;
+  comm::Communicator group_;
+  const bool keep_whole_;
+  const int ahead_;
+  std::vector<ShardedParameter> shards_;
+  std::vector<std::vector<at::Tensor>> tensors_;
+  std::vector<at::Tensor> local_;  // of a parameter whose boxes do not lie one by one
+  at::Tensor shard_memory_, whole_memory_;
+  std::vector<State> states_;
+  std::map<int64_t, std::vector<at::Tensor>> free_;  // blocks by size
+  using Use = std::pair<std::size_t, Phase>;
+  std::map<Use, Use> next_;  // what came after it the last time
+  std::optional<Use> last_use_;
+  std::vector<std::size_t> forward_order_;  // of users
+  std::shared_ptr<ShardedWeights*> self_;   // hooks outlive this
+};
+
+}  // namespace trireme::parallel

@@ -1,0 +1,71 @@
+#include "trireme/parallel/units.h"
+
+#include <algorithm>
+#include <map>
+
+#include "trireme/core/error.h"
+
+namespace trireme::parallel {
+
+namespace {
+
+using Found = std::vector<std::pair<std::string, nn::LayerImpl*>>;
+
+void refuse_own(const torch::nn::Module& module, const std::string& name) {
+  const auto own = module.named_parameters(/*recurse=*/false);
+  if (own.is_empty()) return;
+  throw MisuseError(fmt::format(
+      "parameter '{}{}' belongs to no layer below the root, so nobody could tell when to gather "
+      "it; declare it in a trireme::nn layer of its own (or wrap its module by nn::as_layer)",
+      name.empty() ? "" : name + ".", own.front().key()));
+}
+
+/// The layers nearest to the root.
+void collect(torch::nn::Module& module, const std::string& name, Found& found) {
+  const bool is_list = dynamic_cast<nn::SequentialImpl*>(&module) != nullptr;
+  auto* layer = dynamic_cast<nn::LayerImpl*>(&module);
+  if (layer != nullptr && !is_list && !name.empty()) {
+    found.emplace_back(name, layer);
+    return;
+  }
+  refuse_own(module, name);
+  for (const auto& child : module.named_children())
+    collect(*child.value(), name.empty() ? child.key() : name + "." + child.key(), found);
+}
+
+}  // namespace
+
+Units find_units(torch::nn::Module& root, const std::vector<nn::Parameter>& parameters) {
+  Found layers;
+  auto* const alone = dynamic_cast<nn::LayerImpl*>(&root);
+  if (alone != nullptr && root.named_children().is_empty())
+    layers.emplace_back(".", alone);  // a single layer
+  else
+    collect(root, "", layers);
+
+  std::map<const void*, std::size_t> index;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    index[parameters[i].tensor.unsafeGetTensorImpl()] = i;
+  Units result;
+  constexpr auto kNone = static_cast<std::size_t>(-1);
+  result.unit_of.assign(parameters.size(), kNone);
+  for (const auto& [name, layer] : layers) {
+    Unit unit{name, {}};
+    UnitUser user{layer, {}};
+    const std::size_t number = result.units.size();
+    for (const at::Tensor& tensor : layer->parameters()) {
+      const std::size_t i = index.at(tensor.unsafeGetTensorImpl());
+      if (result.unit_of[i] == kNone) {
+        result.unit_of[i] = number;
+        unit.parameters.push_back(i);
+      }
+      const auto seen = std::find(user.units.begin(), user.units.end(), result.unit_of[i]);
+      if (seen == user.units.end()) user.units.push_back(result.unit_of[i]);
+    }
+    if (!unit.parameters.empty()) result.units.push_back(std::move(unit));
+    if (!user.units.empty()) result.users.push_back(std::move(user));
+  }
+  return result;
+}
+
+}  // namespace trireme::parallel
