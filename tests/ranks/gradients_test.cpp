@@ -358,18 +358,24 @@ TEST(Replicas, KeepTheOrderOfTheirBuckets) {
   });
 }
 
-TEST(Bind, MovesAParameterWithoutChangingWhoItIs) {
-  auto weight = torch::ones({3, 4}).requires_grad_();
+TEST(Bind, GivesAndTakesMemoryWithoutChangingWhoAParameterIs) {
+  auto weight = torch::zeros({3, 4}).requires_grad_();
   const auto before = weight;
-  const auto home = torch::zeros({20}).narrow(0, 4, 12);
-  nn::move_into(weight, home);
+  const auto y = (weight * weight).sum();
+  void* place = nullptr;
+  {
+    const auto home = torch::ones({20}).narrow(0, 4, 12);
+    place = home.data_ptr();
+    nn::bind(weight, home);
+  }
   EXPECT_TRUE(before.is_same(weight));
-  EXPECT_EQ(weight.data_ptr(), home.data_ptr());
-  EXPECT_EQ(home.sum().item<float>(), 12);
-  (weight * 2).sum().backward();
+  EXPECT_EQ(weight.data_ptr(), place) << "the memory went with the tensor that was bound";
+  y.backward();  // the graph sees the new memory
   EXPECT_EQ(weight.grad().sum().item<float>(), 24);
-  const auto memory = nn::unbind(weight);
-  EXPECT_EQ(weight.storage().nbytes(), 0u);
+  nn::unbind(weight, "gone for a test");
+  EXPECT_FALSE(nn::is_bound(weight));
+  EXPECT_THAT([&] { (void)weight.sum().item<float>(); },
+              ::testing::ThrowsMessage<std::exception>(::testing::HasSubstr("gone for a test")));
 }
 
 }  // namespace

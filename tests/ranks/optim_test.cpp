@@ -78,7 +78,11 @@ TEST(Optimizers, LeaveAloneWhatHasNoGradient) {
 TEST(Clipping, IsTorchs) {
   torch::nn::Linear model(9, 4);
   model(torch::randn({5, 9})).pow(2).sum().backward();
-  const double norm = parallel::gradient_norm(nn::parameters_of(*model), mesh_of_one());
+  const Mesh mesh = mesh_of_one();
+  std::vector<parallel::Kept> kept;
+  for (const nn::Parameter& one : nn::parameters_of(*model))
+    kept.push_back(parallel::keep_whole(one, kept.size(), mesh));
+  const double norm = parallel::gradient_norm(kept, mesh);
   auto expected = model->weight.grad() / optim::clip_divisor(norm, 0.5);
   const double torchs = torch::nn::utils::clip_grad_norm_(model->parameters(), 0.5);
   EXPECT_NEAR(norm, torchs, 1e-5 * torchs);

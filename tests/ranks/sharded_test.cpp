@@ -112,7 +112,7 @@ TEST_P(ShardedBits, AreThoseOfDataParallel) {
   }
 }
 
-TEST(Sharded, IsProvedByThePropagatedNumbersOfAUsersModel) {
+TEST(Sharded, AUsersModelIsProvedRightWithBoxesThatDoNotLieOneByOne) {
   // Sections along the inputs: the boxes of a rank's own weight do not lie one by one.
   const auto sections = [](Layers& layers, const Mesh&) {
     using Into = nn::LinearImpl::Options;
@@ -172,7 +172,7 @@ TEST(Sharded, ARankThatSkipsAUnitIsNamedWithTheUnitAndNobodyHangs) {
         } catch (const Error& error) {
           said = error.what();
         }
-        EXPECT_THAT(said, AllOf(HasSubstr("parts.1"), HasSubstr("rank 1"), HasSubstr("rank 0")))
+        EXPECT_THAT(said, AllOf(HasSubstr("parts.1"), HasSubstr("rank 1")))
             << "rank " << world.rank();
       });
     }
@@ -219,7 +219,7 @@ TEST(Sharded, FrozenAndUnusedParametersAreLeftAlone) {
   for (const Sharding sharding : {Sharding::Optimizer, Sharding::Gradients, Sharding::Parameters}) {
     run_world(kThreads, 3, [&](const Communicator& world) {
       const Mesh mesh(world, {.shard = 3});
-      const auto grads = [&](const auto& attach) {
+      const auto grads = [&](bool is_whole, const auto& attach) {
         NetImpl net(5, 4);
         nn::initialize(net, 9);
         net.to(torch::kDouble);
@@ -234,20 +234,22 @@ TEST(Sharded, FrozenAndUnusedParametersAreLeftAlone) {
           all[attached->gradients().parameters()[i].name] =
               gradient.defined() ? gradient.clone() : at::Tensor();
         }
-        EXPECT_EQ(attached->frozen().empty(), false);
+        // 25 elements in steps of 16: nothing is left for the third rank.
+        EXPECT_EQ(attached->frozen().size(), is_whole || world.rank() < 2 ? 1u : 0u);
         return all;
       };
-      const auto wanted = grads([&](NetImpl& net) {
+      const auto wanted = grads(true, [&](NetImpl& net) {
         return std::make_unique<parallel::DataParallel>(net, mesh);
       });
-      const auto got = grads([&](NetImpl& net) {
+      const auto got = grads(false, [&](NetImpl& net) {
         return std::make_unique<FullySharded>(
             net, mesh, parallel::FullyShardedOptions{.sharding = sharding});
       });
       EXPECT_EQ(wanted.size(), 7u);
       for (const auto& [name, gradient] : wanted) {
         ASSERT_EQ(got.at(name).defined(), gradient.defined()) << name;
-        if (gradient.defined()) EXPECT_TRUE(torch::allclose(got.at(name), gradient, 1e-12, 1e-14));
+        if (!gradient.defined()) continue;
+        EXPECT_TRUE(torch::allclose(got.at(name), gradient, 1e-12, 1e-14)) << name;
       }
       EXPECT_FALSE(wanted.at("parts.3.weight").defined());
     });

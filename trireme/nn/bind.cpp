@@ -32,10 +32,21 @@ void allow_reads(Storage& storage) {
 
 }  // namespace
 
-void bind(const at::Tensor& parameter, void* memory) {
+void bind(const at::Tensor& parameter, const at::Tensor& home) {
+  TORCH_CHECK(parameter.storage_offset() == 0 && parameter.is_contiguous(),
+              "bind: the parameter must own its storage from the start, and be contiguous");
+  TORCH_CHECK(home.is_contiguous() && home.numel() == parameter.numel() &&
+                  home.scalar_type() == parameter.scalar_type() &&
+                  home.device() == parameter.device(),
+              "bind: ", parameter.sizes(), " ", parameter.scalar_type(), " does not fit ",
+              home.sizes(), " ", home.scalar_type());
   c10::StorageImpl& storage = storage_of(parameter);
   allow_reads(storage);
-  storage.set_data_ptr_noswap(at::DataPtr(memory, parameter.device()));
+  // The memory lives as long as the last of the two.
+  auto* keep = new at::Tensor(home.detach());
+  storage.set_data_ptr_noswap(at::DataPtr(
+      home.data_ptr(), keep, [](void* kept) { delete static_cast<at::Tensor*>(kept); },
+      parameter.device()));
   storage.set_nbytes(bytes_of(parameter));
 }
 

@@ -9,9 +9,9 @@ namespace trireme::nn {
 // A parameter keeps its identity and its shape for ever: optimizers, hooks and graphs point at it.
 // Only the memory of its storage comes and goes.
 
-/// Gives a parameter memory, which somebody else owns and keeps. What points at the parameter (a
-/// graph that has saved it, a view) sees the new memory.
-void bind(const at::Tensor& parameter, void* memory);
+/// Gives a parameter the memory of `home`, a tensor of as many elements, which both share from now
+/// on. What points at the parameter (a graph that has saved it, a view) sees the new memory.
+void bind(const at::Tensor& parameter, const at::Tensor& home);
 
 /// Takes the memory away, and frees it where the parameter owned it. Whoever reads it now gets an
 /// error that says `why`.

@@ -202,7 +202,7 @@ void ShardedWeights::complete(std::size_t unit) {
             .copy_(all.narrow(0, box.begin, box.numel()).view(box.held.box.shape));
       all = local_[i];
     }
-    nn::bind(parameter, all.data_ptr());
+    nn::bind(parameter, all);
   }
   state.bound = true;
 }
