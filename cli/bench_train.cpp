@@ -21,6 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 int time_steps(const config::Config& config, const comm::Communicator& world) {
+  const train::TensorMemory tensors;
   const Mesh mesh(world, config::resolve_mesh(config.mesh, world.size()),
                   train::pick_device(config, world));
   const auto data = train::make_dataset(config);
@@ -46,7 +47,8 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
   times.erase(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4));
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
   std::nth_element(times.begin(), middle, times.end());
-  at::Tensor memory = at::full({1}, static_cast<double>(train::pss_mib()), at::kDouble);
+  at::Tensor memory = at::tensor(
+      {static_cast<double>(train::pss_mib()), static_cast<double>(tensors.peak())}, at::kDouble);
   world.all_reduce(memory, comm::ReduceOp::Max).wait();
   if (world.rank() != 0) return 0;
   const auto rounded = [](double value, double to) { return std::round(value * to) / to; };
@@ -54,7 +56,8 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
                            {"ranks", world.size()},
                            {"tokens_per_s", rounded(weight / *middle * 1e3, 10)},
                            {"step_ms", rounded(*middle, 100)},
-                           {"pss_mib", static_cast<int64_t>(memory.item<double>())},
+                           {"pss_mib", static_cast<int64_t>(memory[0].item<double>())},
+                           {"tensor_mib", rounded(memory[1].item<double>() / (1 << 20), 100)},
                            {"last_loss", rounded(loss, 1e5)}};
   fmt::print("{}\n", line.dump());
   return 0;

@@ -100,11 +100,46 @@ nn::Loss GptImpl::loss(const Flow& tokens, const at::Tensor& targets) {
   return lm_head->loss(hidden(tokens), targets);
 }
 
-// Per token and block: the inputs of two norms, of q, k, v, of attention and its projection, of the
-// two matrices and of GELU.
-int64_t GptImpl::activations_per_row() const {
-  const int64_t ffn = options_.ffn > 0 ? options_.ffn : 4 * options_.hidden;
-  return options_.seq * (options_.layers * (8 * options_.hidden + 2 * ffn) + 4 * options_.hidden);
+// The largest of what is alive at the same time; whatever is small beside it is left out.
+int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
+  using Recompute = nn::Batching::Recompute;
+  const int64_t all = of.rows * options_.seq, cut = of.tensor;  // tokens
+  const int64_t own = options_.sequence == nn::Sequence::Cut ? (all + cut - 1) / cut : all;
+  const int64_t hidden = options_.hidden, ffn = options_.ffn > 0 ? options_.ffn : 4 * hidden;
+  const int64_t kv_heads = options_.kv_heads > 0 ? options_.kv_heads : options_.heads;
+  const int64_t heads = (options_.heads + cut - 1) / cut, kv = (kv_heads + cut - 1) / cut;
+  const int64_t head = hidden / options_.heads, wide = (ffn + cut - 1) / cut;
+  const int64_t classes = (options_.vocab + cut - 1) / cut;
+
+  // What a block saves: the inputs of its norms and of its matrices, q, k and v, what attention
+  // says of each position, both sides of GELU.
+  const int64_t stream = own * hidden;
+  const int64_t masks = options_.dropout > 0 ? 2 * stream : 0;
+  const int64_t square = of.rows * heads * options_.seq * options_.seq;
+  const int64_t scores = options_.attention_dropout > 0 ? 4 * square : all * heads;
+  const int64_t attention = all * (heads + 2 * kv) * head + all * heads * head + scores;
+  const int64_t mlp = 2 * all * wide;
+  const int64_t block = 4 * stream + 4 * own + attention + mlp + masks;
+  int64_t kept = block * options_.layers, again = 0;
+  if (of.recompute == Recompute::Block) {
+    kept = stream * options_.layers;
+    again = block - stream;
+  } else if (of.recompute == Recompute::Selective) {
+    kept = (block - attention) * options_.layers;
+    again = attention;
+  }
+  // In the head: the last norm's input and output, the gradients that are computed with the loss,
+  // the logits of a chunk of rows.
+  const int64_t chunk = std::min(all, nn::rows_of_chunk(options_.vocab, of.tensor));
+  const int64_t entered = cut > 1 ? all * hidden : 0;
+  const int64_t head_weight = classes * hidden;
+  const int64_t in_head = 2 * stream + entered + all * hidden + head_weight +
+                          chunk * (classes + 2 * hidden);
+  // In the last block's backward: the gradients of the stream and of GELU's output, of the matrix
+  // before it, and of a tied table, which stays until the first layer adds its own.
+  const int64_t in_block = again + 2 * all * hidden + all * wide + wide * hidden +
+                           (options_.tie ? head_weight : 0);
+  return (kept + std::max(in_head, in_block)) * of.item_bytes;
 }
 
 std::vector<std::shared_ptr<nn::LayerImpl>> GptImpl::blocks() const {

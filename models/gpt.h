@@ -45,7 +45,7 @@ class GptImpl : public nn::ModelImpl {
 
   /// Logits [rows, positions, vocab] of the tokens that come next; the loss does not need them.
   nn::Loss loss(const nn::Flow& tokens, const at::Tensor& targets) override;
-  int64_t activations_per_row() const override;
+  int64_t activation_bytes(const nn::Batching& of) const override;
   std::vector<std::shared_ptr<nn::LayerImpl>> blocks() const override;
   std::vector<std::shared_ptr<nn::LayerImpl>> attentions() const override;
 

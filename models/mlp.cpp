@@ -72,6 +72,19 @@ Flow MlpImpl::compute(const Flow& tokens) {
   return head->forward(hidden(tokens));
 }
 
+int64_t MlpImpl::activation_bytes(const nn::Batching& of) const {
+  const int64_t width = options_.seq * options_.hidden;  // of the tokens side by side
+  const int64_t layer = 2 * options_.hidden + (options_.dropout > 0 ? options_.hidden : 0);
+  const bool again = of.recompute == nn::Batching::Recompute::Block;
+  const int64_t kept = width + (again ? 0 : options_.layers * layer);
+  const int64_t classes = (options_.vocab + of.tensor - 1) / of.tensor;
+  const int64_t first = width * options_.hidden;  // the gradient of the first, largest matrix
+  const int64_t in_head = classes * options_.hidden + of.rows * (classes + 2 * options_.hidden);
+  const int64_t in_layer = first + of.rows * (width + 2 * options_.hidden);
+  return (of.rows * (kept + (again ? options_.layers * layer : 0)) + std::max(in_head, in_layer)) *
+         of.item_bytes;
+}
+
 nn::Loss MlpImpl::loss(const Flow& tokens, const at::Tensor& targets) {
   return head->loss(hidden(tokens), targets.select(1, options_.seq - 1));
 }

@@ -19,9 +19,7 @@ class MlpImpl : public nn::ModelImpl {
  public:
   MlpImpl(MlpOptions options, const Mesh& mesh);
   nn::Loss loss(const nn::Flow& tokens, const at::Tensor& targets) override;
-  int64_t activations_per_row() const override {
-    return options_.seq * options_.hidden + 2 * options_.layers * options_.hidden + options_.vocab;
-  }
+  int64_t activation_bytes(const nn::Batching& of) const override;
   std::vector<std::shared_ptr<nn::LayerImpl>> blocks() const override { return {layers_}; }
 
  protected:

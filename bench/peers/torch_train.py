@@ -1,6 +1,6 @@
-"""The GPT of configs/bench.toml in PyTorch, eager, alone or under DDP on gloo: prints one JSON line.
+"""The GPT of configs/bench.toml in PyTorch, eager, alone or on gloo under DDP or FSDP2: prints one JSON line.
 
-    python3 torch_train.py RANKS STEPS ROWS SEQ
+    python3 torch_train.py RANKS STEPS ROWS SEQ [ddp|fsdp]
 """
 import json
 import os
@@ -47,13 +47,18 @@ def pss_mib():
     return next(int(l.split()[1]) for l in open("/proc/self/smaps_rollup") if l.startswith("Pss:")) >> 10
 
 
-def run(rank, ranks, steps, rows, seq):
+def run(rank, ranks, steps, rows, seq, mode):
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = Gpt(seq)
     if ranks > 1:
         dist.init_process_group("gloo", rank=rank, world_size=ranks)
-        model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        if mode == "fsdp":
+            from torch.distributed.fsdp import fully_shard
+            for unit in [*model.blocks, model]:
+                fully_shard(unit)
+        else:
+            model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     batches = []
     for step in range(steps):
@@ -79,9 +84,10 @@ def run(rank, ranks, steps, rows, seq):
 
 
 if __name__ == "__main__":
-    ranks, steps, rows, seq = map(int, sys.argv[1:])
+    ranks, steps, rows, seq = map(int, sys.argv[1:5])
+    mode = sys.argv[5] if len(sys.argv) > 5 else "ddp"
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(20000 + os.getpid() % 20000)
     if ranks == 1:
-        run(0, ranks, steps, rows, seq)
+        run(0, ranks, steps, rows, seq, mode)
     else:
-        mp.spawn(run, args=(ranks, steps, rows, seq), nprocs=ranks)
+        mp.spawn(run, args=(ranks, steps, rows, seq, mode), nprocs=ranks)

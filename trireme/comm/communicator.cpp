@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Allocator.h>
 
 #include "trireme/core/env.h"
 #include "trireme/core/error.h"
@@ -201,8 +202,12 @@ at::Tensor Communicator::allocate(at::IntArrayRef shape, at::TensorOptions optio
   if (!options.device().is_cpu()) return at::zeros(shape, options);
   auto memory = group_->backend->allocate(bytes, group_->collectives);
   if (!memory) return at::zeros(shape, options);
-  return at::from_blob(
-      memory.get(), shape, [memory](void*) {}, options.device(at::kCPU));
+  // Told to whoever counts memory, as libtorch's own allocators do.
+  c10::reportMemoryUsageToProfiler(memory.get(), bytes, 0, 0, at::kCPU);
+  const auto free = [memory, bytes](void* place) {
+    c10::reportMemoryUsageToProfiler(place, -bytes, 0, 0, at::kCPU);
+  };
+  return at::from_blob(memory.get(), shape, free, options.device(at::kCPU));
 }
 
 }  // namespace trireme::comm

@@ -11,14 +11,6 @@ namespace {
 
 namespace ag = torch::autograd;
 
-/// Rows whose logits are in memory at a time: about 4 MiB of them.
-/// The same on every rank, though their classes may differ by one: each chunk is a collective.
-int64_t rows_of_chunk(const Classes& classes) {
-  constexpr int64_t kElems = int64_t{1} << 20;
-  const int64_t ranks = classes.group == nullptr ? 1 : classes.group->size();
-  return std::clamp<int64_t>(kElems * ranks / std::max<int64_t>(1, classes.all), 32, 1024);
-}
-
 /// Of each row: log of the sum of exp over all classes, less the logit of the target.
 ///
 /// On one rank that is -log of the target's chance, and no logit has to be looked at again; a
@@ -72,7 +64,7 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
     const at::Tensor bias = bias_V.value_or(at::Tensor());
     const bool needs_x = x_NC.requires_grad(), needs_weight = weight_VC.requires_grad(),
                needs_bias = bias.defined() && bias.requires_grad();
-    const int64_t rows = x_NC.size(0), chunk_rows = std::min(rows, rows_of_chunk(classes));
+    const int64_t rows = x_NC.size(0), chunk_rows = std::min(rows, rows_of_chunk(classes.all, classes.group == nullptr ? 1 : classes.group->size()));
     const at::Tensor dx = needs_x ? at::empty_like(x_NC) : at::Tensor();
     at::Tensor dweight =
         needs_weight && chunk_rows != rows ? at::empty_like(weight_VC) : at::Tensor();
@@ -138,6 +130,11 @@ at::Tensor weight_of(const at::Tensor& targets) {
 }
 
 }  // namespace
+
+int64_t rows_of_chunk(int64_t classes, int ranks) {
+  constexpr int64_t kElems = int64_t{1} << 20;
+  return std::clamp<int64_t>(kElems * ranks / std::max<int64_t>(1, classes), 32, 1024);
+}
 
 Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
   const at::Tensor flat = targets.reshape({-1});

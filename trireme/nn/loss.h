@@ -37,4 +37,8 @@ Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const a
 /// The same on one rank.
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets);
 
+/// Rows whose logits are in memory at a time: about 4 MiB of them. The same on every rank, though
+/// their classes may differ by one: each chunk is a collective.
+int64_t rows_of_chunk(int64_t classes, int ranks);
+
 }  // namespace trireme::nn

@@ -5,14 +5,23 @@
 
 namespace trireme::nn {
 
+/// What the memory of activations depends on, besides the model.
+struct Batching {
+  int64_t rows = 1;        ///< of a micro-batch
+  int64_t item_bytes = 4;  ///< of a number
+  int tensor = 1;          ///< degree of the tensor axis
+  enum class Recompute : uint8_t { None, Block, Selective } recompute = Recompute::None;
+};
+
 /// A layer that can be trained: it has a loss. A model takes no part in communication; whatever
 /// cuts it attaches from outside.
 class ModelImpl : public LayerImpl {
  public:
   virtual Loss loss(const Flow& inputs, const at::Tensor& targets) = 0;
 
-  /// About how many numbers one row keeps for backward, without recomputation.
-  virtual int64_t activations_per_row() const { return 0; }
+  /// The bytes that forward and backward of one micro-batch take at their peak, besides weights and
+  /// the gradients that are kept. 0: nobody knows.
+  virtual int64_t activation_bytes(const Batching& /*of*/) const { return 0; }
 
   /// What `memory.recompute` computes again: "block" these, "selective" those.
   virtual std::vector<std::shared_ptr<LayerImpl>> blocks() const { return {}; }

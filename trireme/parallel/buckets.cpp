@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "trireme/core/error.h"
 #include "trireme/parallel/byte_block.h"
@@ -70,8 +71,7 @@ ReducedBuckets::ReducedBuckets(comm::Communicator group, std::vector<at::Tensor>
     : Buckets(std::move(parameters)),
       group_(std::move(group)),
       sizes_(sizes),
-      homes_(places_.size()),
-      offsets_(places_.size()) {
+      homes_(places_.size()) {
   int64_t total = 0;
   for (const Place& place : places_)
     total += padded(static_cast<int64_t>(place.parameter.nbytes()));
@@ -109,7 +109,6 @@ void ReducedBuckets::lay_out() {
       bucket_begin = offset;
       buckets_.emplace_back();
     }
-    offsets_[i] = offset;
     place.bucket = buckets_.size() - 1;
     homes_[i] = tensor_on(memory_, offset, place.parameter.sizes(), place.parameter.scalar_type());
     buckets_.back().members.push_back(i);
@@ -185,17 +184,12 @@ void ReducedBuckets::reorder(const std::vector<int64_t>& order) {
     core::check(sorted.size() == places_.size() && sorted[i] == static_cast<int64_t>(i),
                 "gradients: the order of buckets names {} of {} parameters", sorted.size(),
                 places_.size());
-  settled_ = true;
-  if (!memory_.defined()) {
-    order_ = order;
-    return;
-  }
-  const at::Tensor before = memory_.clone();
-  const std::vector<int64_t> offsets = offsets_;
+  settled_ = moves_ = true;
   order_ = order;
-  lay_out();
-  for (std::size_t i = 0; i < places_.size(); ++i)
-    homes_[i].copy_(tensor_on(before, offsets[i], homes_[i].sizes(), homes_[i].scalar_type()));
+}
+
+void ReducedBuckets::begin_step() {
+  if (std::exchange(moves_, false)) lay_out();
 }
 
 }  // namespace trireme::parallel

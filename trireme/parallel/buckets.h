@@ -35,6 +35,8 @@ class Buckets {
   /// The parameter will get no more in this step, as far as the first one showed.
   void arrive(std::size_t parameter);
 
+  /// A step begins: what is left of the one before may be overwritten.
+  virtual void begin_step() {}
   /// A micro-batch's backward begins and ends; is it the last of the step?
   virtual void begin_micro(bool /*last*/) {}
   virtual void end_micro() {}
@@ -106,13 +108,14 @@ class Buckets {
 ///
 /// In a group of one nothing is reduced or copied: a gradient stays where backward has put it.
 ///
-/// The first step reduces at its end, and observes the order in which gradients arrive; `reorder`
-/// then lays them out so.
+/// The first step reduces at its end, and observes the order in which gradients arrive; from the
+/// second on they lie so.
 class ReducedBuckets final : public Buckets {
  public:
   /// Collective: the memory is the group's.
   ReducedBuckets(comm::Communicator group, std::vector<at::Tensor> parameters, BucketSizes sizes);
 
+  void begin_step() override;
   void start_rest() override;
   void wait() override;
   void add_late(std::size_t parameter, const at::Tensor& mine) override;
@@ -131,8 +134,8 @@ class ReducedBuckets final : public Buckets {
   comm::Communicator group_;
   BucketSizes sizes_;
   std::vector<at::Tensor> homes_, data_;  // of each parameter, of each bucket
-  std::vector<int64_t> offsets_;          // bytes
   at::Tensor memory_;
+  bool moves_ = false;  // there is a new order: lay out before the next step
   std::vector<comm::Work> works_;
 };
 

@@ -164,7 +164,8 @@ Gradients::~Gradients() {
   for (nn::Parameter& one : parameters_) ag::impl::set_post_acc_grad_hooks(one.tensor, nullptr);
 }
 
-void Gradients::clear_gradients() {
+void Gradients::begin_step() {
+  for (const auto& set : sets_) set->begin_step();
   for (nn::Parameter& one : parameters_) one.tensor.mutable_grad() = at::Tensor();
   for (Kept& one : kept_) one.tensor.mutable_grad() = at::Tensor();
 }
@@ -174,7 +175,7 @@ void Gradients::backward(const nn::Loss& loss, Micro micro) {
               "backward: the loss must be one number, a sum; it has ", loss.sum.sizes());
   TORCH_CHECK(loss.weight.defined() && loss.weight.numel() == 1,
               "backward: the loss's weight must be one number: how many tokens or samples counted");
-  if (!in_step_) clear_gradients();
+  if (!in_step_) begin_step();
   in_step_ = true;
   accumulates_ = micro == Micro::More;
   weight_ += loss.weight.item<double>();
@@ -197,7 +198,7 @@ void Gradients::ready(std::size_t parameter) {
 
 Totals Gradients::finish(std::span<const double> values, Divide divide) {
   const at::NoGradGuard guard;
-  if (!in_step_) clear_gradients();
+  if (!in_step_) begin_step();
   for (const auto& set : sets_) set->start_rest();
 
   // One small reduction carries everything else: weight | values | used? | late?

@@ -99,7 +99,7 @@ class Gradients {
   void attach_hooks();
   void find_copies(const Mesh& mesh);
   void sum_copies(const double* used);
-  void clear_gradients();
+  void begin_step();
   void report_unused(const double* used);
 
   std::vector<nn::Parameter> parameters_;

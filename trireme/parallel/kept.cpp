@@ -37,11 +37,11 @@ Kept keep_whole(const nn::Parameter& parameter, std::size_t index, const Mesh& m
   return kept;
 }
 
-ShardedParameter shard(const nn::Parameter& parameter, const Mesh& mesh) {
+ShardedParameter shard(const nn::Parameter& parameter, const Coord& coord, const Degrees& degrees) {
   ShardedParameter result;
-  const int size = mesh.size(Axis::Shard), place = mesh.coord(Axis::Shard);
-  const auto shape = parameter.tensor.sizes();
-  for (const Held& held : parameter.layout.held(mesh.coord(), mesh.degrees())) {
+  const int size = degrees.shard, place = coord.shard;
+  const auto shape = parameter.layout.local_shape(coord, degrees);
+  for (const Held& held : parameter.layout.held(coord, degrees)) {
     ShardedBox box{held, whole_box(parameter, held.box), result.numel, {}};
     for (int rank = 0; rank < size; ++rank)
       box.counts.push_back(Layout::flat_part(box.numel(), size, rank).count);

@@ -42,6 +42,6 @@ struct ShardedParameter {
   int64_t numel = 0;
   bool plain = true;  ///< is the rank's own tensor its boxes one by one?
 };
-ShardedParameter shard(const nn::Parameter& parameter, const Mesh& mesh);
+ShardedParameter shard(const nn::Parameter& parameter, const Coord& coord, const Degrees& degrees);
 
 }  // namespace trireme::parallel

@@ -80,7 +80,7 @@ ShardedWeights::~ShardedWeights() {
 
 /// Places in blocks and among the shards, and the memory for what lasts.
 void ShardedWeights::lay_out(const Mesh& mesh) {
-  for (const nn::Parameter& one : parameters_) shards_.push_back(shard(one, mesh));
+  for (const nn::Parameter& one : parameters_) shards_.push_back(shard(one, mesh.coord(), mesh.degrees()));
   int64_t whole = 0, kept = 0;
   for (std::size_t u = 0; u < states_.size(); ++u) {
     for (std::size_t i : units_.units[u].parameters) {

@@ -1,5 +1,9 @@
 #include "trireme/train/memory.h"
 
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -13,6 +17,32 @@ int64_t pss_mib() {
     if (std::sscanf(line.c_str(), "Pss: %lld kB", &kib) == 1) return kib >> 10;
   }
   return 0;
+}
+
+class TensorMemory::Hook final : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t bytes, std::size_t, std::size_t, c10::Device) override {
+    now += bytes;
+    peak = std::max(peak, now);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  int64_t now = 0, peak = 0;
+};
+
+TensorMemory::TensorMemory() : hook_(std::make_shared<Hook>()) {
+  c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, hook_);
+}
+
+TensorMemory::~TensorMemory() {
+  c10::ThreadLocalDebugInfo::_pop(c10::DebugInfoKind::PROFILER_STATE);
+}
+
+int64_t TensorMemory::now() const {
+  return hook_->now;
+}
+int64_t TensorMemory::peak() const {
+  return hook_->peak;
 }
 
 }  // namespace trireme::train
