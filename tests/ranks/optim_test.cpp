@@ -75,6 +75,33 @@ TEST(Optimizers, LeaveAloneWhatHasNoGradient) {
   EXPECT_EQ(adam->steps(), (std::vector<int64_t>{1, 0}));
 }
 
+TEST(Offload, GivesTheSameBitsFromTheHostsMemory) {
+  for (const auto device : {torch::Device("cpu"), torch::Device("cuda")}) {
+    if (device.is_cuda() && !torch::cuda::is_available()) continue;
+    // On a GPU its own kernels round in another order; what is compared is the host's.
+    const auto train = [&](optim::StateIn where, const torch::Device& on) {
+      torch::manual_seed(3);
+      torch::nn::Linear model(300, 70);
+      model->to(on);
+      auto adam = optim::make_adamw(slots_of(*model), {}, where);
+      for (int step = 1; step <= 4; ++step) {
+        for (const auto& one : model->parameters()) {
+          torch::manual_seed(step);
+          one.mutable_grad() = torch::randn(one.sizes()).to(on);
+        }
+        if (step == 3) model->bias.mutable_grad() = at::Tensor();
+        adam->step(0.1, 2.0);
+      }
+      EXPECT_EQ(adam->states().size(), 4u);
+      for (const auto& state : adam->states())
+        EXPECT_EQ(state.tensor.device().is_cpu(), where == optim::StateIn::Host || on.is_cpu());
+      return model->weight.detach().cpu();
+    };
+    EXPECT_TRUE(train(optim::StateIn::Host, device)
+                    .equal(train(optim::StateIn::Device, torch::Device("cpu"))));
+  }
+}
+
 TEST(Clipping, IsTorchs) {
   torch::nn::Linear model(9, 4);
   model(torch::randn({5, 9})).pow(2).sum().backward();

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "trireme/core/error.h"
+#include "trireme/optim/offload.h"
 
 namespace trireme::optim {
 
@@ -19,8 +20,8 @@ namespace {
 
 class AdamW final : public Optimizer {
  public:
-  AdamW(std::vector<Slot> slots, AdamWOptions options)
-      : Optimizer(std::move(slots)),
+  AdamW(std::vector<Slot> slots, AdamWOptions options, StateIn where)
+      : Optimizer(std::move(slots), where),
         options_(options),
         averages_(zeros_alike()),
         squares_(zeros_alike()) {}
@@ -51,8 +52,8 @@ class AdamW final : public Optimizer {
 
 class Sgd final : public Optimizer {
  public:
-  Sgd(std::vector<Slot> slots, SgdOptions options)
-      : Optimizer(std::move(slots)), options_(options) {
+  Sgd(std::vector<Slot> slots, SgdOptions options, StateIn where)
+      : Optimizer(std::move(slots), where), options_(options) {
     if (options_.momentum != 0) momenta_ = zeros_alike();
   }
 
@@ -80,7 +81,12 @@ class Sgd final : public Optimizer {
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<Slot> slots) : slots_(std::move(slots)), counts_(slots_.size()) {
+Optimizer::Optimizer(std::vector<Slot> slots, StateIn where)
+    : slots_(std::move(slots)), counts_(slots_.size()) {
+  if (where == StateIn::Host) {
+    offload_ = std::make_unique<Offload>(slots_);
+    slots_ = offload_->mirrors();
+  }
   for (const Slot& slot : slots_) {
     core::check(slot.parameter.is_contiguous(), "optimizer: '{}' is not contiguous", slot.name);
     steps_.push_back(
@@ -88,10 +94,25 @@ Optimizer::Optimizer(std::vector<Slot> slots) : slots_(std::move(slots)), counts
   }
 }
 
+Optimizer::~Optimizer() = default;
+
 void Optimizer::step(double learning_rate, double divisor) {
   const at::NoGradGuard guard;
+  if (!offload_) return step_some(0, slots_.size(), learning_rate, divisor);
+  offload_->fetch_gradients();
+  for (const auto& [begin, end] : offload_->runs()) {
+    offload_->wait_for(begin);
+    step_some(begin, end, learning_rate, divisor);
+    offload_->send_parameters(begin, end);
+  }
+  offload_->finish();
+}
+
+/// Updates slots [begin, end).
+void Optimizer::step_some(std::size_t begin, std::size_t end, double learning_rate,
+                          double divisor) {
   std::map<std::tuple<at::ScalarType, bool, bool>, Batch> batches;
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
+  for (std::size_t i = begin; i < end; ++i) {
     const Slot& slot = slots_[i];
     const at::Tensor& gradient = slot.parameter.grad();
     if (!gradient.defined()) continue;
@@ -119,6 +140,7 @@ void Optimizer::set_steps(const std::vector<int64_t>& steps) {
   core::check(steps.size() == steps_.size(), "optimizer: {} step counts for {} parameters",
               steps.size(), steps_.size());
   counts_ = steps;
+  if (offload_) offload_->refresh();
   for (std::size_t i = 0; i < steps.size(); ++i) steps_[i].fill_(static_cast<double>(steps[i]));
 }
 
@@ -149,12 +171,13 @@ std::vector<at::Tensor> Optimizer::zeros_alike() const {
   return all;
 }
 
-std::unique_ptr<Optimizer> make_adamw(std::vector<Slot> slots, AdamWOptions options) {
-  return std::make_unique<AdamW>(std::move(slots), options);
+std::unique_ptr<Optimizer> make_adamw(std::vector<Slot> slots, AdamWOptions options,
+                                      StateIn where) {
+  return std::make_unique<AdamW>(std::move(slots), options, where);
 }
 
-std::unique_ptr<Optimizer> make_sgd(std::vector<Slot> slots, SgdOptions options) {
-  return std::make_unique<Sgd>(std::move(slots), options);
+std::unique_ptr<Optimizer> make_sgd(std::vector<Slot> slots, SgdOptions options, StateIn where) {
+  return std::make_unique<Sgd>(std::move(slots), options, where);
 }
 
 double clip_divisor(double norm, double clip) {

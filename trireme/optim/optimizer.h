@@ -27,12 +27,18 @@ struct State {
   at::Tensor tensor;
 };
 
+/// Where an optimizer keeps its state and does its work: beside the parameters, or in the host's
+/// memory, so that a GPU holds only parameters and gradients.
+enum class StateIn : uint8_t { Device, Host };
+
+class Offload;
+
 /// Updates parameters from their gradients by torch's fused kernels. A parameter whose gradient is
 /// undefined is left alone, and does not count the step, as in torch.
 class Optimizer {
  public:
-  explicit Optimizer(std::vector<Slot> slots);
-  virtual ~Optimizer() = default;
+  Optimizer(std::vector<Slot> slots, StateIn where);
+  virtual ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
@@ -42,6 +48,7 @@ class Optimizer {
   const std::vector<Slot>& slots() const { return slots_; }
   /// How many updates each parameter has had.
   const std::vector<int64_t>& steps() const { return counts_; }
+  /// After a checkpoint was loaded into the parameters and the states.
   void set_steps(const std::vector<int64_t>& steps);
   virtual std::vector<State> states() const = 0;
   virtual std::string kind() const = 0;
@@ -61,7 +68,10 @@ class Optimizer {
   std::vector<at::Tensor> zeros_alike() const;
 
  private:
-  std::vector<Slot> slots_;
+  void step_some(std::size_t begin, std::size_t end, double learning_rate, double divisor);
+
+  std::vector<Slot> slots_;  // as the kernels see them
+  std::unique_ptr<Offload> offload_;
   std::vector<int64_t> counts_;
   std::vector<at::Tensor> steps_;  // the same as 0-dim floats, as the kernels want them
 };
@@ -70,13 +80,15 @@ struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
 };
 /// Loshchilov and Hutter 2019, decoupled weight decay: torch.optim.AdamW(fused=True), bit for bit.
-std::unique_ptr<Optimizer> make_adamw(std::vector<Slot> slots, AdamWOptions options);
+std::unique_ptr<Optimizer> make_adamw(std::vector<Slot> slots, AdamWOptions options,
+                                      StateIn where = StateIn::Device);
 
 struct SgdOptions {
   double momentum = 0.9, weight_decay = 0;
 };
 /// torch.optim.SGD(fused=True), bit for bit.
-std::unique_ptr<Optimizer> make_sgd(std::vector<Slot> slots, SgdOptions options);
+std::unique_ptr<Optimizer> make_sgd(std::vector<Slot> slots, SgdOptions options,
+                                    StateIn where = StateIn::Device);
 
 /// By how much more to divide so that a norm of `norm` becomes at most `clip` (0: never).
 double clip_divisor(double norm, double clip);

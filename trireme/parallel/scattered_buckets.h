@@ -47,7 +47,7 @@ class ScatteredBuckets final : public Buckets {
   void set_unit_order(const std::vector<std::size_t>& units);
 
   /// So many blocks of the largest unit's size; more only if gradients come in another order.
-  static constexpr std::size_t kBlocks = 2;
+  static constexpr std::size_t kBlocks = 1;
 
  private:
   struct Unit {  // what a bucket is besides its members

@@ -56,8 +56,6 @@ void refuse_unbuilt(const config::Config& config) {
     refuse(fmt::format("sync.kind = \"{}\"", config.sync.kind), "\"lockstep\"");
   if (config.compress.kind != "none")
     refuse(fmt::format("compress.kind = \"{}\"", config.compress.kind), "\"none\"");
-  if (config.memory.offload != "none")
-    refuse(fmt::format("memory.offload = \"{}\"", config.memory.offload), "\"none\"");
   if (config.data.kind != "markov" && config.data.kind != "tokens")
     refuse(fmt::format("data.kind = \"{}\"", config.data.kind), "\"markov\" and \"tokens\"");
   if (config.log.trace) refuse("log.trace", "metrics.jsonl");
@@ -113,13 +111,18 @@ std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
   for (const parallel::Kept& one : kept())  // by the shape of the whole, not of a shard
     slots.push_back({one.name, one.tensor, parameters()[one.parameter].layout.whole().size() >= 2});
   const config::Optim& keys = config_.optim;
+  // On the CPU the state is in the host's memory anyway.
+  const bool offloads = config_.memory.offload == "optimizer" && !mesh_.device().is_cpu();
+  const auto where = offloads ? optim::StateIn::Host : optim::StateIn::Device;
   if (keys.kind == "sgd")
     return optim::make_sgd(std::move(slots),
-                           {.momentum = keys.momentum, .weight_decay = keys.weight_decay});
-  return optim::make_adamw(std::move(slots), {.beta1 = keys.betas[0],
-                                              .beta2 = keys.betas[1],
-                                              .epsilon = keys.eps,
-                                              .weight_decay = keys.weight_decay});
+                           {.momentum = keys.momentum, .weight_decay = keys.weight_decay}, where);
+  return optim::make_adamw(std::move(slots),
+                           {.beta1 = keys.betas[0],
+                            .beta2 = keys.betas[1],
+                            .epsilon = keys.eps,
+                            .weight_decay = keys.weight_decay},
+                           where);
 }
 
 int64_t Trainer::num_micros(const data::Batch& batch) const {
