@@ -116,7 +116,7 @@ TEST(Checkpoint, SaysWhatItHasAndWhatWasWanted) {
       save(scratch / "c", 5, {{"w", {"I32", shape, numbered(shape), {whole_region(shape)}}}}));
   std::string room(100, '\0');
   const auto read = [&](const std::string& name, std::vector<int64_t> as, const char* dtype) {
-    return sentence_of<CheckpointError>(
+    return sentence_of<ConfigError>(
         [&] { checkpoint.read(whole_piece(name, as), dtype, room.data()); });
   };
   EXPECT_THAT(read("v", {2, 3}, "I32"), HasSubstr("no tensor 'v'"));
