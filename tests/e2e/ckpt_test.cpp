@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 
 #include "support/checkpoints.h"
 #include "support/command.h"
@@ -98,6 +99,32 @@ TEST_F(Ckpt, DiffComparesAcrossCuts) {
   EXPECT_EQ(shapes.code, 1);
   EXPECT_THAT(shapes.out, HasSubstr("w: F32 [2, 3] and F32 [3, 2]"));
   EXPECT_THAT(shapes.out, HasSubstr("n: only in " + step));
+}
+
+TEST_F(Ckpt, DiffNamesTheTensorThatIsFurthestOff) {
+  const auto save = [&](const std::string& name, float a, float b) {
+    const auto tensor = [](float value) -> SavedTensor {
+      return {"F32", {1}, floats({value}), {test::whole_region({1})}};
+    };
+    return test::save(scratch / name, 1, {{"a", tensor(a)}, {"b", tensor(b)}});
+  };
+  const auto result = ckpt({"diff", save("x", 0, 0), save("y", 0.5, -3)});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.out, HasSubstr("different: 2 of 2 tensors, most of all b (max |a-b| = 3)\n"));
+}
+
+TEST_F(Ckpt, WhatIsNewerOrUnfinishedIsSaid) {
+  ASSERT_EQ(::mkdir((folder + "/step-00000030").c_str(), 0755), 0);
+  EXPECT_THAT(ckpt({"ls", run}).out, HasSubstr("unfinished  " + folder + "/step-00000030"));
+  auto json = nlohmann::ordered_json::parse(test::bytes_of(step + "/index.json"));
+  json["version"] = 2;
+  test::put_bytes(step + "/index.json", json.dump());
+  EXPECT_THAT(ckpt({"ls", run}).out, HasSubstr("newer  "));
+  for (const char* action : {"info", "verify"}) {
+    const auto result = ckpt({action, run});
+    EXPECT_EQ(result.code, 2) << "not damage";
+    EXPECT_THAT(result.err, HasSubstr("written by a newer Trireme"));
+  }
 }
 
 TEST_F(Ckpt, MistakesAreSentencesAndExitTwo) {

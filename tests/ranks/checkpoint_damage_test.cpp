@@ -78,6 +78,17 @@ TEST_F(DamagedCheckpoint, IsNoneAsLongAsNothingHappens) {
   EXPECT_EQ(warnings, "");
 }
 
+/// Every part, with what is whole, in columns and flat, as Python's safetensors and torch see them.
+TEST_F(DamagedCheckpoint, IsNoneForPythonEither) {
+  EXPECT_EQ(save_state(scratch / "one", {}, 2), std::nullopt);
+  const std::string venv = TRIREME_SOURCE_DIR "/.venv/bin/python3";
+  const std::string command = fmt::format(
+      "{} " TRIREME_SOURCE_DIR "/tests/e2e/read_checkpoint.py {} {} > {}",
+      is_there(venv) ? venv : "python3", step, scratch / "one/step-00000002", scratch / "said");
+  EXPECT_EQ(std::system(command.c_str()), 0) << "(scripts/setup installs Python's safetensors)";
+  EXPECT_EQ(bytes_of(scratch / "said"), "3 tensors in 2 checkpoints, equal\n");
+}
+
 TEST_F(DamagedCheckpoint, ByATornLastBlock) {
   std::string bytes = bytes_of(part_with("a"));
   for (std::size_t i = bytes.size() - 3000; i < bytes.size(); ++i) bytes[i] = '\0';
