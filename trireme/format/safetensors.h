@@ -16,7 +16,7 @@ namespace trireme::format {
 ///
 ///     8 bytes        H, little-endian
 ///     H bytes        {"__metadata__": {...}, "w": {"dtype": "F32", "shape": [2, 3],
-///                     "data_offsets": [0, 24]}, ...}, padded with spaces to a multiple of 8
+///                     "data_offsets": [0, 24]}, ...}, padded with spaces (here to 8 + H = 64 n)
 ///     the rest       the tensors' elements, row-major, one after the other without holes
 struct Entry {
   std::string name, dtype;
