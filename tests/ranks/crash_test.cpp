@@ -89,6 +89,25 @@ TEST_P(PowerLoss, LeavesTheNewestCheckpointWholeAtEveryOperation) {
   EXPECT_LT(before, lost);
 }
 
+/// The only checkpoint there is, saved once more: at no instant there is none.
+TEST_P(PowerLoss, WhileAStepTakesTheOldOnesPlaceLeavesOneOfThem) {
+  int code = kPowerLost;
+  for (int n = 1; code == kPowerLost; ++n) {
+    SCOPED_TRACE(testing::Message() << "operation " << n);
+    start_over();
+    code = in_process([&] {
+      faulty_disk_arm(GetParam(), n, folder_.c_str(), nullptr);
+      return save_state(folder_, kRanks, 1) ? kSaidSo : kSaved;
+    });
+    ASSERT_TRUE(code == kPowerLost || code == kSaved) << code;
+    ASSERT_EQ(in_process([&] {
+                EXPECT_EQ(newest(folder_), 1);
+                return kSaved;
+              }),
+              kSaved);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, PowerLoss, testing::Values("lost", "removed", "torn"),
                          [](const auto& one) { return std::string(one.param); });
 

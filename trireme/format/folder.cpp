@@ -163,6 +163,7 @@ std::string begin(const std::string& folder, int64_t step) {
   core::check(step >= 0, "a checkpoint of step {} cannot be", step);
   make_folders(folder);
   const std::string path = path_of(folder, step) + ".tmp";
+  if (is_there(path)) sync_folder(folder);  // perhaps it has changed places with its successor
   remove_all(path);
   if (::mkdir(path.c_str(), 0755) != 0) fail("create", path);
   return path;
