@@ -7,6 +7,7 @@
 
 #include "cli/arguments.h"
 #include "cli/ckpt_diff.h"
+#include "cli/ckpt_reshard.h"
 #include "cli/commands.h"
 #include "trireme/core/error.h"
 #include "trireme/core/units.h"
@@ -21,11 +22,13 @@ namespace trireme::cli {
 namespace {
 
 constexpr const char* kPurpose =
-    "Looks into checkpoints. Nothing is changed, and no torch is loaded.\n\n"
+    "Looks into checkpoints, and rewrites them for other tools. No torch is loaded.\n\n"
     "  trireme ckpt ls PATH              the steps that are there, their sizes and times\n"
     "  trireme ckpt info PATH [--json]   tensors, dtypes, shapes, pieces, and what else was saved\n"
     "  trireme ckpt verify PATH          reads every byte: sizes, checksums, completeness\n"
-    "  trireme ckpt diff A B             compares two checkpoints, tensor by tensor, bit by bit";
+    "  trireme ckpt diff A B             compares two checkpoints, tensor by tensor, bit by bit\n"
+    "  trireme ckpt reshard PATH OUT     writes one anew: every tensor whole, in one file\n"
+    "  trireme ckpt reshard PATH OUT --ranks N   or as N ranks with mesh.shard=N would have";
 
 constexpr const char* kExamples =
     "PATH is a run's folder, its checkpoints/, or one step in there; of several steps the newest\n"
@@ -33,10 +36,18 @@ constexpr const char* kExamples =
     "  trireme ckpt ls runs/gpt\n"
     "  trireme ckpt verify runs/gpt/checkpoints/step-00000500\n"
     "  trireme ckpt diff runs/two-ranks runs/one-rank\n"
-    "  trireme ckpt info runs/gpt --json | jq .extra\n\n"
-    "Exit codes: 0 whole, or equal; 1 different (diff), or failed; 2 usage, or no checkpoint "
-    "there;\n"
-    "3 damaged (verify), with the file, the block and the tensors in it.";
+    "  trireme ckpt info runs/gpt --json | jq .extra\n"
+    "  trireme ckpt reshard runs/gpt whole     # then, in Python:\n"
+    "      safetensors.torch.load_file('whole/part-00000.safetensors')\n\n"
+    "Training needs no reshard: any mesh loads what any mesh saved. OUT becomes a checkpoint's\n"
+    "folder; it must not be there, and it appears whole or not at all (OUT.tmp until then). The\n"
+    "values are the same bit for bit; what is read is verified. It takes 64 MiB of memory, and 1\n"
+    "MiB for each of at most 64 open files.\n\n"
+    "Exit codes: 0 whole, equal or written; 1 different (diff), or failed; 2 usage, no checkpoint\n"
+    "there, or one of a newer Trireme; 3 damaged (verify), with the file, the block and the\n"
+    "tensors in it.";
+
+constexpr int kMostRanks = 99'999;  // as the names of the parts have digits
 
 bool is_folder(const std::string& path) {
   struct stat status {};
@@ -97,23 +108,28 @@ void print_row(const std::string& folder) {
                time_of(folder), folder);
   } catch (const CheckpointError& error) {
     fmt::print("{:>10}  {}\n", "damaged", error.what());
+  } catch (const ConfigError& error) {
+    fmt::print("{:>10}  {}\n", "newer", error.what());
   }
 }
 
 int list_steps(const std::string& typed) {
   const std::string path = checked_folder(typed);
-  std::vector<std::string> folders;
+  std::vector<std::string> folders, unfinished;
   if (is_step(path)) {
     folders.push_back(path);
   } else {
     const std::string folder = steps_folder(path);
     for (const int64_t step : format::list(folder))
       folders.push_back(folder + "/" + format::step_name(step));
+    unfinished = format::list_unfinished(folder);
   }
   if (folders.empty()) find_step(path);  // says why not
   fmt::print("{:>10}  {:>10}  {:>7}  {:>5}  {:<19}  {}\n", "step", "size", "tensors", "files",
              "saved", "folder");
   for (const std::string& folder : folders) print_row(folder);
+  for (const std::string& folder : unfinished)
+    fmt::print("{:>10}  {} has no {}\n", "unfinished", folder, format::kIndexName);
   return 0;
 }
 
@@ -163,39 +179,58 @@ int verify(const std::string& typed) {
   return 0;
 }
 
-/// The words after the action; options may stand anywhere among them.
-std::vector<std::string> parse_words(const std::vector<std::string>& args, bool& json) {
+struct Words {
+  std::vector<std::string> words;
+  bool json = false;
+  int ranks = 0;  ///< 0: not said
+};
+
+/// Options may stand anywhere among the words.
+Words parse_words(const std::vector<std::string>& args) {
+  Words parsed;
   Arguments arguments("trireme ckpt", kPurpose);
-  arguments.usage("ls|info|verify|diff PATH [PATH] [--json]");
+  arguments.usage("ls|info|verify|diff|reshard PATH [PATH] [OPTIONS]");
   arguments.footer(kExamples);
-  arguments.flag("--json", json, "info: print one JSON object");
-  std::vector<std::string> options, words;
-  for (const std::string& word : args)
-    (word.size() > 1 && word[0] == '-' ? options : words).push_back(word);
+  arguments.flag("--json", parsed.json, "info: print one JSON object");
+  arguments.value("--ranks", parsed.ranks, "reshard: for how many ranks (1: tensors stay whole)");
+  std::vector<std::string> options;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const bool option = args[i].size() > 1 && args[i][0] == '-';
+    (option ? options : parsed.words).push_back(args[i]);
+    if (args[i] == "--ranks" && i + 1 < args.size()) options.push_back(args[++i]);
+  }
+  const bool ranks_said = std::ranges::any_of(
+      options, [](const std::string& word) { return word.starts_with("--ranks"); });
   arguments.parse(options);
-  return words;
+  if (ranks_said && (parsed.ranks < 1 || parsed.ranks > kMostRanks))
+    throw ConfigError(fmt::format("--ranks {}: 1 to {} can be", parsed.ranks, kMostRanks));
+  return parsed;
 }
 
 }  // namespace
 
 int ckpt_command(const std::vector<std::string>& args) {
-  bool json = false;
-  const auto words = parse_words(args, json);
+  const auto [words, json, ranks] = parse_words(args);
   const std::string action = words.empty() ? "" : words[0];
-  const bool known = action == "ls" || action == "info" || action == "verify" || action == "diff";
-  if (!known)
+  const std::vector<std::string> actions = {"ls", "info", "verify", "diff", "reshard"};
+  if (std::ranges::find(actions, action) == actions.end())
     throw ConfigError(fmt::format(
-        "{}; write ls, info, verify or diff ('trireme ckpt --help')",
+        "{}; write ls, info, verify, diff or reshard ('trireme ckpt --help')",
         action.empty() ? "nothing to do was given" : "unknown action '" + action + "'"));
-  const size_t wanted = action == "diff" ? 2 : 1;
+  const size_t wanted = action == "diff" || action == "reshard" ? 2 : 1;
   if (words.size() != 1 + wanted)
     throw ConfigError(fmt::format("{} takes {}, not {} ('trireme ckpt --help')", action,
                                   wanted == 1 ? "one path" : "two paths", words.size() - 1));
   if (json && action != "info") throw ConfigError("--json belongs to info");
+  if (ranks > 0 && action != "reshard") throw ConfigError("--ranks belongs to reshard");
   if (action == "ls") return list_steps(words[1]);
   if (action == "info") return show_info(words[1], json);
   if (action == "verify") return verify(words[1]);
-  return print_difference(find_step(words[1]), find_step(words[2])) ? 0 : 1;
+  if (action == "diff") return print_difference(find_step(words[1]), find_step(words[2])) ? 0 : 1;
+  std::string out = words[2];
+  while (out.size() > 1 && out.ends_with('/')) out.pop_back();
+  reshard_checkpoint(find_step(words[1]), out, std::max(ranks, 1));
+  return 0;
 }
 
 }  // namespace trireme::cli

@@ -18,7 +18,7 @@ namespace {
 using format::Checkpoint;
 using format::TensorInfo;
 
-constexpr int64_t kPartElems = int64_t{1} << 20;
+constexpr int64_t kPartElems = int64_t{1} << 20;  // 48 MiB at most, with the numbers they become
 
 /// How the elements of a tensor differ.
 struct Difference {
@@ -63,8 +63,14 @@ std::string described(const TensorInfo& info) {
   return fmt::format("{} {}", info.dtype, format::format_shape(info.shape));
 }
 
+/// The tensor whose values are furthest apart.
+struct Largest {
+  std::string tensor;
+  long double apart = 0;
+};
+
 /// One line about the tensor if it differs; whether it does.
-bool print_tensor(Checkpoint& a, Checkpoint& b, const std::string& name) {
+bool print_tensor(Checkpoint& a, Checkpoint& b, const std::string& name, Largest& largest) {
   const auto in_a = a.index().tensors.find(name), in_b = b.index().tensors.find(name);
   if (in_a == a.index().tensors.end() || in_b == b.index().tensors.end()) {
     const bool first = in_b == b.index().tensors.end();
@@ -78,6 +84,7 @@ bool print_tensor(Checkpoint& a, Checkpoint& b, const std::string& name) {
   }
   const Difference found = compare(a, b, name);
   if (found.elems == 0) return false;
+  if (largest.tensor.empty() || found.largest > largest.apart) largest = {name, found.largest};
   fmt::print("{}: {} of {} elements differ, max |a-b| = {:.6g}\n", name, found.elems,
              format::whole_piece(name, in_a->second.shape).count,
              static_cast<double>(found.largest));
@@ -103,13 +110,18 @@ bool print_difference(const std::string& folder_a, const std::string& folder_b) 
   for (const Checkpoint* each : {&a, &b})
     for (const auto& [name, info] : each->index().tensors) names.insert(name);
   size_t differing = 0;
-  for (const std::string& name : names) differing += print_tensor(a, b, name) ? 1 : 0;
+  Largest largest;
+  for (const std::string& name : names) differing += print_tensor(a, b, name, largest) ? 1 : 0;
   if (a.index().extra.is_object() && b.index().extra.is_object())
     print_extra(a.index().extra, b.index().extra);
   if (differing == 0)
     fmt::print("equal: {} tensors, bit for bit\n", names.size());
   else
-    fmt::print("different: {} of {} tensors\n", differing, names.size());
+    fmt::print("different: {} of {} tensors{}\n", differing, names.size(),
+               largest.tensor.empty()
+                   ? ""
+                   : fmt::format(", most of all {} (max |a-b| = {:.6g})", largest.tensor,
+                                 static_cast<double>(largest.apart)));
   return differing == 0;
 }
 

@@ -21,7 +21,7 @@ Usage: trireme COMMAND [OPTIONS]
   verify   prove that a mesh trains as one rank does:    trireme verify CONFIG mesh.tensor=2
   bench    measure, one JSON object per line:            trireme bench comm --ranks 2
   data     make and look at files of tokens:             trireme data info data/train.bin
-  ckpt     look into checkpoints, verify, compare:       trireme ckpt verify runs/gpt
+  ckpt     look into checkpoints, compare, rewrite:      trireme ckpt verify runs/gpt
   doctor   say what this machine has, and try it:        trireme doctor
 
   trireme COMMAND --help   the options of a command

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 
 #include "support/checkpoints.h"
 #include "support/command.h"
@@ -100,6 +101,32 @@ TEST_F(Ckpt, DiffComparesAcrossCuts) {
   EXPECT_THAT(shapes.out, HasSubstr("n: only in " + step));
 }
 
+TEST_F(Ckpt, DiffNamesTheTensorThatIsFurthestOff) {
+  const auto save = [&](const std::string& name, float a, float b) {
+    const auto tensor = [](float value) -> SavedTensor {
+      return {"F32", {1}, floats({value}), {test::whole_region({1})}};
+    };
+    return test::save(scratch / name, 1, {{"a", tensor(a)}, {"b", tensor(b)}});
+  };
+  const auto result = ckpt({"diff", save("x", 0, 0), save("y", 0.5, -3)});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.out, HasSubstr("different: 2 of 2 tensors, most of all b (max |a-b| = 3)\n"));
+}
+
+TEST_F(Ckpt, WhatIsNewerOrUnfinishedIsSaid) {
+  ASSERT_EQ(::mkdir((folder + "/step-00000030").c_str(), 0755), 0);
+  EXPECT_THAT(ckpt({"ls", run}).out, HasSubstr("unfinished  " + folder + "/step-00000030"));
+  auto json = nlohmann::ordered_json::parse(test::bytes_of(step + "/index.json"));
+  json["version"] = 2;
+  test::put_bytes(step + "/index.json", json.dump());
+  EXPECT_THAT(ckpt({"ls", run}).out, HasSubstr("newer  "));
+  for (const char* action : {"info", "verify"}) {
+    const auto result = ckpt({action, run});
+    EXPECT_EQ(result.code, 2) << "not damage";
+    EXPECT_THAT(result.err, HasSubstr("written by a newer Trireme"));
+  }
+}
+
 TEST_F(Ckpt, MistakesAreSentencesAndExitTwo) {
   const auto says = [](std::vector<std::string> args) {
     const auto result = ckpt(std::move(args));
@@ -109,7 +136,7 @@ TEST_F(Ckpt, MistakesAreSentencesAndExitTwo) {
   EXPECT_THAT(says({"ls", scratch / "none"}), HasSubstr("there is no '"));
   EXPECT_THAT(says({"verify", step + "/index.json"}), HasSubstr("not a folder"));
   EXPECT_THAT(says({"info", scratch.path()}), HasSubstr("holds no finished checkpoint"));
-  EXPECT_THAT(says({}), HasSubstr("ls, info, verify or diff"));
+  EXPECT_THAT(says({}), HasSubstr("ls, info, verify, diff or reshard"));
   EXPECT_THAT(says({"list", run}), HasSubstr("unknown action 'list'"));
   EXPECT_THAT(says({"diff", run}), HasSubstr("two paths, not 1"));
   EXPECT_THAT(says({"ls", run, "--json"}), HasSubstr("belongs to info"));

@@ -170,6 +170,26 @@ TEST(Damaged, CheckpointsAreNotCountedAmongThoseThatAreKept) {
   EXPECT_THAT(none.err, HasSubstr("remove them to start over"));
 }
 
+TEST(Damaged, IsNotWhatANewerTriremeWroteNorWhatWasNeverFinished) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder), dir = folder / "run";
+  ASSERT_EQ(run_to_end(train_arguments(config, dir, {"run.steps=4"})).code, 0);
+  fs::create_directory(dir + "/checkpoints/step-00000006");
+  const auto unfinished = run_to_end(train_arguments(config, dir, {"run.steps=8"}));
+  EXPECT_EQ(unfinished.code, 0) << unfinished.err;
+  EXPECT_THAT(unfinished.err, AllOf(HasSubstr("step-00000006"), HasSubstr("never finished")));
+  EXPECT_THAT(unfinished.out, HasSubstr("continues from " + dir + "/checkpoints/step-00000004"));
+  const std::string index = dir + "/checkpoints/step-00000008/index.json";
+  std::string text = bytes_of(index);
+  text.replace(text.find("\"version\": 1"), 12, "\"version\": 7");
+  put_bytes(index, text);
+  const auto newer = run_to_end(train_arguments(config, dir));
+  EXPECT_EQ(newer.code, 2);
+  EXPECT_THAT(newer.err, AllOf(HasSubstr(index), HasSubstr("newer Trireme")));
+  EXPECT_TRUE(fs::exists(index)) << "it stays where it is";
+  EXPECT_EQ(run_to_end({kTrireme, "ckpt", "verify", dir}).code, 2);
+}
+
 TEST(AnotherRun, AtTheSameTimeInTheSameFolderIsRefused) {
   const Scratch folder;
   const std::string config = tiny_config(folder), dir = folder / "run";
@@ -270,7 +290,8 @@ TEST(BadInput, IsOneSentenceAndAnExitCode) {
       {{"data.kind=tokens", "data.path=" + empty}, {empty}, 1},
       {{"data.kind=tokens", "data.path=" + folder / "beyond.bin"}, {"255", "vocab"}, 1},
       {{"run.dir=/proc/nothing"}, {"/proc/nothing"}},
-      {{"checkpoint.resume=/nowhere"}, {"/nowhere"}, 1},
+      {{"checkpoint.resume=/nowhere"}, {"there is no checkpoint '/nowhere'"}},
+      {{"checkpoint.resume=" + folder.path()}, {"no finished checkpoint", "index.json"}},
   };
   for (const Refusal& refusal : refusals) {
     SCOPED_TRACE(refusal.overrides.back());

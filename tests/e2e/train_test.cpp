@@ -124,8 +124,17 @@ TEST(Train, GivesTheLossesOfPyTorch) {
 
 TEST(Train, WritesFilesThatPythonsSafetensorsReads) {
   const Scratch folder;
-  const std::string dir = folder / "run";
-  must(train_arguments(tiny_config(folder), dir, {"run.steps=4", "mesh.replica=1"}));
+  const std::string dir = folder / "run", whole = folder / "whole", flat = folder / "flat";
+  must(train_arguments(tiny_config(folder), dir,
+                       {"run.steps=4", "mesh.replica=2", "mesh.tensor=2", "model.heads=2"}));
+  must({kTrireme, "ckpt", "reshard", dir, whole});
+  must({kTrireme, "ckpt", "reshard", dir, flat, "--ranks", "3"});
+  const std::string step = dir + "/checkpoints/step-00000004";
+  const auto parts = run_command(
+      {python_with_torch(), TRIREME_SOURCE_DIR "/tests/e2e/read_checkpoint.py", step, whole, flat},
+      {.deadline = kPatience});
+  EXPECT_EQ(parts.code, 0) << parts.err << "(scripts/setup installs Python's safetensors)";
+  EXPECT_THAT(parts.out, HasSubstr("in 3 checkpoints, equal"));
   const auto result =
       run_command({python_with_torch(), "-c",
                    "import sys\n"
@@ -133,9 +142,9 @@ TEST(Train, WritesFilesThatPythonsSafetensorsReads) {
                    "t = load_file(sys.argv[1])\n"
                    "print(tuple(t['wte.weight'].shape), float(t['wte.weight'].abs().max()) > 0, "
                    "tuple(t['optim/exp_avg/ln_f.bias'].shape))\n",
-                   dir + "/checkpoints/step-00000004/part-00000.safetensors"},
+                   whole + "/part-00000.safetensors"},
                   {.deadline = kPatience});
-  EXPECT_EQ(result.code, 0) << result.err << "(scripts/setup installs Python's safetensors)";
+  EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("(64, 32) True (32,)"));
 }
 

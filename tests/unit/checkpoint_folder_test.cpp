@@ -97,6 +97,51 @@ TEST(Folder, LeftoversGoAndStrangersStay) {
   EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), {}), 3);
 }
 
+TEST(Folder, AStepThatSteppedAsideForNothingComesBack) {
+  const Scratch scratch;
+  save(scratch.path(), 1, "one");
+  fs::rename(scratch / "step-00000001", scratch / "step-00000001.tmp-old");
+  write_file(begin(scratch.path(), 1) + "/data", "x");
+  remove_leftovers(scratch.path());
+  EXPECT_EQ(bytes_of(scratch / "step-00000001/index.json"), "one");
+  EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), {}), 1);
+}
+
+TEST(Folder, NamesStepsThatWereNeverFinished) {
+  const Scratch scratch;
+  save(scratch.path(), 1);
+  for (const char* name : {"step-00000003", "step-00000002", "step-00000004.tmp", "notes"})
+    fs::create_directories(scratch / name);
+  EXPECT_THAT(list_unfinished(scratch.path()),
+              ElementsAre(scratch / "step-00000002", scratch / "step-00000003"));
+  EXPECT_THAT(list_unfinished(scratch / "none"), ElementsAre());
+}
+
+TEST(Folder, PutsStepsAsideUnderNamesThatAreFree) {
+  const Scratch scratch;
+  for (const char* aside : {"step-00000001.damaged", "step-00000001.damaged-2"}) {
+    save(scratch.path(), 1);
+    EXPECT_EQ(put_aside(scratch.path(), 1), scratch / aside);
+    EXPECT_THAT(list(scratch.path()), ElementsAre());
+  }
+}
+
+TEST(Folder, BesideAnyNameRefusesWhatIsThere) {
+  const Scratch scratch;
+  const std::string path = scratch / "a/b";
+  write_file(begin_beside(path) + "/data", "x");
+  EXPECT_THAT(sentence_of<ConfigError>([&] { begin_beside(path); }), HasSubstr("b.tmp' is there"));
+  EXPECT_FALSE(fs::exists(path));
+  commit_beside(path);
+  EXPECT_EQ(bytes_of(path + "/data"), "x");
+  EXPECT_THAT(sentence_of<ConfigError>([&] { begin_beside(path); }), HasSubstr("b' is there"));
+  begin_beside(scratch / "c");
+  fs::create_directory(scratch / "c");
+  EXPECT_THROW(commit_beside(scratch / "c"), CheckpointError) << "it came meanwhile";
+  abandon_beside(scratch / "c");
+  EXPECT_FALSE(fs::exists(scratch / "c.tmp"));
+}
+
 TEST(Folder, WhatCannotBeWrittenSaysWhy) {
   const Scratch scratch;
   EXPECT_THAT(sentence_of<CheckpointError>([] { write_file("/dev/full", "x"); }),

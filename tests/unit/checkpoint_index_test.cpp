@@ -37,12 +37,15 @@ TEST(Index, GivesBackWhatWasWritten) {
   EXPECT_EQ(index_of(json_of(example()), "index.json"), example());
 }
 
-TEST(Index, AnUnknownVersionSaysWhichAreKnown) {
+TEST(Index, ANewerVersionIsNoDamage) {
   core::Json json = json_of(example());
   json["version"] = 2;
-  EXPECT_THAT(refusal(json), HasSubstr("has version 2; this program knows version 1 only"));
-  EXPECT_THAT(sentence_of<CheckpointError>([&] { from_text(json.dump(), "index.json"); }),
-              HasSubstr("version 2"));
+  EXPECT_THAT(
+      sentence_of<ConfigError>([&] { from_text(json.dump(), "index.json"); }),
+      HasSubstr("index.json has version 2, and this program knows version 1: it was written "
+                "by a newer Trireme"));
+  json["version"] = 0;
+  EXPECT_THAT(refusal(json), HasSubstr("has version 0, which there never was"));
 }
 
 TEST(Index, RefusesWhatCannotBeByName) {

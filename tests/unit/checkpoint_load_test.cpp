@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <random>
 
 #include "support/checkpoints.h"
@@ -109,6 +111,58 @@ TEST(Checkpoint, ReadsTensorsOfManyBlocks) {
   EXPECT_TRUE(got == bytes.substr(4 * 123'456, 4 * 234'567));
 }
 
+/// Bytes that this process has asked the system for; nothing where that is not told.
+std::optional<int64_t> bytes_read() {
+  std::ifstream file("/proc/self/io");
+  std::string word;
+  int64_t bytes = 0;
+  if (file >> word >> bytes && word == "rchar:") return bytes;
+  return std::nullopt;
+}
+
+TEST(Checkpoint, ReadsOnlyTheBlocksThatHoldSomethingOfThePiece) {
+  const Scratch scratch;
+  const std::vector<int64_t> shape = {16, 1 << 18};  // 16 blocks, in 2 files
+  const std::string bytes = numbered(shape);
+  const int64_t half = 8 << 18;
+  const std::string folder = save(
+      scratch / "c", 1,
+      {{"w", {"I32", shape, bytes, {{{0, 0}, shape, 0, half}, {{0, 0}, shape, half, half}}}}}, 2);
+  const auto before = bytes_read();
+  if (!before) GTEST_SKIP() << "/proc/self/io is not there";
+  std::string got(4 * 1000, '\0');
+  const Region few{{0, 0}, shape, half + 300'000, 1000};
+  Checkpoint(folder).read(piece_of("w", shape, few), "I32", got.data());
+  const int64_t after_few = bytes_read().value();
+  EXPECT_TRUE(got == bytes.substr(4 * (half + 300'000), 4 * 1000));
+  EXPECT_LE(after_few - *before, 3 * kBlockBytes) << "the header's block, one or two of the data";
+  // Three ranks of another mesh together read everything about once.
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    const int64_t begin = 16 * rank / 3, end = 16 * (rank + 1) / 3;
+    const Region rows{{begin, 0}, {end - begin, 1 << 18}, 0, (end - begin) << 18};
+    got.resize(static_cast<size_t>(4 * rows.count));
+    Checkpoint(folder).read(piece_of("w", shape, rows), "I32", got.data());
+    EXPECT_TRUE(got == bytes.substr(static_cast<size_t>(4 * begin << 18), got.size()));
+  }
+  EXPECT_LE(bytes_read().value() - after_few, (16 + 3 * 3) * kBlockBytes);
+}
+
+TEST(Checkpoint, ClosesFilesThatItHasNotUsedForLong) {
+  const Scratch scratch;
+  const std::vector<int64_t> shape = {static_cast<int64_t>(2 * Checkpoint::kMostOpen)};
+  const std::string bytes = numbered(shape);
+  std::vector<Region> pieces;
+  for (int64_t i = 0; i < shape[0]; ++i) pieces.push_back({{0}, shape, i, 1});
+  Checkpoint checkpoint(
+      save(scratch / "c", 1, {{"w", {"I32", shape, bytes, pieces}}}, static_cast<int>(shape[0])));
+  std::string got(bytes.size(), '\0');
+  for (int round = 0; round < 2; ++round)
+    checkpoint.read(whole_piece("w", shape), "I32", got.data());
+  EXPECT_EQ(got, bytes);
+  const std::filesystem::directory_iterator open("/proc/self/fd");
+  EXPECT_LT(std::distance(open, {}), static_cast<ptrdiff_t>(Checkpoint::kMostOpen) + 20);
+}
+
 TEST(Checkpoint, SaysWhatItHasAndWhatWasWanted) {
   const Scratch scratch;
   const std::vector<int64_t> shape = {2, 3};
@@ -116,7 +170,7 @@ TEST(Checkpoint, SaysWhatItHasAndWhatWasWanted) {
       save(scratch / "c", 5, {{"w", {"I32", shape, numbered(shape), {whole_region(shape)}}}}));
   std::string room(100, '\0');
   const auto read = [&](const std::string& name, std::vector<int64_t> as, const char* dtype) {
-    return sentence_of<CheckpointError>(
+    return sentence_of<ConfigError>(
         [&] { checkpoint.read(whole_piece(name, as), dtype, room.data()); });
   };
   EXPECT_THAT(read("v", {2, 3}, "I32"), HasSubstr("no tensor 'v'"));

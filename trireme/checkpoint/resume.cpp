@@ -1,8 +1,10 @@
 #include "trireme/checkpoint/resume.h"
 
+#include <sys/stat.h>
+
 #include <ATen/ops/empty.h>
 
-#include <cstdio>
+#include <algorithm>
 
 #include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
@@ -14,46 +16,129 @@ namespace trireme::checkpoint {
 
 namespace {
 
-/// On one rank: the path, or empty. Damaged ones that are newer are put aside, as step-N.damaged:
-/// they must not count among those that are kept, nor be taken for the run's future.
-std::string newest_whole(const std::string& folder) {
-  const auto steps = format::list(folder);
-  std::vector<std::string> damaged;
-  std::string first;
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const std::string path = folder + "/" + format::step_name(*step);
-    const auto damage = format::find_damage(path);
-    if (damage.empty()) {
-      for (const std::string& other : damaged)
-        ::rename(other.c_str(), (other + ".damaged").c_str());
-      return path;
-    }
-    if (first.empty()) first = damage.front().sentence;
-    damaged.push_back(path);
-    core::Log(0, "checkpoint")
-        .warning(fmt::format("{} is damaged and passed over: {}", path, damage.front().sentence));
+void warn(const std::string& sentence) {
+  core::Log(0, "checkpoint").warning(sentence);
+}
+
+/// What became of an attempt, as a text that ranks can exchange: a mark and a sentence.
+constexpr char kFine = '+', kDamaged = '-', kRefused = '!';
+
+std::string outcome_of(const std::function<std::string()>& attempt) {
+  try {
+    return kFine + attempt();
+  } catch (const ConfigError& error) {
+    return std::string(1, kRefused) + error.what();
+  } catch (const CheckpointError& error) {
+    return std::string(1, kDamaged) + error.what();
   }
-  if (damaged.empty()) return "";
-  throw CheckpointError(
-      fmt::format("none of the {} checkpoints in {} is whole ({}); remove them to start over",
-                  damaged.size(), folder, first));
+}
+
+/// Rank 0's: the steps from the newest on, those that are plainly not whole left out.
+class Candidates {
+ public:
+  explicit Candidates(const std::string& folder) : folder_(folder), steps_(format::list(folder)) {
+    for (const std::string& path : format::list_unfinished(folder))
+      warn(fmt::format("{} is passed over: it has no {}, so it was never finished", path,
+                       format::kIndexName));
+  }
+
+  /// Opens the next and returns its path; "" if there are no more.
+  std::string next(std::optional<format::Checkpoint>& opened) {
+    while (!steps_.empty()) {
+      const std::string path = folder_ + "/" + format::step_name(steps_.back());
+      try {
+        opened.emplace(path);
+        const auto missing = format::find_missing(path, opened->index());
+        if (missing.empty()) return path;
+        pass_over(missing.front().sentence);
+      } catch (const CheckpointError& error) {
+        pass_over(error.what());
+      }
+    }
+    opened.reset();
+    if (damaged_.empty()) return "";
+    throw CheckpointError(
+        fmt::format("none of the {} checkpoints in {} is whole ({}); remove them to start over",
+                    damaged_.size(), folder_, first_));
+  }
+
+  /// The one that next() gave is damaged.
+  void pass_over(const std::string& sentence) {
+    warn(fmt::format("{}/{} is damaged and passed over: {}", folder_,
+                     format::step_name(steps_.back()), sentence));
+    if (first_.empty()) first_ = sentence;
+    damaged_.push_back(steps_.back());
+    steps_.pop_back();
+  }
+
+  /// There is one that is whole: those must not count among the ones that are kept, nor be taken
+  /// for the run's future.
+  void put_damaged_aside() const {
+    try {
+      for (const int64_t step : damaged_) format::put_aside(folder_, step);
+    } catch (const CheckpointError& error) {
+      warn(error.what());
+    }
+  }
+
+ private:
+  std::string folder_, first_;
+  std::vector<int64_t> steps_, damaged_;
+};
+
+/// The first of the outcomes that is of this kind, without its mark.
+std::optional<std::string> find(const std::vector<std::string>& outcomes, char kind) {
+  const auto found = std::ranges::find(outcomes, kind, [](const auto& each) { return each[0]; });
+  return found == outcomes.end() ? std::nullopt : std::optional(found->substr(1));
+}
+
+bool is_there(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0;
 }
 
 }  // namespace
 
-std::optional<std::string> find_newest(const std::string& folder, const comm::Communicator& group) {
-  std::string answer;
-  if (group.rank() == 0) {
-    try {
-      answer = "+" + newest_whole(folder);
-    } catch (const std::exception& error) {
-      answer = std::string("-") + error.what();
+std::optional<format::Checkpoint> load_newest(const std::string& folder, const State& state,
+                                              const comm::Communicator& group, const Fits& fits) {
+  const bool leads = group.rank() == 0;
+  std::optional<Candidates> candidates;
+  while (true) {
+    std::optional<format::Checkpoint> saved;
+    std::string answer;
+    if (leads) {
+      answer = outcome_of([&] {
+        if (!candidates) candidates.emplace(folder);
+        return candidates->next(saved);
+      });
     }
+    answer = comm::broadcast_text(group, answer, 0);
+    const std::string path = answer.substr(1);
+    if (answer[0] == kRefused) throw ConfigError(path);
+    if (answer[0] == kDamaged) throw CheckpointError(path);
+    if (path.empty()) return std::nullopt;
+    const auto outcomes = comm::all_gather_texts(group, outcome_of([&] {
+                                                   if (!saved) saved.emplace(path);
+                                                   if (fits) fits(*saved);
+                                                   load(*saved, state);
+                                                   return std::string();
+                                                 }));
+    if (const auto refused = find(outcomes, kRefused)) throw ConfigError(*refused);
+    const auto damaged = find(outcomes, kDamaged);
+    if (leads && damaged) candidates->pass_over(*damaged);
+    if (damaged) continue;
+    if (leads) candidates->put_damaged_aside();
+    return saved;
   }
-  answer = comm::broadcast_text(group, answer, 0);
-  if (answer[0] == '-') throw CheckpointError(answer.substr(1));
-  if (answer.size() == 1) return std::nullopt;
-  return answer.substr(1);
+}
+
+format::Checkpoint open(const std::string& path) {
+  if (!is_there(path)) throw ConfigError(fmt::format("there is no checkpoint '{}'", path));
+  if (!is_there(path + "/" + format::kIndexName))
+    throw ConfigError(fmt::format(
+        "'{}' is no finished checkpoint: it has no {}; name a step's folder, such as {}", path,
+        format::kIndexName, format::step_name(500)));
+  return format::Checkpoint(path);
 }
 
 void load(format::Checkpoint& from, const State& state) {

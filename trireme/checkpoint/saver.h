@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/checkpoint/state.h"
+#include "trireme/format/index.h"
 #include "trireme/mesh/mesh.h"
 
 namespace trireme::checkpoint {
@@ -15,7 +16,7 @@ namespace trireme::checkpoint {
 ///
 ///   main thread   copy this rank's share ─┐            (the only copy)
 ///   background                            └─> part-00001.safetensors ─> part-00001.json
-///   rank 0                                      all parts there? ─> index.json ─> rename
+///   rank 0                                      all notes there? ─> index.json ─> rename
 ///
 /// The background threads meet in the folder, not over the network: training's collectives are
 /// not in their way. A checkpoint is whole or absent, whatever fails.
@@ -38,8 +39,12 @@ class Saver {
  private:
   struct Copy;
   void run(Copy copy, std::stop_token stop);
-  void write_part(const Copy& copy);
-  void join_parts(const Copy& copy, const std::stop_token& stop);
+  core::Json write_part(Copy& copy) const;
+  void leave_note(const Copy& copy, const core::Json& note) const;
+  std::vector<core::Json> wait_for_notes(const Copy& copy, const core::Json& own,
+                                         const std::stop_token& stop) const;
+  static format::Index index_of(const Copy& copy, const std::vector<core::Json>& notes);
+  void join_parts(const Copy& copy, const core::Json& own, const std::stop_token& stop);
 
   std::string folder_;
   comm::Communicator group_;

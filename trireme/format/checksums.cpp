@@ -58,20 +58,13 @@ void VerifiedFile::read(int64_t offset, int64_t bytes, void* to, std::string_vie
   auto* place = static_cast<char*>(to);
   const int64_t end = offset + bytes;
   while (offset < end) {
-    const int64_t block = offset / kBlockBytes;
-    // Blocks that are wanted in full: one read of all of them, straight into place.
-    int64_t next = block;
-    if (offset == block * kBlockBytes)
-      while (next * kBlockBytes < end && next * kBlockBytes + block_size(next) <= end) ++next;
-    int64_t part = 0;
-    if (next > block) {
-      part = std::min(next * kBlockBytes, expected_.bytes) - offset;
+    const int64_t block = offset / kBlockBytes, inside = offset - block * kBlockBytes;
+    const int64_t part = std::min(end - offset, block_size(block) - inside);
+    if (part == block_size(block) && in_scratch_ != block) {
+      // One block at a time: it is hashed while it is still in the cache.
       file_.read(offset, part, place, what);
-      for (int64_t each = block; each < next; ++each)
-        verify(each, place + (each - block) * kBlockBytes, what);
+      verify(block, place, what);
     } else {
-      const int64_t inside = offset - block * kBlockBytes;
-      part = std::min(end - offset, block_size(block) - inside);
       std::memcpy(place, load(block, what) + inside, static_cast<size_t>(part));
     }
     place += part;

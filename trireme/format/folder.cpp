@@ -56,9 +56,42 @@ void remove_all(const std::string& path) {
 void sync_folder(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) fail("open", path);
-  const int result = ::fsync(fd);
+  const int result = ::fsync(fd), reason = errno;
   ::close(fd);
+  errno = reason;
   if (result != 0) fail("write", path);
+}
+
+bool is_root(const std::string& path) {
+  struct stat here {};
+  struct stat above {};
+  if (::stat(path.c_str(), &here) != 0 || ::stat((path + "/..").c_str(), &above) != 0) return true;
+  return here.st_ino == above.st_ino && here.st_dev == above.st_dev;
+}
+
+/// The folder and those above it: whoever made them may not have synced them. One above that may
+/// not be opened was not made by this run.
+void sync_upwards(std::string path) {
+  for (sync_folder(path); !is_root(path);) {
+    path += "/..";
+    const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return;
+    ::fsync(fd);
+    ::close(fd);
+  }
+}
+
+bool is_there(const std::string& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0;
+}
+
+/// What is left of something whose successor is in place: its time will come again.
+void try_remove(const std::string& path) {
+  try {
+    remove_all(path);
+  } catch (const CheckpointError&) {
+  }
 }
 
 /// Makes a folder and those above it, each of them on the disk before the next.
@@ -84,6 +117,23 @@ std::string path_of(const std::string& folder, int64_t step) {
   return folder + "/" + step_name(step);
 }
 
+constexpr const char* kAside = ".tmp-old";
+
+/// Puts `ready` where an older one is: the two change places, so that at no instant there is none.
+/// Where the file system cannot do that, the older one steps aside first.
+void replace(const std::string& ready, const std::string& path) {
+  if (::renameat2(AT_FDCWD, ready.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
+  const std::string aside = path + kAside;
+  remove_all(aside);
+  if (::rename(path.c_str(), aside.c_str()) != 0) fail("rename", path);
+  if (::rename(ready.c_str(), path.c_str()) != 0) {
+    const int reason = errno;
+    ::rename(aside.c_str(), path.c_str());
+    errno = reason;
+    fail("rename", ready);
+  }
+}
+
 }  // namespace
 
 std::string step_name(int64_t step) {
@@ -99,10 +149,21 @@ std::vector<int64_t> list(const std::string& folder) {
   return steps;
 }
 
+std::vector<std::string> list_unfinished(const std::string& folder) {
+  std::vector<std::string> paths;
+  for (const std::string& name : names_in(folder))
+    if (const std::string path = folder + "/" + name;
+        parse_step(name) && is_folder(path) && !is_file(path + "/" + kIndexName))
+      paths.push_back(path);
+  std::ranges::sort(paths);
+  return paths;
+}
+
 std::string begin(const std::string& folder, int64_t step) {
   core::check(step >= 0, "a checkpoint of step {} cannot be", step);
   make_folders(folder);
   const std::string path = path_of(folder, step) + ".tmp";
+  if (is_there(path)) sync_folder(folder);  // perhaps it has changed places with its successor
   remove_all(path);
   if (::mkdir(path.c_str(), 0755) != 0) fail("create", path);
   return path;
@@ -115,18 +176,12 @@ std::string commit(const std::string& folder, int64_t step) {
   sync_folder(ready);
   if (::rename(ready.c_str(), path.c_str()) != 0) {
     if (errno != ENOTEMPTY && errno != EEXIST) fail("rename", ready);
-    // An older one is there: the two change places, so that at no instant there is none. Where
-    // the file system cannot do that, the older one steps aside first.
-    if (::renameat2(AT_FDCWD, ready.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) {
-      const std::string aside = path + ".tmp-old";
-      remove_all(aside);
-      if (::rename(path.c_str(), aside.c_str()) != 0) fail("rename", path);
-      if (::rename(ready.c_str(), path.c_str()) != 0) fail("rename", ready);
-      remove_all(aside);
-    }
+    replace(ready, path);
   }
-  sync_folder(folder);
-  remove_all(ready);
+  sync_upwards(folder);
+  // Only now that the new one is on the disk.
+  try_remove(ready);
+  try_remove(path + kAside);
   return path;
 }
 
@@ -146,10 +201,54 @@ std::vector<int64_t> prune(const std::string& folder, int64_t keep) {
 }
 
 void remove_leftovers(const std::string& folder) {
+  std::vector<std::string> left;
   for (const std::string& name : names_in(folder)) {
     const size_t end = name.find(".tmp");
-    if (end != name.npos && parse_step(name.substr(0, end))) remove_all(folder + "/" + name);
+    if (end == name.npos || !parse_step(name.substr(0, end))) continue;
+    const std::string path = folder + "/" + name, place = folder + "/" + name.substr(0, end);
+    if (name.substr(end) != kAside || is_there(place))
+      left.push_back(path);
+    else if (::rename(path.c_str(), place.c_str()) != 0)
+      fail("rename", path);
   }
+  if (!left.empty()) sync_folder(folder);  // what took its place is on the disk before it goes
+  for (const std::string& path : left) remove_all(path);
+}
+
+std::string put_aside(const std::string& folder, int64_t step) {
+  const std::string path = path_of(folder, step);
+  std::string aside = path + ".damaged";
+  for (int again = 2; is_there(aside); ++again) aside = fmt::format("{}.damaged-{}", path, again);
+  if (::rename(path.c_str(), aside.c_str()) != 0) fail("rename", path);
+  sync_folder(folder);
+  return aside;
+}
+
+std::string begin_beside(const std::string& path) {
+  if (is_there(path))
+    throw ConfigError(fmt::format("'{}' is there already; name another, or remove it", path));
+  const std::string beside = path + ".tmp";
+  if (is_there(beside))
+    throw ConfigError(fmt::format(
+        "'{}' is there already: somebody writes it, or was interrupted; then remove it", beside));
+  if (const size_t end = path.rfind('/'); end != path.npos && end > 0)
+    make_folders(path.substr(0, end));
+  if (::mkdir(beside.c_str(), 0755) != 0) fail("create", beside);
+  return beside;
+}
+
+void commit_beside(const std::string& path) {
+  const std::string beside = path + ".tmp";
+  sync_folder(beside);
+  // A plain rename would take the place of an empty folder that has come meanwhile.
+  if (::renameat2(AT_FDCWD, beside.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0 &&
+      (errno != EINVAL || is_there(path) || ::rename(beside.c_str(), path.c_str()) != 0))
+    fail("rename", beside);
+  sync_upwards(path + "/..");
+}
+
+void abandon_beside(const std::string& path) {
+  try_remove(path + ".tmp");
 }
 
 }  // namespace trireme::format

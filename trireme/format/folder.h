@@ -22,6 +22,9 @@ std::string step_name(int64_t step);
 /// The whole steps, ascending; none if there is no such folder. Strangers are left out.
 std::vector<int64_t> list(const std::string& folder);
 
+/// Folders that have the name of a step and no index.json, which `list` leaves out.
+std::vector<std::string> list_unfinished(const std::string& folder);
+
 /// Makes an empty step-N.tmp (and `folder`, where it is missing); its path. The files of the
 /// checkpoint go there, each fsynced by its writer, index.json last.
 std::string begin(const std::string& folder, int64_t step);
@@ -33,7 +36,18 @@ std::string commit(const std::string& folder, int64_t step);
 /// Removes the oldest steps until `keep` are left; those that went.
 std::vector<int64_t> prune(const std::string& folder, int64_t keep);
 
-/// Removes what crashes have left: every step-N.tmp*. Not while somebody is writing.
+/// Removes what crashes have left: every step-N.tmp*. A step that was stepping aside for its
+/// successor, which did not come, gets its place back. Not while somebody is writing.
 void remove_leftovers(const std::string& folder);
+
+/// Moves a step that cannot be read out of the way: step-N.damaged; where to.
+std::string put_aside(const std::string& folder, int64_t step);
+
+/// The same for one folder of any name: an empty PATH.tmp, which must not be there yet, then
+/// renamed to PATH, which must not be there either.
+std::string begin_beside(const std::string& path);
+void commit_beside(const std::string& path);
+/// After a failure: PATH.tmp goes.
+void abandon_beside(const std::string& path);
 
 }  // namespace trireme::format

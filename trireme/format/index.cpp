@@ -105,9 +105,13 @@ core::Json json_of(const Index& index) {
 Index index_of(const core::Json& json, const std::string& path) {
   const JsonObject object(json, path, "the index");
   const int64_t version = object.number("version");
+  if (version > kIndexVersion)
+    throw ConfigError(
+        fmt::format("{} has version {}, and this program knows version {}: it was written by a "
+                    "newer Trireme, which is needed to read it",
+                    path, version, kIndexVersion));
   if (version != kIndexVersion)
-    object.fail(
-        fmt::format("has version {}; this program knows version {} only", version, kIndexVersion));
+    object.fail(fmt::format("has version {}, which there never was", version));
   Index index;
   index.step = object.number("step");
   const JsonObject files(object.at("files"), path, "'files'");

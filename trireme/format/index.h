@@ -46,7 +46,8 @@ constexpr const char* kIndexName = "index.json";
 constexpr int kIndexVersion = 1;
 
 core::Json json_of(const Index& index);
-/// Validates everything but completeness. Throws CheckpointError that begins with `path`.
+/// Validates everything but completeness. Throws CheckpointError that begins with `path`; a version
+/// that is newer than this program is no damage but a ConfigError.
 Index index_of(const core::Json& json, const std::string& path);
 
 /// The text of index.json: json_of() and, last, a checksum of all the rest, so that a changed digit

@@ -1,5 +1,9 @@
 #include "trireme/format/load.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "trireme/core/error.h"
 #include "trireme/format/dtype.h"
 #include "trireme/format/overlap.h"
@@ -30,29 +34,44 @@ Piece whole_piece(const std::string& name, const std::vector<int64_t>& shape) {
           shape, 0,     checked_numel(shape).value_or(0)};
 }
 
+Entry entry_of(const Piece& piece, std::string_view dtype) {
+  Entry entry{.name = piece.name, .dtype = std::string(dtype), .shape = piece.whole};
+  if (piece.shape == piece.whole && piece.count == checked_numel(piece.whole)) return entry;
+  entry.name = fmt::format("{}@{}+{}", piece.name, fmt::join(piece.offset, ","), piece.begin);
+  entry.shape = {piece.count};
+  return entry;
+}
+
 Checkpoint::Checkpoint(const std::string& folder) : folder_(folder), index_(read_index(folder)) {
   check_complete(index_, folder_ + "/" + kIndexName);
 }
 
-SafetensorsReader& Checkpoint::reader(const std::string& file) {
-  const auto open = readers_.find(file);
-  if (open != readers_.end()) return open->second;
-  return readers_.try_emplace(file, folder_ + "/" + file, index_.files.at(file)).first->second;
+SafetensorsReader& Checkpoint::reader(const std::string& file, const std::string& tensor) {
+  auto found = open_.find(file);
+  if (found == open_.end()) {
+    if (open_.size() >= kMostOpen)
+      open_.erase(
+          std::ranges::min_element(open_, {}, [](const auto& each) { return each.second.used; }));
+    SafetensorsReader opened(folder_ + "/" + file, index_.files.at(file), tensor);
+    found = open_.try_emplace(file, Opened{std::move(opened), 0}).first;
+  }
+  found->second.used = ++uses_;
+  return found->second.reader;
 }
 
 const TensorInfo& Checkpoint::find(const Piece& wanted, std::string_view dtype) const {
   const auto found = index_.tensors.find(wanted.name);
   if (found == index_.tensors.end())
-    throw CheckpointError(fmt::format("{} has no tensor '{}' (it has {} others)", folder_,
-                                      wanted.name, index_.tensors.size()));
+    throw ConfigError(fmt::format("{} has no tensor '{}' (it has {} others)", folder_, wanted.name,
+                                  index_.tensors.size()));
   const TensorInfo& tensor = found->second;
   if (tensor.shape != wanted.whole)
-    throw CheckpointError(fmt::format("{} has tensor '{}' as {}, but {} is wanted", folder_,
-                                      wanted.name, format_shape(tensor.shape),
-                                      format_shape(wanted.whole)));
+    throw ConfigError(fmt::format("{} has tensor '{}' as {}, but {} is wanted", folder_,
+                                  wanted.name, format_shape(tensor.shape),
+                                  format_shape(wanted.whole)));
   if (tensor.dtype != dtype)
-    throw CheckpointError(fmt::format("{} has tensor '{}' as {}, but {} is wanted", folder_,
-                                      wanted.name, tensor.dtype, dtype));
+    throw ConfigError(fmt::format("{} has tensor '{}' as {}, but {} is wanted", folder_,
+                                  wanted.name, tensor.dtype, dtype));
   return tensor;
 }
 
@@ -65,7 +84,7 @@ int64_t Checkpoint::copy(const Piece& wanted, const StoredPiece& stored, std::st
   int64_t copied = 0;
   for_each_common_run(source, target, [&](int64_t at, int64_t place, int64_t count) {
     if (file == nullptr) {
-      file = &reader(stored.file);
+      file = &reader(stored.file, wanted.name);
       const Entry* entry = file->find(stored.key);
       if (entry == nullptr || entry->dtype != dtype || entry->bytes != stored.count * each)
         throw CheckpointError(fmt::format(

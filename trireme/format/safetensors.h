@@ -16,7 +16,7 @@ namespace trireme::format {
 ///
 ///     8 bytes        H, little-endian
 ///     H bytes        {"__metadata__": {...}, "w": {"dtype": "F32", "shape": [2, 3],
-///                     "data_offsets": [0, 24]}, ...}, padded with spaces to a multiple of 8
+///                     "data_offsets": [0, 24]}, ...}, padded with spaces (here to 8 + H = 64 n)
 ///     the rest       the tensors' elements, row-major, one after the other without holes
 struct Entry {
   std::string name, dtype;
@@ -58,8 +58,10 @@ class SafetensorsReader {
  public:
   /// A file of somebody else's, without checksums.
   explicit SafetensorsReader(const std::string& path);
-  /// One whose every byte is verified before it is used, the header's too.
-  SafetensorsReader(const std::string& path, const FileInfo& expected);
+  /// One whose every byte is verified before it is used, the header's too. `wanted`: the tensor
+  /// that it is opened for, which is named if the header is damaged.
+  SafetensorsReader(const std::string& path, const FileInfo& expected,
+                    std::string_view wanted = "");
 
   /// In the order of their bytes.
   const std::vector<Entry>& entries() const { return entries_; }
@@ -70,7 +72,7 @@ class SafetensorsReader {
   void read(std::string_view name, int64_t begin_byte, int64_t bytes, void* to);
 
  private:
-  void open();
+  void open(std::string_view what);
   void read_at(int64_t offset, int64_t bytes, void* to, std::string_view what);
 
   std::variant<File, VerifiedFile> file_;

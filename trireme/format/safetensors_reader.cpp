@@ -66,22 +66,23 @@ void check_places(std::vector<Entry>& entries, int64_t data_bytes, const std::st
 }  // namespace
 
 SafetensorsReader::SafetensorsReader(const std::string& path) : file_(File::open(path)) {
-  open();
+  open("its header");
 }
 
-SafetensorsReader::SafetensorsReader(const std::string& path, const FileInfo& expected)
+SafetensorsReader::SafetensorsReader(const std::string& path, const FileInfo& expected,
+                                     std::string_view wanted)
     : file_(VerifiedFile(path, expected)) {
-  open();
+  open(wanted.empty() ? "its header" : fmt::format("its header, for tensor '{}',", wanted));
 }
 
-void SafetensorsReader::open() {
+void SafetensorsReader::open(std::string_view what) {
   const auto& [path, file_bytes] =
       std::visit([](const auto& file) { return std::pair(file.path(), file.bytes()); }, file_);
   unsigned char prefix[8];
   if (file_bytes < 8)
     throw CheckpointError(
         fmt::format("{} has {} bytes: it is no safetensors file", path, file_bytes));
-  read_at(0, 8, prefix, "its header");
+  read_at(0, 8, prefix, what);
   uint64_t header_bytes = 0;
   for (int i = 0; i < 8; ++i) header_bytes |= uint64_t{prefix[i]} << (8 * i);
   const int64_t most = std::min(file_bytes - 8, kMostHeaderBytes);
@@ -91,7 +92,7 @@ void SafetensorsReader::open() {
                     "damaged, cut off or no safetensors file",
                     path, file_bytes, header_bytes));
   std::string text(header_bytes, '\0');
-  read_at(8, static_cast<int64_t>(header_bytes), text.data(), "its header");
+  read_at(8, static_cast<int64_t>(header_bytes), text.data(), what);
 
   const core::Json header = parse_untrusted(text, path, kMostDepth);
   const JsonObject object(header, path, "its header");

@@ -8,7 +8,6 @@
 
 #include "trireme/core/error.h"
 #include "trireme/format/dtype.h"
-#include "trireme/format/index.h"
 #include "trireme/format/safetensors.h"
 
 namespace trireme::format {
@@ -97,7 +96,25 @@ void check_entries(const std::string& path, const std::string& file, const std::
   }
 }
 
+/// Of a file none of which can be used.
+Damage all_of(const std::string& file, const std::vector<Use>& uses, const CheckpointError& why) {
+  const auto names = tensors_in(0, uses, nullptr);
+  return {file, -1, names, fmt::format("{}; it holds {}", why.what(), listed(names))};
+}
+
 }  // namespace
+
+std::vector<Damage> find_missing(const std::string& folder, const Index& index) {
+  std::vector<Damage> found;
+  for (const auto& [file, info] : index.files) {
+    try {
+      const VerifiedFile opened(folder + "/" + file, info);
+    } catch (const CheckpointError& error) {
+      found.push_back(all_of(file, uses_of(index, file), error));
+    }
+  }
+  return found;
+}
 
 std::vector<Damage> find_damage(const std::string& folder) {
   std::vector<Damage> found;
@@ -116,9 +133,7 @@ std::vector<Damage> find_damage(const std::string& folder) {
       check_blocks(path, file, info, uses, found);
       if (found.size() == before) check_entries(path, file, uses, found);
     } catch (const CheckpointError& error) {
-      const auto names = tensors_in(0, uses, nullptr);
-      found.push_back(
-          {file, -1, names, fmt::format("{}; it holds {}", error.what(), listed(names))});
+      found.push_back(all_of(file, uses, error));
     }
   }
   return found;

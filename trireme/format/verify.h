@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "trireme/format/index.h"
+
 namespace trireme::format {
 
 /// Something wrong with a checkpoint.
@@ -13,6 +15,10 @@ struct Damage {
   std::vector<std::string> tensors;  ///< that have elements there
   std::string sentence;              ///< all of it, for people
 };
+
+/// What can be seen without reading the files: those that are missing or have another size. With
+/// what opening a Checkpoint checks, and what reading from it does, nothing damaged is ever used.
+std::vector<Damage> find_missing(const std::string& folder, const Index& index);
 
 /// Reads every byte of a checkpoint's folder and finds all that is wrong with it; nothing: it is
 /// whole.

@@ -77,22 +77,28 @@ class Run {
   /// From the newest whole checkpoint, if there is one.
   void resume() {
     const std::string& wish = config_.checkpoint.resume;
-    if (wish != "auto") refuse_newer(wish == "never" ? -1 : format::Checkpoint(wish).index().step);
-    if (wish == "never") return;
-    std::optional<std::string> found = wish;
-    if (wish == "auto") found = checkpoint::find_newest(files_.checkpoints(), world_);
-    if (!found) return;
-    format::Checkpoint saved(*found);
-    const core::Json& extra = saved.index().extra;
-    const auto before = config::parse(extra.at("config").get<std::string>(), *found);
-    if (const auto difference = config::first_difference(before, config_))
-      throw ConfigError(fmt::format("{} was made by another run: {}", *found, *difference));
-    checkpoint::load(saved, trainer_.state());
-    trainer_.restore(extra);
-    step_ = saved.index().step;
+    if (wish == "never") return refuse_newer(-1);
+    const auto fits = [&](const format::Checkpoint& one) {
+      const std::string text = one.index().extra.value("config", "");
+      const auto before = config::parse(text, one.folder());
+      if (const auto difference = config::first_difference(before, config_))
+        throw ConfigError(fmt::format("{} was made by another run: {}", one.folder(), *difference));
+    };
+    std::optional<format::Checkpoint> saved;
+    if (wish == "auto") {
+      saved = checkpoint::load_newest(files_.checkpoints(), trainer_.state(), world_, fits);
+      if (!saved) return;
+    } else {
+      saved = checkpoint::open(wish);
+      refuse_newer(saved->index().step);
+      fits(*saved);
+      checkpoint::load(*saved, trainer_.state());
+    }
+    trainer_.restore(saved->index().extra);
+    step_ = saved->index().step;
     last_saved_ = wish == "auto" ? step_ : -1;
-    files_.log(fmt::format("continues from {}", *found));
-    if (leads()) fmt::print("continues from {}\n", *found);
+    files_.log(fmt::format("continues from {}", saved->folder()));
+    if (leads()) fmt::print("continues from {}\n", saved->folder());
   }
 
   /// A run that begins before what its folder holds would take that for its own future.
