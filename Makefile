@@ -24,10 +24,11 @@ train: configure  ## train a small GPT on two ranks and see it learn (about a mi
 test: build  ## run every test that this machine can run
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
 
-bench: build  ## time collectives, training and cut layers against Open MPI, gloo and PyTorch, interleaved
+bench: build  ## time collectives, training, cut layers and sharded state against their peers, interleaved
 	@bench/run
 	@bench/train
 	@bench/tensor
+	@bench/shard
 
 format:  ## clang-format the tree
 	@git ls-files '*.h' '*.cpp' | xargs clang-format -i

@@ -18,7 +18,8 @@ namespace trireme::cli {
 
 namespace {
 
-constexpr const char* kShape = "comm [OPTIONS] | train CONFIG [KEY=VALUE]...";
+constexpr const char* kShape =
+    "comm [OPTIONS] | train CONFIG [KEY=VALUE]... | checkpoint --dir FOLDER [OPTIONS]";
 constexpr const char* kFooter =
     "Prints a line such as\n"
     R"(  {"bench":"comm","op":"all_reduce","backend":"shm","ranks":2,"bytes":4096,"us":1.9,...})"
@@ -27,7 +28,10 @@ constexpr const char* kFooter =
     "freshly written data; every timed result is also checked. It starts its own ranks, or takes\n"
     "those of the launcher that it runs under (trireme run, torchrun, mpirun).\n\n"
     "'train' takes a configuration, warms up, times steps on ready batches and prints one line:\n"
-    R"(  {"bench":"train","ranks":2,"tokens_per_s":4760.1,"step_ms":430.2,"pss_mib":390,...})";
+    R"(  {"bench":"train","ranks":2,"tokens_per_s":4760.1,"step_ms":430.2,"pss_mib":390,...})"
+    "\n\n'checkpoint' saves --bytes (1G) of state from --ranks ranks, and loads it as other meshes "
+    "do,\nbeside plainly reading the files:\n"
+    R"(  {"bench":"checkpoint","what":"save","ranks":2,"bytes":1073741824,"copy_ms":210,"ms":1900})";
 
 constexpr int kEnough = std::numeric_limits<int>::max();  ///< trireme-rank decides
 
@@ -103,7 +107,8 @@ CommBench parse(const std::vector<std::string>& args) {
   const bool named = !args.empty() && args[0] == "comm";
   arguments.parse(named ? std::vector(args.begin() + 1, args.end()) : args);
   if (!named)
-    throw ConfigError("say what to measure: 'trireme bench comm' or 'trireme bench train'");
+    throw ConfigError(
+        "say what to measure: 'trireme bench comm', 'bench train' or 'bench checkpoint'");
   check(bench);
   return bench;
 }
@@ -127,9 +132,32 @@ std::vector<std::string> rank_arguments(const CommBench& bench) {
   return args;
 }
 
+int bench_checkpoint_command(const std::vector<std::string>& args) {
+  std::string folder, bytes = "1G";
+  int ranks = 2, repeat = 3;
+  Arguments arguments("trireme bench checkpoint", "Times saving and loading of checkpoints.");
+  arguments.value("--dir", folder, "where to write; what is there stays, besides step-N folders");
+  arguments.value("--bytes", bytes, "of the whole state (1G)");
+  arguments.value("--ranks", ranks, "how many (2)");
+  arguments.value("--repeat", repeat, "repetitions (3)");
+  arguments.parse(args);
+  if (folder.empty()) throw ConfigError("--dir FOLDER: say where to write");
+  const auto size = core::parse_bytes(bytes);
+  if (!size) throw ConfigError(fmt::format("--bytes '{}' is not a size such as 512M", bytes));
+  if (ranks < 1 || repeat < 1)
+    throw ConfigError(fmt::format("--ranks {} --repeat {}: both must be 1 or more", ranks, repeat));
+  return launch::run({.command = {rank_program(), "bench-checkpoint", folder,
+                                  fmt::format("{}", *size), fmt::format("{}", repeat)},
+                      .num_ranks = ranks,
+                      .display = launch::Display::Bare,
+                      .speaker = "trireme bench"});
+}
+
 }  // namespace
 
 int bench_command(const std::vector<std::string>& args) {
+  if (!args.empty() && args[0] == "checkpoint")
+    return bench_checkpoint_command({args.begin() + 1, args.end()});
   if (!args.empty() && args[0] == "train")
     return train_ranks({"bench-train"}, {args.begin() + 1, args.end()}, "trireme bench");
   const CommBench bench = parse(args);

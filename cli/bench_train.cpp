@@ -48,7 +48,9 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
   std::nth_element(times.begin(), middle, times.end());
   at::Tensor memory = at::tensor(
-      {static_cast<double>(train::pss_mib()), static_cast<double>(tensors.peak())}, at::kDouble);
+      {static_cast<double>(train::pss_mib()), static_cast<double>(tensors.peak()),
+       static_cast<double>(tensors.now())},
+      at::kDouble);
   world.all_reduce(memory, comm::ReduceOp::Max).wait();
   if (world.rank() != 0) return 0;
   const auto rounded = [](double value, double to) { return std::round(value * to) / to; };
@@ -58,6 +60,7 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
                            {"step_ms", rounded(*middle, 100)},
                            {"pss_mib", static_cast<int64_t>(memory[0].item<double>())},
                            {"tensor_mib", rounded(memory[1].item<double>() / (1 << 20), 100)},
+                           {"state_mib", rounded(memory[2].item<double>() / (1 << 20), 100)},
                            {"last_loss", rounded(loss, 1e5)}};
   fmt::print("{}\n", line.dump());
   return 0;

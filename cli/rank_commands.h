@@ -25,6 +25,9 @@ int verify(const std::vector<std::string>& args);
 /// `trireme-rank bench-train CONFIG [KEY=VALUE]...`: times steps on ready batches.
 int bench_train(const std::vector<std::string>& args);
 
+/// `trireme-rank bench-checkpoint FOLDER BYTES REPEAT`: times saving and loading.
+int bench_checkpoint(const std::vector<std::string>& args);
+
 /// `trireme-rank data-make`: writes a generated language.
 int data_make(const std::vector<std::string>& args);
 

@@ -17,6 +17,7 @@ using Commands = std::map<std::string, std::function<int(const std::vector<std::
 int run(const std::vector<std::string>& args) {
   const Commands commands = {
       {"bench-comm", trireme::cli::bench_comm}, {"bench-train", trireme::cli::bench_train},
+      {"bench-checkpoint", trireme::cli::bench_checkpoint},
       {"train", trireme::cli::train},           {"train-check", trireme::cli::train_check},
       {"verify", trireme::cli::verify},         {"data-make", trireme::cli::data_make},
       {"doctor", trireme::cli::doctor},         {"doctor-ranks", trireme::cli::doctor_ranks}};

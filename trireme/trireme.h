@@ -10,6 +10,7 @@
 #include "trireme/mesh/guard.h"
 #include "trireme/mesh/init.h"
 #include "trireme/mesh/mesh.h"
+#include "trireme/nn/bind.h"
 #include "trireme/nn/collectives.h"
 #include "trireme/nn/dropout.h"
 #include "trireme/nn/head.h"
@@ -22,4 +23,5 @@
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/schedule.h"
 #include "trireme/parallel/data_parallel.h"
+#include "trireme/parallel/fully_sharded.h"
 #include "trireme/verify/verify.h"

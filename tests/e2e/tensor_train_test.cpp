@@ -3,10 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 
-#include "support/training.h"
+#include "support/curves.h"
 #include "trireme/core/json.h"
 
 namespace trireme::test {
@@ -14,30 +13,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-const std::string kTrireme = TRIREME_BINARY_DIR "/bin/trireme";
-constexpr double kSame = 1e-12;  // of a loss, relative, in float64
-
-CommandResult must(std::vector<std::string> argv, int code = 0) {
-  auto result = run_command(std::move(argv), {.deadline = std::chrono::seconds(120)});
-  EXPECT_EQ(result.code, code) << result.out << result.err;
-  return result;
-}
-
-void expect_same_curve(const std::vector<double>& got, const std::vector<double>& wanted) {
-  ASSERT_EQ(got.size(), wanted.size());
-  for (std::size_t i = 0; i < got.size(); ++i)
-    EXPECT_LE(std::abs(got[i] - wanted[i]), kSame * wanted[i]) << "step " << i + 1;
-}
-
-const std::vector<std::string> kInDouble = {"precision.compute=float64", "precision.reduce=float64",
-                                            "model.dropout=0.1", "model.heads=4",
-                                            "model.kv_heads=2"};
-
-std::vector<std::string> with(std::vector<std::string> all, const std::vector<std::string>& more) {
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
 
 TEST(TrainOnATensorAxis, GivesTheLossesOfOneRank) {
   const Scratch folder;

@@ -26,6 +26,12 @@ Scattering scattering_of(const ShardedWeights& weights, const std::vector<std::s
 FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullyShardedOptions options)
     : module_(module), mesh_(mesh), all_(nn::parameters_of(module)) {
   core::check(options.ahead >= 0, "FullySharded: {} units cannot be gathered ahead", options.ahead);
+  // libtorch runs backward of a device on one thread of the process: ranks that are threads and
+  // gather there would wait for each other for ever.
+  core::check(mesh.device().is_cpu() || mesh.world().backend() != "local" ||
+                  mesh.size(Axis::Shard) == 1,
+              "FullySharded: ranks that are threads of one process cannot share a model on a GPU; "
+              "use processes (comm.backend \"shm\"), or the CPU");
   check_cut_on(module, mesh);
   check_same_module(module, mesh.world());
   broadcast_parameters(module, mesh);
