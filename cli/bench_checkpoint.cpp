@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "cli/rank_commands.h"
 #include "trireme/checkpoint/resume.h"
@@ -14,6 +15,8 @@
 #include "trireme/core/error.h"
 #include "trireme/core/json.h"
 #include "trireme/format/folder.h"
+#include "trireme/format/index.h"
+#include "trireme/layout/layout.h"
 #include "trireme/mesh/init.h"
 
 namespace trireme::cli {
@@ -32,7 +35,8 @@ checkpoint::State state_of(int64_t tensors, const std::vector<Cut>& cuts, const 
     for (Piece& piece :
          layout.pieces(fmt::format("layer.{}.weight", i), mesh.coord(), mesh.degrees())) {
       at::Tensor values = at::full({piece.count}, static_cast<double>(i + 1), at::kFloat);
-      state.items.push_back({std::move(piece), std::move(values), true, layout.is_cut(Axis::Shard)});
+      state.items.push_back(
+          {std::move(piece), std::move(values), true, layout.is_cut(Axis::Shard)});
     }
   }
   return state;
@@ -44,8 +48,8 @@ double time(const comm::Communicator& world, const Body& body) {
   world.barrier();
   const auto began = Clock::now();
   body();
-  at::Tensor ms = at::full({1}, std::chrono::duration<double, std::milli>(Clock::now() - began).count(),
-                           at::kDouble);
+  at::Tensor ms = at::full(
+      {1}, std::chrono::duration<double, std::milli>(Clock::now() - began).count(), at::kDouble);
   world.all_reduce(ms, comm::ReduceOp::Max).wait();
   return ms.item<double>();
 }
@@ -106,10 +110,11 @@ int bench_checkpoint(const std::vector<std::string>& args) {
     std::vector<Cut> cuts;
     Degrees degrees;
   };
-  const Case cases[] = {{fmt::format("shard {}", size), {{Axis::Shard}}, {.shard = size}},
-                        {fmt::format("rows over tensor {}", size), {{Axis::Tensor, 0}}, {.tensor = size}},
-                        {fmt::format("columns over tensor {}", size), {{Axis::Tensor, 1}}, {.tensor = size}},
-                        {fmt::format("replica {}", size), {}, {.replica = size}}};
+  const Case cases[] = {
+      {fmt::format("shard {}", size), {{Axis::Shard}}, {.shard = size}},
+      {fmt::format("rows over tensor {}", size), {{Axis::Tensor, 0}}, {.tensor = size}},
+      {fmt::format("columns over tensor {}", size), {{Axis::Tensor, 1}}, {.tensor = size}},
+      {fmt::format("replica {}", size), {}, {.replica = size}}};
   const format::Index index = format::read_index(path);
   const auto& [file, info] = *std::next(index.files.begin(), world.rank());
   for (const Case& one : cases) {
@@ -126,7 +131,7 @@ int bench_checkpoint(const std::vector<std::string>& args) {
     }
     for (const checkpoint::Item& item : state.items) {
       const auto wanted = static_cast<float>(std::stoi(item.piece.name.substr(6)) + 1);
-      if (!(item.tensor == wanted).all().item<bool>())
+      if (!item.tensor.eq(wanted).all().item<bool>())
         throw Error(fmt::format("'{}' was not loaded as it was saved", item.piece.name));
     }
     say({{"bench", "checkpoint"},

@@ -47,10 +47,10 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
   times.erase(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4));
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
   std::nth_element(times.begin(), middle, times.end());
-  at::Tensor memory = at::tensor(
-      {static_cast<double>(train::pss_mib()), static_cast<double>(tensors.peak()),
-       static_cast<double>(tensors.now())},
-      at::kDouble);
+  at::Tensor memory =
+      at::tensor({static_cast<double>(train::pss_mib()), static_cast<double>(tensors.peak()),
+                  static_cast<double>(tensors.now())},
+                 at::kDouble);
   world.all_reduce(memory, comm::ReduceOp::Max).wait();
   if (world.rank() != 0) return 0;
   const auto rounded = [](double value, double to) { return std::round(value * to) / to; };

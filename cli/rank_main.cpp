@@ -15,12 +15,15 @@ namespace {
 using Commands = std::map<std::string, std::function<int(const std::vector<std::string>&)>>;
 
 int run(const std::vector<std::string>& args) {
-  const Commands commands = {
-      {"bench-comm", trireme::cli::bench_comm}, {"bench-train", trireme::cli::bench_train},
-      {"bench-checkpoint", trireme::cli::bench_checkpoint},
-      {"train", trireme::cli::train},           {"train-check", trireme::cli::train_check},
-      {"verify", trireme::cli::verify},         {"data-make", trireme::cli::data_make},
-      {"doctor", trireme::cli::doctor},         {"doctor-ranks", trireme::cli::doctor_ranks}};
+  const Commands commands = {{"bench-comm", trireme::cli::bench_comm},
+                             {"bench-train", trireme::cli::bench_train},
+                             {"bench-checkpoint", trireme::cli::bench_checkpoint},
+                             {"train", trireme::cli::train},
+                             {"train-check", trireme::cli::train_check},
+                             {"verify", trireme::cli::verify},
+                             {"data-make", trireme::cli::data_make},
+                             {"doctor", trireme::cli::doctor},
+                             {"doctor-ranks", trireme::cli::doctor_ranks}};
   const auto command = args.empty() ? commands.end() : commands.find(args.front());
   if (command == commands.end())
     throw trireme::ConfigError("trireme-rank is started by `trireme`; see `trireme --help`");

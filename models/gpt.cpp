@@ -85,8 +85,7 @@ Flow GptImpl::hidden(const Flow& tokens) {
               "gpt: {} positions from {} on, but model.seq is {}", tokens.x().size(1), begin,
               options_.seq);
   Flow flow = wte->forward(tokens);
-  const at::Tensor places =
-      wpe->rows(flow.where ? flow.where->seq_begin : 0, flow.x().size(1));
+  const at::Tensor places = wpe->rows(flow.where ? flow.where->seq_begin : 0, flow.x().size(1));
   flow = drop->forward(flow.with(flow.x() + places));
   for (const GptBlock& block : h) flow = block.ptr()->forward(std::move(flow));
   return ln_f->forward(std::move(flow));
@@ -133,12 +132,12 @@ int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
   const int64_t chunk = std::min(all, nn::rows_of_chunk(options_.vocab, of.tensor));
   const int64_t entered = cut > 1 ? all * hidden : 0;
   const int64_t head_weight = classes * hidden;
-  const int64_t in_head = 2 * stream + entered + all * hidden + head_weight +
-                          chunk * (classes + 2 * hidden);
+  const int64_t in_head =
+      2 * stream + entered + all * hidden + head_weight + chunk * (classes + 2 * hidden);
   // In the last block's backward: the gradients of the stream and of GELU's output, of the matrix
   // before it, and of a tied table, which stays until the first layer adds its own.
-  const int64_t in_block = again + 2 * all * hidden + all * wide + wide * hidden +
-                           (options_.tie ? head_weight : 0);
+  const int64_t in_block =
+      again + 2 * all * hidden + all * wide + wide * hidden + (options_.tie ? head_weight : 0);
   return (kept + std::max(in_head, in_block)) * of.item_bytes;
 }
 

@@ -9,9 +9,10 @@ namespace trireme::models {
 inline void require_uncut(const Mesh& mesh, const char* model) {
   for (const Axis axis : {Axis::Pipe, Axis::Context, Axis::Expert}) {
     if (mesh.size(axis) != 1)
-      throw ConfigError(fmt::format(
-          "{} cannot be cut {} ways along {} yet; it can be replicated, sharded, and cut along tensor",
-          model, mesh.size(axis), to_string(axis)));
+      throw ConfigError(
+          fmt::format("{} cannot be cut {} ways along {} yet; it can be replicated, sharded, and "
+                      "cut along tensor",
+                      model, mesh.size(axis), to_string(axis)));
   }
 }
 

@@ -14,11 +14,12 @@ using ::testing::HasSubstr;
 TEST(TrainOnAShardAxis, GivesTheLossesOfOneRank) {
   const Scratch folder;
   const std::string config = tiny_config(folder);
-  must(train_arguments(config, folder / "one", with(kInDouble, {"mesh.replica=1"})));
+  must(
+      train_arguments(config, folder / "one", with(kInDouble, {"mesh.replica=1", "eval.every=5"})));
   const auto alone = numbers_of(folder / "one", "loss");
   ASSERT_EQ(alone.size(), 20u);
   const std::vector<std::vector<std::string>> meshes = {
-      {"mesh.replica=1", "mesh.shard=3", "memory.recompute=block"},
+      {"mesh.replica=1", "mesh.shard=3", "memory.recompute=block", "eval.every=5"},
       {"mesh.replica=2", "mesh.shard=2", "memory.shard=gradients", "check.hash_every=2"},
       {"mesh.replica=1", "mesh.shard=2", "mesh.tensor=2"},
       {"mesh.replica=1", "mesh.shard=2", "memory.shard=optimizer", "comm.backend=tcp"}};
@@ -27,10 +28,12 @@ TEST(TrainOnAShardAxis, GivesTheLossesOfOneRank) {
     must(train_arguments(config, dir, with(kInDouble, meshes[i])));
     expect_same_curve(numbers_of(dir, "loss"), alone);
     expect_same_curve(numbers_of(dir, "grad_norm"), numbers_of(folder / "one", "grad_norm"));
+    if (i == 0)
+      expect_same_curve(numbers_of(dir, "eval_loss"), numbers_of(folder / "one", "eval_loss"));
   }
 }
 
-TEST(TrainOnAShardAxis, GivesTheSameBitsAfterAKillAndOnEveryBackend) {
+TEST(TrainOnAShardAxis, GivesTheSameBitsAfterAStopAndOnEveryBackend) {
   const Scratch folder;
   const std::string config = tiny_config(folder);
   const std::vector<std::string> mesh = {"mesh.replica=1", "mesh.shard=2", "checkpoint.every=5",

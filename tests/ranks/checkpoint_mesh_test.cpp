@@ -62,10 +62,10 @@ class OnMesh {
   OnMesh(const Communicator& world, const MeshCase& on, const std::string& optimizer = "adamw")
       : config_(config_of(on, optimizer)),
         mesh_(world, on.degrees),
-        trainer_(config_, mesh_,
-                 train::build([&](const Mesh& to) { return models::make_model(config_, to); },
-                              mesh_),
-                 12) {}
+        trainer_(
+            config_, mesh_,
+            train::build([&](const Mesh& to) { return models::make_model(config_, to); }, mesh_),
+            12) {}
 
   /// The losses of steps [from, to].
   std::vector<double> steps(int64_t from, int64_t to) {
@@ -160,14 +160,11 @@ TEST(CheckpointsOfAnyMesh, FourRanksThenTwoThenThreeThenFiveInTheMiddleOfAnEpoch
   at::set_num_threads(1);
   const Scratch scratch;
   const std::string folder = scratch / "run";
-  const MeshCase legs[] = {{{.shard = 4}},
-                           {{.shard = 2}, true, "gradients"},
-                           {{.replica = 3}},
-                           {{.shard = 5}}};
+  const MeshCase legs[] = {
+      {{.shard = 4}}, {{.shard = 2}, true, "gradients"}, {{.replica = 3}}, {{.shard = 5}}};
   std::vector<double> wanted;
-  run_world(kThreads, 1, [&](const Communicator& world) {
-    wanted = OnMesh(world, {}).steps(1, 12);
-  });
+  run_world(kThreads, 1,
+            [&](const Communicator& world) { wanted = OnMesh(world, {}).steps(1, 12); });
   for (int64_t leg = 0; leg < 4; ++leg) {
     run_world(kThreads, legs[leg].degrees.world(), [&](const Communicator& world) {
       at::set_num_threads(1);

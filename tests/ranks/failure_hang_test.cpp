@@ -175,7 +175,11 @@ TEST_P(Leaving, EarlyIsNamedForWhatItIs) {
                 std::optional<comm::Communicator> world = join(self, backend());
                 const Doing doing = make_doing(what, *world);
                 for (int round = 0; round < 3; ++round) doing.once(*world);
+                leave_word(self, "ready" + std::to_string(self.rank), "ready");
                 if (self.rank == leaver) {
+                  // Who sends may be through before the others are: leave when they are too.
+                  for (int other = 0; other < self.size; ++other)
+                    (void)read_word(self, "ready" + std::to_string(other));
                   leave_word(self, "leaver", std::to_string(::getpid()));
                   return;
                 }

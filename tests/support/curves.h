@@ -24,11 +24,12 @@ inline void expect_same_curve(const std::vector<double>& got, const std::vector<
     EXPECT_LE(std::abs(got[i] - wanted[i]), kSame * wanted[i]) << "step " << i + 1;
 }
 
-inline const std::vector<std::string> kInDouble = {"precision.compute=float64", "precision.reduce=float64",
-                                            "model.dropout=0.1", "model.heads=4",
-                                            "model.kv_heads=2"};
+inline const std::vector<std::string> kInDouble = {"precision.compute=float64",
+                                                   "precision.reduce=float64", "model.dropout=0.1",
+                                                   "model.heads=4", "model.kv_heads=2"};
 
-inline std::vector<std::string> with(std::vector<std::string> all, const std::vector<std::string>& more) {
+inline std::vector<std::string> with(std::vector<std::string> all,
+                                     const std::vector<std::string>& more) {
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }

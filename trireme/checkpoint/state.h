@@ -16,7 +16,7 @@ namespace trireme::checkpoint {
 struct Item {
   Piece piece;
   at::Tensor tensor;
-  bool first = true;  ///< false: a rank before this one, of the same replica, holds the same
+  bool first = true;     ///< false: a rank before this one, of the same replica, holds the same
   bool sharded = false;  ///< the ranks of the shard axis hold other pieces, not the same
 };
 

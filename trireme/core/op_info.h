@@ -40,7 +40,7 @@ struct OpInfo {
   uint8_t item_bytes = 0;  ///< of one element, for dtypes that are only moved
   int16_t root = -1;       ///< the root, or the peer of a send or receive
   int32_t tag = 0;         ///< of a send or receive; of a collective the digest of its name
-  uint32_t rows = 0;  ///< digest of how it is cut, where the caller said so; 0: evenly
+  uint32_t rows = 0;       ///< digest of how it is cut, where the caller said so; 0: evenly
   std::array<int64_t, kMaxDims> dims{};
   std::array<char, 24> name{};  ///< the caller's own word for it, if any
 

@@ -83,8 +83,8 @@ void move_to(torch::nn::Module& module, at::ScalarType dtype, at::Device device)
   const at::NoGradGuard guard;
   for (const at::Tensor& parameter : module.parameters()) {
     at::Tensor one = parameter;
-    const auto options = one.options().device(device).dtype(
-        one.is_floating_point() ? dtype : one.scalar_type());
+    const auto options =
+        one.options().device(device).dtype(one.is_floating_point() ? dtype : one.scalar_type());
     if (is_bound(one))
       one.set_data(one.detach().to(options));
     else
@@ -94,8 +94,8 @@ void move_to(torch::nn::Module& module, at::ScalarType dtype, at::Device device)
   }
   for (const at::Tensor& buffer : module.buffers()) {
     at::Tensor one = buffer;
-    one.set_data(one.to(one.options().device(device).dtype(
-        one.is_floating_point() ? dtype : one.scalar_type())));
+    one.set_data(one.to(
+        one.options().device(device).dtype(one.is_floating_point() ? dtype : one.scalar_type())));
   }
 }
 

@@ -37,12 +37,14 @@ Classes HeadImpl::classes() const {
 Loss HeadImpl::loss(const Flow& x, const at::Tensor& targets) {
   const Classes over = classes();
   const Flow whole = over.group == nullptr ? x : region()->enter(x);
-  set_backward_reads_weights(false);  // the gradients are computed with the loss
-  const Flow out = with_weights(whole, [&](const Flow& flow) {
-    Loss loss = linear_cross_entropy(flow.x(), weight, bias, targets, over);
-    return Flow({std::move(loss.sum), std::move(loss.weight)}, flow.where);
-  });
-  set_backward_reads_weights(true);
+  // The gradients are computed with the loss.
+  const Flow out = with_weights(
+      whole,
+      [&](const Flow& flow) {
+        Loss loss = linear_cross_entropy(flow.x(), weight, bias, targets, over);
+        return Flow({std::move(loss.sum), std::move(loss.weight)}, flow.where);
+      },
+      /*backward_reads=*/false);
   return {out.tensors[0], out.tensors[1]};
 }
 

@@ -33,7 +33,17 @@ Flow LayerImpl::forward(Flow in) {
   return call(std::move(in));
 }
 
-Flow LayerImpl::with_weights(Flow in, const Call& body) {
+bool LayerImpl::has_hook(Seam kind) const {
+  return std::any_of(hooks_.begin(), hooks_.end(),
+                     [kind](const auto& hook) { return hook.first == kind; });
+}
+
+Flow LayerImpl::with_weights(Flow in, const Call& body, bool backward_reads) {
+  struct Restore {
+    bool &flag, before = flag;
+    ~Restore() { flag = before; }
+  } const restore{backward_reads_weights_};
+  backward_reads_weights_ = backward_reads;
   Call call = body;
   for (const auto& [kind, hook] : hooks_) {
     if (kind != Seam::Unshard) continue;

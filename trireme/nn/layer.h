@@ -44,6 +44,7 @@ class LayerImpl : public torch::nn::Module {
 
   /// Adds a hook; of the same kind, a later one stands outside.
   void around(Seam kind, Hook hook);
+  bool has_hook(Seam kind) const;
 
   /// Must the parameters still be there for the backward of the call that is running?
   bool backward_reads_weights() const { return backward_reads_weights_; }
@@ -100,10 +101,11 @@ class LayerImpl : public torch::nn::Module {
   /// Makes and registers a parameter; its values come with `initialize`.
   at::Tensor parameter(const std::string& name, std::vector<int64_t> shape, InitRule init);
 
-  /// For what a layer does besides `compute`: runs `body` inside the Unshard hooks alone.
-  Flow with_weights(Flow in, const Call& body);
+  /// For what a layer does besides `compute`: runs `body` inside the Unshard hooks alone. Where
+  /// `backward_reads` is false its backward can do without the parameters.
+  Flow with_weights(Flow in, const Call& body, bool backward_reads);
 
-  /// Where backward can do without the parameters (it needs only what forward has saved).
+  /// The same of `compute`.
   void set_backward_reads_weights(bool reads) { backward_reads_weights_ = reads; }
 
   /// Registers a parameter of another layer as one of this one's too: a tied weight.

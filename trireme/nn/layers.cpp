@@ -15,12 +15,11 @@ EmbeddingImpl::EmbeddingImpl(int64_t rows, int64_t width, double deviation)
 }
 
 at::Tensor EmbeddingImpl::rows(int64_t begin, int64_t count) {
-  core::check(begin >= 0 && begin + count <= weight.size(0), "embedding '{}': it has {} rows, not {}",
-              full_name(), weight.size(0), begin + count);
+  core::check(begin >= 0 && begin + count <= weight.size(0),
+              "embedding '{}': it has {} rows, not {}", full_name(), weight.size(0), begin + count);
   // A copy: the table itself may be gone when they are used.
-  return with_weights(Flow(at::Tensor()), [&](const Flow& in) {
-           return in.with(weight.narrow(0, begin, count).clone());
-         }).x();
+  const auto copy = [&](const Flow& in) { return in.with(weight.narrow(0, begin, count).clone()); };
+  return with_weights(Flow(at::Tensor()), copy, /*backward_reads=*/false).x();
 }
 
 std::map<std::string, Layout> EmbeddingImpl::layouts(Style style, Sequence sequence) const {

@@ -64,7 +64,10 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
     const at::Tensor bias = bias_V.value_or(at::Tensor());
     const bool needs_x = x_NC.requires_grad(), needs_weight = weight_VC.requires_grad(),
                needs_bias = bias.defined() && bias.requires_grad();
-    const int64_t rows = x_NC.size(0), chunk_rows = std::min(rows, rows_of_chunk(classes.all, classes.group == nullptr ? 1 : classes.group->size()));
+    const int64_t rows = x_NC.size(0),
+                  chunk_rows = std::min(
+                      rows, rows_of_chunk(classes.all,
+                                          classes.group == nullptr ? 1 : classes.group->size()));
     const at::Tensor dx = needs_x ? at::empty_like(x_NC) : at::Tensor();
     at::Tensor dweight =
         needs_weight && chunk_rows != rows ? at::empty_like(weight_VC) : at::Tensor();

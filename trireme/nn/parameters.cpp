@@ -67,7 +67,8 @@ at::Tensor values_of(const Box& box, int64_t begin, int64_t count,
       first += (box.offset[d] + rest % box.shape[d]) * strides[d];
       rest /= box.shape[d];
     }
-    const int64_t from = std::max(begin, row * run), until = std::min(begin + count, (row + 1) * run);
+    const int64_t from = std::max(begin, row * run),
+                  until = std::min(begin + count, (row + 1) * run);
     fill_run(to + (from - begin), first + (from - row * run), until - from, rule, seed, name);
   };
   at::parallel_for(begin / run, (begin + count - 1) / run + 1, 4096 / run + 1,

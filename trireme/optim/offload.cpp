@@ -13,10 +13,8 @@ constexpr int64_t kRunBytes = 32 << 20;
 
 /// A tensor of that shape in the host's memory, pinned where a GPU copies from and to it.
 at::Tensor host_copy(const at::Tensor& of) {
-  return at::empty(of.sizes(), of.options()
-                                   .device(at::kCPU)
-                                   .requires_grad(false)
-                                   .pinned_memory(of.device().is_cuda()));
+  return at::empty(of.sizes(), of.options().device(at::kCPU).requires_grad(false).pinned_memory(
+                                   of.device().is_cuda()));
 }
 
 c10::Stream current_stream(c10::Device device) {

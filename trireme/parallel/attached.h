@@ -28,8 +28,8 @@ class Attached {
   const std::vector<Kept>& kept() { return gradients().kept(); }
   virtual std::vector<Kept> frozen() const = 0;
 
-  /// All of this rank's own part of a parameter that is trained, or of its gradient (undefined where
-  /// there is none), whoever keeps it. Collective.
+  /// All of this rank's own part of a parameter that is trained, or of its gradient (undefined
+  /// where there is none), whoever keeps it. Collective.
   virtual at::Tensor value(std::size_t parameter) = 0;
   virtual at::Tensor gradient(std::size_t parameter) = 0;
 };

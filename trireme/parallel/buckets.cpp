@@ -90,9 +90,9 @@ void ReducedBuckets::lay_out() {
     if (buckets_.empty() || buckets_.back().members.empty()) return;
     Bucket& bucket = buckets_.back();
     const auto dtype = places_[bucket.members.front()].parameter.scalar_type();
-    data_.push_back(
-        tensor_on(memory_, bucket_begin,
-                  {(offset - bucket_begin) / static_cast<int64_t>(c10::elementSize(dtype))}, dtype));
+    data_.push_back(tensor_on(
+        memory_, bucket_begin,
+        {(offset - bucket_begin) / static_cast<int64_t>(c10::elementSize(dtype))}, dtype));
     bucket.waiting = bucket.members.size();
   };
   for (int64_t index : order_) {

@@ -1,5 +1,7 @@
 #include "trireme/parallel/data_parallel.h"
 
+#include <algorithm>
+
 #include "trireme/parallel/replicas.h"
 
 namespace trireme::parallel {
@@ -38,8 +40,11 @@ void DataParallel::check_same() const {
 std::vector<Kept> DataParallel::frozen() const {
   std::vector<Kept> result;
   const auto all = nn::parameters_of(module_);
+  const auto& trained = gradients_.parameters();
   for (std::size_t i = 0; i < all.size(); ++i)
-    if (!all[i].tensor.requires_grad()) result.push_back(keep_whole(all[i], i, mesh_));
+    if (std::none_of(trained.begin(), trained.end(),
+                     [&](const nn::Parameter& one) { return one.tensor.is_same(all[i].tensor); }))
+      result.push_back(keep_whole(all[i], i, mesh_));
   return result;
 }
 

@@ -1,5 +1,7 @@
 #include "trireme/parallel/fully_sharded.h"
 
+#include <algorithm>
+
 #include "trireme/core/error.h"
 #include "trireme/parallel/replicas.h"
 
@@ -24,19 +26,20 @@ Scattering scattering_of(const ShardedWeights& weights, const std::vector<std::s
 }  // namespace
 
 FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullyShardedOptions options)
-    : module_(module), mesh_(mesh), all_(nn::parameters_of(module)) {
+    : mesh_(mesh),
+      all_(nn::parameters_of(module)),
+      keeps_whole_(options.sharding != Sharding::Parameters) {
   core::check(options.ahead >= 0, "FullySharded: {} units cannot be gathered ahead", options.ahead);
   // libtorch runs backward of a device on one thread of the process: ranks that are threads and
   // gather there would wait for each other for ever.
-  core::check(mesh.device().is_cpu() || mesh.world().backend() != "local" ||
-                  mesh.size(Axis::Shard) == 1,
-              "FullySharded: ranks that are threads of one process cannot share a model on a GPU; "
-              "use processes (comm.backend \"shm\"), or the CPU");
+  core::check(
+      mesh.device().is_cpu() || mesh.world().backend() != "local" || mesh.size(Axis::Shard) == 1,
+      "FullySharded: ranks that are threads of one process cannot share a model on a GPU; "
+      "use processes (comm.backend \"shm\"), or the CPU");
   check_cut_on(module, mesh);
   check_same_module(module, mesh.world());
   broadcast_parameters(module, mesh);
-  weights_ = std::make_unique<ShardedWeights>(all_, find_units(module, all_), mesh,
-                                              options.sharding != Sharding::Parameters,
+  weights_ = std::make_unique<ShardedWeights>(all_, find_units(module, all_), mesh, keeps_whole_,
                                               options.ahead);
   std::vector<nn::Parameter> trained;
   for (std::size_t i = 0; i < all_.size(); ++i) {
@@ -59,11 +62,19 @@ void FullySharded::backward(const nn::Loss& loss, Micro micro) {
 }
 
 Totals FullySharded::finish(std::span<const double> values, Divide divide) {
-  weights_->check_alike();
+  weights_->start_check();
+  gradients_->start_rest();
+  weights_->end_check();
   return gradients_->finish(values, divide);
 }
 
 void FullySharded::check_same() const {
+  if (keeps_whole_) {  // every rank has all of it, not only its shards
+    weights_->settle();
+    std::vector<Kept> whole;
+    for (const nn::Parameter& one : all_) whole.push_back(keep_whole(one, whole.size(), mesh_));
+    return check_same_values(whole, mesh_);
+  }
   std::vector<Kept> all = gradients_->kept();
   for (Kept& one : frozen()) all.push_back(std::move(one));
   check_same_values(all, mesh_);
@@ -72,7 +83,7 @@ void FullySharded::check_same() const {
 std::vector<Kept> FullySharded::frozen() const {
   std::vector<Kept> result;
   for (std::size_t i = 0; i < all_.size(); ++i) {
-    if (all_[i].tensor.requires_grad()) continue;
+    if (std::find(trained_.begin(), trained_.end(), i) != trained_.end()) continue;
     const auto& boxes = weights_->shards()[i].boxes;
     for (std::size_t b = 0; b < boxes.size(); ++b)
       if (boxes[b].piece.count > 0)

@@ -29,7 +29,7 @@ struct FullyShardedOptions {
 ///
 /// With a replica axis each of its ranks has the same shards: shard inside, replicate outside.
 ///
-/// Memory in flight, besides activations: at most 1 + `ahead` gathered units, and two units'
+/// Memory in flight, besides activations: at most 1 + `ahead` gathered units, and one unit's
 /// gradients (`ScatteredBuckets::kBlocks`).
 class FullySharded final : public Attached {
  public:
@@ -42,6 +42,9 @@ class FullySharded final : public Attached {
   /// Also throws if ranks ran different layers, naming the unit and the ranks.
   Totals finish(std::span<const double> values = {}, Divide divide = Divide::Now) override;
   void updated() override { weights_->updated(); }
+  /// Where parameters are kept whole, they are there again after an update, also outside of their
+  /// layers.
+  void settle() { weights_->settle(); }
   void check_same() const override;
   Gradients& gradients() override { return *gradients_; }
   std::vector<Kept> frozen() const override;
@@ -51,9 +54,9 @@ class FullySharded final : public Attached {
   const ShardedWeights& weights() const { return *weights_; }
 
  private:
-  torch::nn::Module& module_;
   Mesh mesh_;
   std::vector<nn::Parameter> all_;
+  const bool keeps_whole_;
   std::vector<std::size_t> trained_;  // which of all
   std::unique_ptr<ShardedWeights> weights_;
   std::unique_ptr<Gradients> gradients_;

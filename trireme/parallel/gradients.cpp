@@ -57,14 +57,11 @@ Gradients::Gradients(const torch::nn::Module& module, const Mesh& mesh, BucketSi
   attach_hooks();
 }
 
-Gradients::Gradients(std::vector<nn::Parameter> parameters, const Mesh& mesh,
-                     Scattering scattering)
+Gradients::Gradients(std::vector<nn::Parameter> parameters, const Mesh& mesh, Scattering scattering)
     : parameters_(std::move(parameters)),
       world_(mesh.world()),
       counts_(mesh.coord(Axis::Tensor) == 0) {
   reduced_.resize(parameters_.size());
-  const comm::Communicator shards =
-      mesh.group(Axis::Shard).split("scatter", 0, mesh.coord(Axis::Shard));
   for (auto& [axes, members] : by_axes()) {
     std::vector<Axis> rest = {Axis::Replica, Axis::Context}, all = {Axis::Shard};
     rest.insert(rest.end(), axes.begin(), axes.end());
@@ -72,9 +69,9 @@ Gradients::Gradients(std::vector<nn::Parameter> parameters, const Mesh& mesh,
     std::vector<ScatterMember> scattered;
     for (std::size_t i : members) {
       reduced_[i] = {sets_.size(), scattered.size()};
-      scattered.push_back(
-          {parameters_[i].tensor, scattering.shards[i], scattering.unit_of[i]});
+      scattered.push_back({parameters_[i].tensor, scattering.shards[i], scattering.unit_of[i]});
     }
+    const auto shards = mesh.group(Axis::Shard).split("scatter", 0, mesh.coord(Axis::Shard));
     sets_.push_back(std::make_unique<ScatteredBuckets>(
         ScatterGroups{shards, mesh.group(rest), mesh.group(all)}, std::move(scattered),
         scattering.units, scattering.keep_whole));
@@ -175,14 +172,17 @@ void Gradients::backward(const nn::Loss& loss, Micro micro) {
               "backward: the loss must be one number, a sum; it has ", loss.sum.sizes());
   TORCH_CHECK(loss.weight.defined() && loss.weight.numel() == 1,
               "backward: the loss's weight must be one number: how many tokens or samples counted");
+  check_not_broken();
   if (!in_step_) begin_step();
   in_step_ = true;
   accumulates_ = micro == Micro::More;
   weight_ += loss.weight.item<double>();
+  broken_ = true;  // until it has come to its end
   for (const auto& set : sets_) set->begin_micro(micro == Micro::Last);
   // A rank without rows may have a loss that depends on nothing.
   if (loss.sum.requires_grad()) loss.sum.backward();
   for (const auto& set : sets_) set->end_micro();
+  broken_ = false;
 }
 
 void Gradients::ready(std::size_t parameter) {
@@ -196,10 +196,25 @@ void Gradients::ready(std::size_t parameter) {
   if (!accumulates_ || sets_[set]->each_micro()) sets_[set]->arrive(place);
 }
 
+void Gradients::check_not_broken() const {
+  TORCH_CHECK(!broken_, "gradients: a backward of this step threw, so that they are incomplete; ",
+              "attach anew and load the last checkpoint");
+}
+
+void Gradients::start_rest() {
+  const at::NoGradGuard guard;
+  check_not_broken();
+  if (!in_step_) begin_step();
+  in_step_ = true;
+  for (const auto& set : sets_) {
+    set->begin_micro(/*last=*/true);
+    set->start_rest();
+  }
+}
+
 Totals Gradients::finish(std::span<const double> values, Divide divide) {
   const at::NoGradGuard guard;
-  if (!in_step_) begin_step();
-  for (const auto& set : sets_) set->start_rest();
+  start_rest();
 
   // One small reduction carries everything else: weight | values | used? | late?
   const std::size_t count = parameters_.size(), used_at = 1 + values.size(),

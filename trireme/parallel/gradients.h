@@ -31,11 +31,11 @@ struct Totals {
 
 /// How the gradients of some parameters end as shards.
 struct Scattering {
-  std::vector<ShardedParameter> shards;            ///< of each parameter
-  std::vector<std::vector<at::Tensor>> tensors;    ///< of each of its boxes, this rank's shard
-  std::vector<std::size_t> unit_of;                ///< those of a unit are reduced together
-  std::vector<std::string> units;                  ///< their names
-  bool keep_whole = false;                         ///< until the end of the step
+  std::vector<ShardedParameter> shards;          ///< of each parameter
+  std::vector<std::vector<at::Tensor>> tensors;  ///< of each of its boxes, this rank's shard
+  std::vector<std::size_t> unit_of;              ///< those of a unit are reduced together
+  std::vector<std::string> units;                ///< their names
+  bool keep_whole = false;                       ///< until the end of the step
 };
 
 /// Sums the gradients of a module's parameters over the ranks that hold them, while backward runs.
@@ -60,6 +60,9 @@ class Gradients {
   Gradients& operator=(const Gradients&) = delete;
 
   void backward(const nn::Loss& loss, Micro micro = Micro::Last);
+
+  /// Begins the reductions that have not begun: nothing more will come. `finish` does it too.
+  void start_rest();
 
   /// Completes the step; a rank that had nothing to do calls only this. `values` of all ranks are
   /// added up on the way; weights, which the ranks of a tensor axis have in common, count once.
@@ -100,6 +103,7 @@ class Gradients {
   void find_copies(const Mesh& mesh);
   void sum_copies(const double* used);
   void begin_step();
+  void check_not_broken() const;
   void report_unused(const double* used);
 
   std::vector<nn::Parameter> parameters_;
@@ -112,7 +116,7 @@ class Gradients {
   bool counts_;  // does the weight of this rank count, or that of another which has the same?
   at::Tensor totals_;
   double weight_ = 0;
-  bool in_step_ = false, accumulates_ = false, warned_ = false;
+  bool in_step_ = false, accumulates_ = false, warned_ = false, broken_ = false;
 };
 
 }  // namespace trireme::parallel

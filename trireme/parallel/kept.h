@@ -30,9 +30,9 @@ Kept keep_whole(const nn::Parameter& parameter, std::size_t index, const Mesh& m
 /// One box of a rank's own tensor, cut into flat ranges for the ranks of the shard axis.
 struct ShardedBox {
   Held held;
-  Piece piece;                ///< this rank's; may be empty
-  int64_t begin = 0;          ///< of the box, where the boxes of the parameter lie one by one
-  comm::Rows counts;          ///< elements of each rank of the axis
+  Piece piece;        ///< this rank's; may be empty
+  int64_t begin = 0;  ///< of the box, where the boxes of the parameter lie one by one
+  comm::Rows counts;  ///< elements of each rank of the axis
   int64_t numel() const { return held.box.numel(); }
 };
 

@@ -77,8 +77,8 @@ void ScatteredBuckets::lay_out() {
     unit.bytes += padded(member.shards.numel * static_cast<int64_t>(c10::elementSize(dtype)));
     for (const ShardedBox& box : member.shards.boxes) {
       shard_offsets_[i].push_back(unit.shard_elems);
-      unit.shard_elems += (box.piece.count + Layout::kFlatBorder - 1) / Layout::kFlatBorder *
-                          Layout::kFlatBorder;
+      unit.shard_elems +=
+          (box.piece.count + Layout::kFlatBorder - 1) / Layout::kFlatBorder * Layout::kFlatBorder;
     }
     buckets_[place->second].members.push_back(i);
     places_[i].bucket = place->second;
@@ -125,10 +125,12 @@ at::Tensor ScatteredBuckets::shard_in(const at::Tensor& shards, std::size_t para
 void ScatteredBuckets::take_block(Unit& unit) {
   while (free_.empty() && !flying_.empty()) settle_oldest();
   if (free_.empty()) {  // all are waiting for another: gradients come in an unexpected order
-    unit.block = at::empty({unit.bytes}, members_.front().parameter.options().dtype(at::kByte)
-                                             .requires_grad(false));
+    unit.block = at::empty(
+        {unit.bytes}, members_.front().parameter.options().dtype(at::kByte).requires_grad(false));
+    unit.pooled = false;
     return;
   }
+  unit.pooled = true;
   unit.block = std::move(free_.back());
   free_.pop_back();
 }
@@ -184,7 +186,7 @@ void ScatteredBuckets::settle_oldest() {
   Unit& unit = units_[flying.bucket];
   if (flying.more.defined()) unit.shards.add_(flying.more);
   if (!keep_whole_) {
-    if (free_.size() < kBlocks) free_.push_back(unit.block);
+    if (unit.pooled) free_.push_back(unit.block);
     unit.block = at::Tensor();
   }
   if (!last_ || groups_.rest.size() == 1) return;

@@ -54,9 +54,10 @@ class ScatteredBuckets final : public Buckets {
     std::size_t unit = 0;
     at::ScalarType dtype = at::kFloat;
     int64_t bytes = 0, shard_elems = 0;
-    at::Tensor block;   // where its gradients are now; undefined: nowhere
-    at::Tensor shards;  // what is left of them, flat; undefined where they are kept whole
+    at::Tensor block;     // where its gradients are now; undefined: nowhere
+    at::Tensor shards;    // what is left of them, flat; undefined where they are kept whole
     bool summed = false;  // the shards hold something of this step
+    bool pooled = true;   // the block is one of those that all units share
   };
   struct Flying {
     std::size_t bucket = 0;
@@ -78,13 +79,13 @@ class ScatteredBuckets final : public Buckets {
   std::vector<std::string> names_;
   const bool keep_whole_;
   bool last_ = true;
-  std::vector<Unit> units_;                            // alike with buckets_
-  std::vector<int64_t> offsets_;                       // bytes, of each parameter in its block
-  std::vector<std::vector<int64_t>> shard_offsets_;    // elements, of each box in the shards
+  std::vector<Unit> units_;                          // alike with buckets_
+  std::vector<int64_t> offsets_;                     // bytes, of each parameter in its block
+  std::vector<std::vector<int64_t>> shard_offsets_;  // elements, of each box in the shards
   at::Tensor whole_, shard_memory_;
-  std::vector<at::Tensor> free_;                       // blocks
+  std::vector<at::Tensor> free_;  // blocks
   std::deque<Flying> flying_;
-  std::vector<comm::Work> works_;                      // over the rest
+  std::vector<comm::Work> works_;  // over the rest
 };
 
 }  // namespace trireme::parallel

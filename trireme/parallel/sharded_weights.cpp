@@ -5,6 +5,7 @@
 #include <torch/autograd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "trireme/core/error.h"
 #include "trireme/nn/bind.h"
@@ -49,8 +50,8 @@ struct ShardedWeights::Guard : ag::Function<Guard> {
     return out;
   }
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
-    const auto box = c10::static_intrusive_pointer_cast<Box>(
-        context->saved_data["call"].toCapsule());
+    const auto box =
+        c10::static_intrusive_pointer_cast<Box>(context->saved_data["call"].toCapsule());
     if (*box->call->owner != nullptr) (*box->call->owner)->end_backward_of(box->call);
     ag::variable_list all(1);  // of the box
     all.insert(all.end(), gradients.begin(), gradients.end());
@@ -69,9 +70,9 @@ ShardedWeights::ShardedWeights(const std::vector<nn::Parameter>& parameters, Uni
       states_(units_.units.size()),
       self_(std::make_shared<ShardedWeights*>(this)) {
   const at::NoGradGuard guard;
+  attach();
   lay_out(mesh);
   take_values();
-  attach();
 }
 
 ShardedWeights::~ShardedWeights() {
@@ -80,7 +81,8 @@ ShardedWeights::~ShardedWeights() {
 
 /// Places in blocks and among the shards, and the memory for what lasts.
 void ShardedWeights::lay_out(const Mesh& mesh) {
-  for (const nn::Parameter& one : parameters_) shards_.push_back(shard(one, mesh.coord(), mesh.degrees()));
+  for (const nn::Parameter& one : parameters_)
+    shards_.push_back(shard(one, mesh.coord(), mesh.degrees()));
   int64_t whole = 0, kept = 0;
   for (std::size_t u = 0; u < states_.size(); ++u) {
     for (std::size_t i : units_.units[u].parameters) {
@@ -113,11 +115,12 @@ void ShardedWeights::lay_out(const Mesh& mesh) {
     return;
   }
   shard_memory_ = group_.allocate({kept}, bytes);
+  pool_.emplace(1 + ahead_, bytes);
   int64_t begin = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     for (const ShardedBox& box : shards_[i].boxes) {
-      tensors_[i].push_back(tensor_on(shard_memory_, begin, {box.piece.count},
-                                      parameters_[i].tensor.scalar_type()));
+      tensors_[i].push_back(
+          tensor_on(shard_memory_, begin, {box.piece.count}, parameters_[i].tensor.scalar_type()));
       begin += padded(box.piece.count * item_bytes(parameters_[i]));
     }
   }
@@ -158,13 +161,7 @@ void ShardedWeights::gather(std::size_t unit) {
   State& state = states_[unit];
   if (state.bound || state.work) return;
   if (!keep_whole_) {
-    auto& free = free_[state.bytes];
-    if (free.empty()) {
-      state.block = at::empty({state.bytes}, shard_memory_.options());
-    } else {
-      state.block = std::move(free.back());
-      free.pop_back();
-    }
+    state.block = pool_->take(state.bytes);
   }
   std::vector<at::Tensor> outs, ins;
   std::vector<comm::Rows> rows;
@@ -179,14 +176,15 @@ void ShardedWeights::gather(std::size_t unit) {
       rows.push_back(box.counts);
     }
   }
-  state.work = group_.all_gather(std::move(outs), std::move(ins), std::move(rows),
-                                 units_.units[unit].name);
+  state.work =
+      group_.all_gather(std::move(outs), std::move(ins), std::move(rows), units_.units[unit].name);
 }
 
 /// Waits until a unit is there, and gives its parameters that memory.
 void ShardedWeights::complete(std::size_t unit) {
   State& state = states_[unit];
   if (state.bound) return;
+  gather(unit);
   state.work->wait();
   state.work.reset();
   const auto& members = units_.units[unit].parameters;
@@ -215,13 +213,15 @@ void ShardedWeights::let_go(std::size_t unit) {
     nn::unbind(parameters_[i].tensor, why_not_there(parameters_[i].name));
     local_[i] = at::Tensor();
   }
-  free_[state.bytes].push_back(std::move(state.block));
-  state.block = at::Tensor();
+  pool_->give(std::exchange(state.block, at::Tensor()));
   state.bound = false;
 }
 
 void ShardedWeights::attach() {
   for (std::size_t user = 0; user < units_.users.size(); ++user) {
+    core::check(!units_.users[user].layer->has_hook(nn::Seam::Unshard),
+                "layer '{}' is or was sharded already: shard a model once, and keep what shards it",
+                units_.users[user].layer->full_name());
     units_.users[user].layer->around(
         nn::Seam::Unshard,
         [self = self_, user](nn::Flow in, const nn::LayerImpl::Call& inner) -> nn::Flow {
@@ -238,16 +238,25 @@ void ShardedWeights::note_order(std::size_t user) {
 }
 
 /// The user needs its units now; what came after this use the last time is gathered meanwhile.
-void ShardedWeights::use(std::size_t user, Phase phase) {
-  const Use now{user, phase};
-  if (last_use_) next_[*last_use_] = now;
-  last_use_ = now;
+void ShardedWeights::use(std::size_t user, Phase phase, bool trains) {
+  Use ahead{user, phase};
+  if (trains) {
+    if (last_use_) next_[*last_use_] = ahead;
+    last_use_ = ahead;
+  } else {
+    last_use_.reset();
+  }
   for (std::size_t unit : units_.users[user].units) gather(unit);
-  Use ahead = now;
   for (int i = 0; i < ahead_; ++i) {
-    const auto next = next_.find(ahead);
-    if (next == next_.end()) break;
-    ahead = next->second;
+    if (!trains) {  // forward only
+      const auto here = std::find(forward_order_.begin(), forward_order_.end(), ahead.first);
+      if (here == forward_order_.end() || here + 1 == forward_order_.end()) break;
+      ahead = {*(here + 1), Phase::Forward};
+    } else {
+      const auto next = next_.find(ahead);
+      if (next == next_.end()) break;
+      ahead = next->second;
+    }
     for (std::size_t unit : units_.users[ahead.first].units) gather(unit);
   }
   for (std::size_t unit : units_.users[user].units) complete(unit);
@@ -281,7 +290,7 @@ nn::Flow ShardedWeights::around(std::size_t user, nn::Flow in, const nn::LayerIm
     note_order(user);
   }
   const Phase phase = again ? Phase::Backward : Phase::Forward;
-  use(user, phase);
+  use(user, phase, layer.is_training());
   if (!at::GradMode::is_enabled() || !layer.backward_reads_weights()) {
     nn::Flow out = inner(std::move(in));
     let_go_after(user, phase);
@@ -311,7 +320,7 @@ nn::Flow ShardedWeights::around(std::size_t user, nn::Flow in, const nn::LayerIm
 void ShardedWeights::begin_backward(const std::shared_ptr<Call>& call) {
   if (call->holds) return;
   call->holds = true;
-  use(call->user, Phase::Backward);
+  use(call->user, Phase::Backward, /*trains=*/true);
 }
 
 void ShardedWeights::end_backward_of(const std::shared_ptr<Call>& call) {
@@ -342,8 +351,18 @@ void ShardedWeights::updated() {
   for (std::size_t unit : order) {
     if (states_[unit].work) complete(unit);
     states_[unit].bound = false;
+    for (std::size_t i : units_.units[unit].parameters)
+      nn::unbind(
+          parameters_[i].tensor,
+          fmt::format("parameter '{}' is being gathered after an update: it is there when its "
+                      "layer runs, or after FullySharded::settle()",
+                      parameters_[i].name));
     gather(unit);
   }
+}
+
+void ShardedWeights::settle() {
+  for (std::size_t unit = 0; unit < states_.size() && keep_whole_; ++unit) complete(unit);
 }
 
 std::vector<std::size_t> ShardedWeights::backward_order() const {
@@ -355,19 +374,22 @@ std::vector<std::size_t> ShardedWeights::backward_order() const {
   return units;
 }
 
-void ShardedWeights::check_alike() {
+void ShardedWeights::start_check() {
+  const auto count = static_cast<int64_t>(states_.size());
+  at::Tensor mine = at::empty({1, count}, at::kLong);
+  for (int64_t unit = 0; unit < count; ++unit)
+    mine.data_ptr<int64_t>()[unit] = std::exchange(states_[static_cast<std::size_t>(unit)].uses, 0);
+  all_uses_ = at::empty({group_.size(), count}, at::kLong);
+  checking_ = group_.all_gather({all_uses_}, {mine}, {}, "the end of a step");
+}
+
+void ShardedWeights::end_check() {
   // Nobody may read the shards any more when they are updated.
   for (std::size_t unit = 0; unit < states_.size(); ++unit)
     if (states_[unit].work) complete(unit);
-  const auto count = static_cast<int64_t>(states_.size());
-  at::Tensor mine = at::empty({1, count}, at::kLong);
-  for (int64_t unit = 0; unit < count; ++unit) {
-    auto& uses = states_[static_cast<std::size_t>(unit)].uses;
-    mine.data_ptr<int64_t>()[unit] = uses;
-    uses = 0;
-  }
-  at::Tensor all = at::empty({group_.size(), count}, at::kLong);
-  group_.all_gather({all}, {mine}, {}, "the end of a step").wait();
+  checking_.wait();
+  const at::Tensor all = std::exchange(all_uses_, at::Tensor());
+  const int64_t count = all.size(1);
   for (int64_t unit = 0; unit < count; ++unit) {
     const int64_t* uses = all.data_ptr<int64_t>() + unit;
     std::vector<std::string> parts;
@@ -377,11 +399,13 @@ void ShardedWeights::check_alike() {
       parts.push_back(fmt::format("rank {} of the shard axis {} times", rank, uses[rank * count]));
     }
     if (alike) continue;
-    throw CommError(fmt::format(
+    const std::string said = fmt::format(
         "the ranks went different ways through the model: in this step unit '{}' was used by {}; "
         "its weights are gathered from all of them, so every rank must run the same layers (with "
         "an empty batch, where it has nothing to do)",
-        units_.units[static_cast<std::size_t>(unit)].name, fmt::join(parts, ", by ")));
+        units_.units[static_cast<std::size_t>(unit)].name, fmt::join(parts, ", by "));
+    group_.abort(said);  // also to those that share no shards with us
+    throw CommError(said);
   }
 }
 
@@ -400,11 +424,7 @@ at::Tensor ShardedWeights::assemble(std::size_t parameter,
 }
 
 int64_t ShardedWeights::gathered_bytes() const {
-  int64_t bytes = whole_memory_.defined() ? whole_memory_.numel() : 0;
-  if (keep_whole_) return bytes;
-  for (const State& state : states_) bytes += state.block.defined() ? state.bytes : 0;
-  for (const auto& [size, blocks] : free_) bytes += size * static_cast<int64_t>(blocks.size());
-  return bytes;
+  return keep_whole_ ? whole_memory_.numel() : pool_ ? pool_->bytes() : 0;
 }
 
 }  // namespace trireme::parallel

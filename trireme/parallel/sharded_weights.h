@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/mesh/mesh.h"
+#include "trireme/parallel/block_pool.h"
 #include "trireme/parallel/kept.h"
 #include "trireme/parallel/units.h"
 
@@ -39,6 +40,9 @@ class ShardedWeights {
   /// The shards have new values. Collective.
   void updated();
 
+  /// Where weights are kept whole: waits until what was updated has come from all ranks.
+  void settle();
+
   /// A backward has ended: everything that is gathered is let go.
   void end_backward();
 
@@ -46,15 +50,17 @@ class ShardedWeights {
   /// forward.
   std::vector<std::size_t> backward_order() const;
 
-  /// Throws unless all ranks that share the shards have used every unit equally often since the
-  /// last call, naming the unit and the ranks. Collective.
-  void check_alike();
+  /// Have all ranks that share the shards used every unit equally often in this step? Begun before
+  /// a rank can wait for others elsewhere, so that one that gathers what they do not is found.
+  void start_check();
+  /// Throws if they have not, naming the unit and the ranks. Collective.
+  void end_check();
 
   /// All of the rank's own part of a tensor of which `parts` are this rank's shards. Collective.
   at::Tensor assemble(std::size_t parameter, const std::vector<at::Tensor>& parts) const;
 
   int64_t shard_bytes() const { return shard_memory_.defined() ? shard_memory_.numel() : 0; }
-  /// The most that was gathered at a time, and what is held to be used again.
+  /// What is gathered now, and the blocks that are held to be used again.
   int64_t gathered_bytes() const;
 
  private:
@@ -76,7 +82,7 @@ class ShardedWeights {
   nn::Flow around(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner);
   nn::Flow around_kept(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner);
   void note_order(std::size_t user);
-  void use(std::size_t user, Phase phase);
+  void use(std::size_t user, Phase phase, bool trains);
   void let_go_after(std::size_t user, Phase phase);
   void begin_backward(const std::shared_ptr<Call>& call);
   void end_backward_of(const std::shared_ptr<Call>& call);
@@ -95,12 +101,14 @@ class ShardedWeights {
   std::vector<at::Tensor> local_;  // of a parameter whose boxes do not lie one by one
   at::Tensor shard_memory_, whole_memory_;
   std::vector<State> states_;
-  std::map<int64_t, std::vector<at::Tensor>> free_;  // blocks by size
+  std::optional<BlockPool> pool_;
   using Use = std::pair<std::size_t, Phase>;
   std::map<Use, Use> next_;  // what came after it the last time
   std::optional<Use> last_use_;
   std::vector<std::size_t> forward_order_;  // of users
-  std::shared_ptr<ShardedWeights*> self_;   // hooks outlive this
+  at::Tensor all_uses_;                     // [ranks, units], while they are compared
+  comm::Work checking_;
+  std::shared_ptr<ShardedWeights*> self_;  // hooks outlive this
 };
 
 }  // namespace trireme::parallel

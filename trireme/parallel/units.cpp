@@ -43,6 +43,14 @@ Units find_units(torch::nn::Module& root, const std::vector<nn::Parameter>& para
   else
     collect(root, "", layers);
 
+  for (const auto& [name, layer] : layers)
+    for (const auto& [other_name, other] : layers)
+      for (const auto& below : other->modules(/*include_self=*/false))
+        core::check(below.get() != layer,
+                    "layer '{}' is also inside of '{}': it would be let go in the middle of that "
+                    "one's work; register it in one place",
+                    name, other_name);
+
   std::map<const void*, std::size_t> index;
   for (std::size_t i = 0; i < parameters.size(); ++i)
     index[parameters[i].tensor.unsafeGetTensorImpl()] = i;

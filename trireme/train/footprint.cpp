@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "trireme/parallel/block_pool.h"
 #include "trireme/parallel/byte_block.h"
 #include "trireme/parallel/scattered_buckets.h"
 #include "trireme/parallel/units.h"
@@ -38,53 +39,68 @@ Bytes bytes_of(const nn::Parameter& one, const Degrees& degrees, int64_t item) {
   return bytes;
 }
 
+/// The blocks that forward and backward use in turn, one unit ahead, on a device that has no
+/// memory.
+int64_t gathered_at_most(const std::vector<int64_t>& unit_bytes) {
+  parallel::BlockPool pool(2, at::TensorOptions().dtype(at::kByte).device(at::kMeta));
+  std::vector<int64_t> order = unit_bytes;
+  order.insert(order.end(), unit_bytes.rbegin(), unit_bytes.rend());
+  int64_t most = 0;
+  at::Tensor now;
+  for (const int64_t bytes : order) {
+    at::Tensor next = pool.take(bytes);
+    most = std::max(most, pool.bytes());
+    if (now.defined()) pool.give(std::move(now));
+    now = std::move(next);
+  }
+  return most;
+}
+
 }  // namespace
 
 Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees) {
   const int64_t item = config.precision.compute == "float64" ? 8 : 4;
   const int64_t states = config.optim.kind == "adamw" ? 2 : config.optim.momentum != 0 ? 1 : 0;
-  const auto parameters = nn::parameters_of(whole);
-  const parallel::Units units = parallel::find_units(whole, parameters);
   const bool sharded = degrees.shard > 1;
+  const auto parameters = nn::parameters_of(whole);
+  const parallel::Units units =
+      sharded ? parallel::find_units(whole, parameters) : parallel::Units{};
   const bool shards_gradients = sharded && config.memory.shard != "optimizer";
   const bool shards_parameters = sharded && config.memory.shard == "parameters";
 
   Footprint all;
-  int64_t local = 0, padded_local = 0, shard = 0;
+  Bytes sum, trained;
+  int64_t padded_sum = 0, padded_trained = 0;
   std::vector<int64_t> unit_bytes(units.units.size());
   std::map<std::vector<Axis>, std::vector<int64_t>> set_units;  // by what reduces them together
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Bytes bytes = bytes_of(parameters[i], degrees, item);
-    local += bytes.local;
-    padded_local += padded(bytes.local);
-    shard += bytes.shard;
-    unit_bytes[units.unit_of[i]] += padded(bytes.local);
+    sum.local += bytes.local;
+    sum.shard += bytes.shard;
+    padded_sum += padded(bytes.local);
+    if (sharded) unit_bytes[units.unit_of[i]] += padded(bytes.local);
+    if (!parameters[i].tensor.requires_grad()) continue;
+    trained.local += bytes.local;
+    trained.shard += bytes.shard;
+    padded_trained += padded(bytes.local);
+    if (!sharded) continue;
     auto& of_set = set_units[parameters[i].layout.partial()];
     of_set.resize(units.units.size());
     of_set[units.unit_of[i]] += padded(bytes.local);
   }
-  all.parameters = shards_parameters ? shard : sharded ? padded_local : local;
-  all.optimizer = states * (sharded ? shard : padded_local);
-  const bool alone = degrees.data() == 1;
-  all.gradients = alone ? local : padded_local;
+  all.parameters = shards_parameters ? sum.shard : sharded ? padded_sum : sum.local;
+  all.optimizer = states * (sharded ? trained.shard : padded_trained);
+  all.gradients = degrees.data() == 1 ? trained.local : padded_trained;
   if (shards_gradients) {
-    all.gradients = shard;
+    all.gradients = trained.shard;
     for (const auto& [axes, bytes] : set_units)
       all.gradients += *std::max_element(bytes.begin(), bytes.end()) *
                        static_cast<int64_t>(parallel::ScatteredBuckets::kBlocks);
   }
-  if (shards_parameters) {
-    // One block for each size of a unit, and two where neighbours are alike: the next is gathered
-    // while one computes.
-    std::map<int64_t, int64_t> blocks;
-    for (std::size_t u = 0; u < unit_bytes.size(); ++u) {
-      int64_t& count = blocks[unit_bytes[u]];
-      count = std::max<int64_t>(count, u > 0 && unit_bytes[u] == unit_bytes[u - 1] ? 2 : 1);
-    }
-    for (const auto& [bytes, count] : blocks) all.gathered += bytes * count;
-  }
+  if (shards_parameters) all.gathered = gathered_at_most(unit_bytes);
   all.activations = whole.activation_bytes(batching(config, degrees, item));
-  const int64_t state = (1 + states) * (sharded ? shard : local);
+  const int64_t state =
+      sharded ? sum.shard + states * trained.shard : sum.local + states * trained.local;
   all.copy = state / (sharded ? degrees.replica : degrees.data());
   return all;
 }

@@ -7,12 +7,12 @@ namespace trireme::train {
 
 /// The tensor bytes of the fullest rank of a run, at its peak.
 struct Footprint {
-  int64_t parameters = 0;   ///< what is kept of them
-  int64_t gradients = 0;    ///< with what they are reduced in
+  int64_t parameters = 0;  ///< what is kept of them
+  int64_t gradients = 0;   ///< with what they are reduced in
   int64_t optimizer = 0;
-  int64_t gathered = 0;     ///< weights that are gathered for a while
+  int64_t gathered = 0;  ///< weights that are gathered for a while
   int64_t activations = 0;
-  int64_t copy = 0;         ///< of the rank's share of the state, while a checkpoint is written
+  int64_t copy = 0;  ///< of the rank's share of the state, while a checkpoint is written
 
   int64_t without_copy() const {
     return parameters + gradients + optimizer + gathered + activations;
