@@ -374,6 +374,7 @@ TEST(Bind, GivesAndTakesMemoryWithoutChangingWhoAParameterIs) {
   EXPECT_EQ(weight.grad().sum().item<float>(), 24);
   nn::unbind(weight, "gone for a test");
   EXPECT_FALSE(nn::is_bound(weight));
+  if (!nn::unbound_reads_throw()) return;
   EXPECT_THAT([&] { (void)weight.sum().item<float>(); },
               ::testing::ThrowsMessage<std::exception>(::testing::HasSubstr("gone for a test")));
 }

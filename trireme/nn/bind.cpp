@@ -25,6 +25,11 @@ void refuse_reads(Storage& storage, const std::string& why) {
 }
 
 template <class Storage>
+constexpr bool can_refuse() {
+  return requires(Storage& storage) { storage.clear_data_ptr_access_error_msg_(); };
+}
+
+template <class Storage>
 void allow_reads(Storage& storage) {
   if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
     storage.clear_data_ptr_access_error_msg_();
@@ -56,6 +61,10 @@ void unbind(const at::Tensor& parameter, const std::string& why) {
   storage.set_data_ptr_noswap(at::DataPtr(nullptr, parameter.device()));
   storage.set_nbytes(static_cast<std::size_t>(0));
   refuse_reads(storage, why);
+}
+
+bool unbound_reads_throw() {
+  return can_refuse<c10::StorageImpl>();
 }
 
 bool is_bound(const at::Tensor& parameter) {

@@ -19,6 +19,10 @@ void unbind(const at::Tensor& parameter, const std::string& why);
 
 bool is_bound(const at::Tensor& parameter);
 
+/// Does this libtorch make an error of reading a parameter without memory? (2.13 does; with 2.11 it
+/// is a segmentation fault.)
+bool unbound_reads_throw();
+
 /// A tensor without memory.
 at::Tensor unbound(at::IntArrayRef shape, at::TensorOptions options, const std::string& why);
 
