@@ -83,10 +83,24 @@ void File::write(const void* from, int64_t bytes) {
   while (bytes > 0) {
     const ssize_t put = ::write(fd_, place, static_cast<size_t>(std::min(bytes, kMostPerCall)));
     if (put < 0 && errno == EINTR) continue;
+    if (put < 0 && errno == EINVAL && leave_direct()) continue;  // wants another alignment
     if (put < 0) fail("write", path_, errno);
     place += put;
     bytes -= put;
   }
+}
+
+/// Was it written past the page cache? Not any more.
+bool File::leave_direct() {
+  const int flags = ::fcntl(fd_, F_GETFL);
+  if (flags < 0 || (flags & O_DIRECT) == 0) return false;
+  return ::fcntl(fd_, F_SETFL, flags & ~O_DIRECT) == 0;
+}
+
+bool File::set_direct(bool direct) {
+  const int flags = ::fcntl(fd_, F_GETFL);
+  if (flags < 0) return false;
+  return ::fcntl(fd_, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0 && direct;
 }
 
 void File::finish() {

@@ -22,10 +22,15 @@ class File {
   /// Reads exactly `bytes` at `offset`; `what` is named if they are not there.
   void read(int64_t offset, int64_t bytes, void* to, std::string_view what) const;
   void write(const void* from, int64_t bytes);
+  /// Past the page cache from now on, where the file system can: what is written must then lie, be
+  /// and begin at multiples of kDirectAlign. Says whether it is so.
+  bool set_direct(bool direct);
+  static constexpr int64_t kDirectAlign = 4096;
   /// fsync and close: after this the bytes are on the disk, or it has thrown.
   void finish();
 
  private:
+  bool leave_direct();
   File(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
 
   std::string path_;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -43,11 +44,16 @@ class SafetensorsWriter {
 
  private:
   void add(const void* from, int64_t bytes);
-  void put_block(const void* from, int64_t bytes);
+  void put_staged();
 
   File file_;
   std::vector<Entry> entries_;
-  std::vector<char> pending_;  ///< the begun block
+  struct Free {
+    void operator()(char* memory) const;
+  };
+  std::unique_ptr<char, Free> staged_;  ///< some blocks, aligned for the disk
+  int64_t staged_bytes_ = 0;
+  bool direct_ = false;
   FileInfo written_;
   int64_t left_bytes_ = 0;
 };

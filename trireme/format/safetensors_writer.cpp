@@ -1,11 +1,14 @@
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <set>
 #include <utility>
 
 #include "trireme/core/error.h"
 #include "trireme/core/hash.h"
 #include "trireme/core/json.h"
+#include "trireme/core/units.h"
 #include "trireme/format/dtype.h"
 #include "trireme/format/safetensors.h"
 
@@ -15,6 +18,10 @@ namespace {
 
 /// Where the data begins: as aligned as the memory that tensors are read into, which is faster.
 constexpr size_t kAlign = 64;
+
+/// What goes to the disk at a time. Past the page cache: the bytes are not read again soon, and a
+/// copy there costs a core that computes.
+constexpr int64_t kStagedBytes = 4 * core::kMiB;
 
 /// Sets where each entry begins, counted from the first byte of the data; returns all their bytes.
 int64_t place(std::vector<Entry>& entries, const std::string& path) {
@@ -56,8 +63,13 @@ std::string header_of(const std::vector<Entry>& entries, const Metadata& metadat
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Entry> entries,
                                      const Metadata& metadata)
-    : file_(File::create(path)), entries_(std::move(entries)) {
+    : file_(File::create(path)),
+      entries_(std::move(entries)),
+      staged_(static_cast<char*>(
+          std::aligned_alloc(File::kDirectAlign, static_cast<size_t>(kStagedBytes)))) {
+  if (staged_ == nullptr) throw std::bad_alloc();
   left_bytes_ = place(entries_, path);
+  if (left_bytes_ >= kStagedBytes) direct_ = file_.set_direct(true);
   const std::string header = header_of(entries_, metadata);
   const uint64_t header_bytes = header.size();
   unsigned char prefix[8];
@@ -74,36 +86,36 @@ void SafetensorsWriter::append(const void* from, int64_t bytes) {
   add(from, bytes);
 }
 
+void SafetensorsWriter::Free::operator()(char* memory) const {
+  std::free(memory);
+}
+
 void SafetensorsWriter::add(const void* from, int64_t bytes) {
   const auto* next = static_cast<const char*>(from);
   while (bytes > 0) {
-    if (pending_.empty() && bytes >= kBlockBytes) {  // a whole block needs no copy
-      put_block(next, kBlockBytes);
-      next += kBlockBytes;
-      bytes -= kBlockBytes;
-      continue;
-    }
-    const int64_t part = std::min(bytes, kBlockBytes - static_cast<int64_t>(pending_.size()));
-    pending_.insert(pending_.end(), next, next + part);
+    const int64_t part = std::min(bytes, kStagedBytes - staged_bytes_);
+    std::memcpy(staged_.get() + staged_bytes_, next, static_cast<size_t>(part));
+    staged_bytes_ += part;
     next += part;
     bytes -= part;
-    if (static_cast<int64_t>(pending_.size()) == kBlockBytes) {
-      put_block(pending_.data(), kBlockBytes);
-      pending_.clear();
-    }
+    if (staged_bytes_ == kStagedBytes) put_staged();
   }
 }
 
-void SafetensorsWriter::put_block(const void* from, int64_t bytes) {
-  file_.write(from, bytes);
-  written_.bytes += bytes;
-  written_.checksums.push_back(core::hash128_hex(from, static_cast<size_t>(bytes)));
+void SafetensorsWriter::put_staged() {
+  // Only the end of a file is not a multiple of what the disk wants.
+  if (direct_ && staged_bytes_ % File::kDirectAlign != 0) direct_ = file_.set_direct(false);
+  for (int64_t begin = 0; begin < staged_bytes_; begin += kBlockBytes)
+    written_.checksums.push_back(core::hash128_hex(
+        staged_.get() + begin, static_cast<size_t>(std::min(kBlockBytes, staged_bytes_ - begin))));
+  file_.write(staged_.get(), staged_bytes_);
+  written_.bytes += staged_bytes_;
+  staged_bytes_ = 0;
 }
 
 FileInfo SafetensorsWriter::finish() {
   core::check(left_bytes_ == 0, "{}: finished {} bytes before its end", file_.path(), left_bytes_);
-  if (!pending_.empty()) put_block(pending_.data(), static_cast<int64_t>(pending_.size()));
-  pending_.clear();
+  if (staged_bytes_ > 0) put_staged();
   file_.finish();
   return std::move(written_);
 }

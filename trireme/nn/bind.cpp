@@ -26,7 +26,9 @@ void refuse_reads(Storage& storage, const std::string& why) {
 
 template <class Storage>
 constexpr bool can_refuse() {
-  return requires(Storage& storage) { storage.clear_data_ptr_access_error_msg_(); };
+  return requires(Storage & storage) {
+    storage.clear_data_ptr_access_error_msg_();
+  };
 }
 
 template <class Storage>
