@@ -1,7 +1,9 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <optional>
@@ -132,25 +134,37 @@ std::vector<std::string> rank_arguments(const CommBench& bench) {
   return args;
 }
 
+constexpr int64_t kLeastBytes = 32 << 20;  // one tensor
+
 int bench_checkpoint_command(const std::vector<std::string>& args) {
   std::string folder, bytes = "1G";
   int ranks = 2, repeat = 3;
   Arguments arguments("trireme bench checkpoint", "Times saving and loading of checkpoints.");
-  arguments.value("--dir", folder, "where to write; what is there stays, besides step-N folders");
-  arguments.value("--bytes", bytes, "of the whole state (1G)");
+  arguments.value("--dir", folder,
+                  "where to write; a folder of its own in there, removed at the end");
+  arguments.value("--bytes", bytes, "of the whole state (1G), 32M or more");
   arguments.value("--ranks", ranks, "how many (2)");
   arguments.value("--repeat", repeat, "repetitions (3)");
   arguments.parse(args);
   if (folder.empty()) throw ConfigError("--dir FOLDER: say where to write");
+  // Of its own: checkpoints that lie there already are somebody's.
+  folder += fmt::format("/bench-checkpoint-{}", ::getpid());
   const auto size = core::parse_bytes(bytes);
   if (!size) throw ConfigError(fmt::format("--bytes '{}' is not a size such as 512M", bytes));
   if (ranks < 1 || repeat < 1)
     throw ConfigError(fmt::format("--ranks {} --repeat {}: both must be 1 or more", ranks, repeat));
-  return launch::run({.command = {rank_program(), "bench-checkpoint", folder,
-                                  fmt::format("{}", *size), fmt::format("{}", repeat)},
-                      .num_ranks = ranks,
-                      .display = launch::Display::Bare,
-                      .speaker = "trireme bench"});
+  if (*size < kLeastBytes)
+    throw ConfigError(fmt::format("--bytes {}: it must be 32M or more", bytes));
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw ConfigError(fmt::format("--dir: cannot make {}: {}", folder, error.message()));
+  const int code = launch::run({.command = {rank_program(), "bench-checkpoint", folder,
+                                            fmt::format("{}", *size), fmt::format("{}", repeat)},
+                                .num_ranks = ranks,
+                                .display = launch::Display::Bare,
+                                .speaker = "trireme bench"});
+  std::filesystem::remove_all(folder, error);
+  return code;
 }
 
 }  // namespace

@@ -94,6 +94,7 @@ class Run {
       fits(*saved);
       checkpoint::load(*saved, trainer_.state());
     }
+    world_.barrier();  // every rank has what it needs, before anything that was is cut off
     trainer_.restore(saved->index().extra);
     step_ = saved->index().step;
     last_saved_ = wish == "auto" ? step_ : -1;
