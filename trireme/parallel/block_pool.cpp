@@ -30,9 +30,9 @@ void BlockPool::give(at::Tensor block) {
     bytes_ -= block.numel();
     return;
   }
-  const auto place = std::upper_bound(
-      free_.begin(), free_.end(), block.numel(),
-      [](int64_t size, const at::Tensor& other) { return size < other.numel(); });
+  const auto place =
+      std::upper_bound(free_.begin(), free_.end(), block.numel(),
+                       [](int64_t size, const at::Tensor& other) { return size < other.numel(); });
   free_.insert(place, std::move(block));
 }
 
