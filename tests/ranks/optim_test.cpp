@@ -17,7 +17,7 @@ namespace {
 std::vector<optim::Slot> slots_of(torch::nn::Module& module) {
   std::vector<optim::Slot> slots;
   for (const auto& item : module.named_parameters())
-    slots.push_back({item.key(), item.value(), optim::is_decayed(item.value())});
+    slots.push_back({item.key(), item.value(), optim::is_decayed(item.value().sizes())});
   return slots;
 }
 

@@ -15,9 +15,9 @@ struct Slot {
   bool decay = true;  ///< is weight decay for it?
 };
 
-/// Only parameters of two or more dims are decayed.
-inline bool is_decayed(const at::Tensor& parameter) {
-  return parameter.dim() >= 2;
+/// Only parameters of two or more dims are decayed. A shard is flat: ask by the whole's shape.
+inline bool is_decayed(at::IntArrayRef whole) {
+  return whole.size() >= 2;
 }
 
 /// A tensor of the optimizer's own that belongs to a parameter, as a checkpoint stores it.

@@ -76,7 +76,6 @@ class Gradients {
 
   /// What this rank keeps of them, in their order; gradients are here after `finish`.
   const std::vector<Kept>& kept() const { return kept_; }
-  std::vector<Kept>& kept() { return kept_; }
 
   /// Where gradients end as shards: backward comes to the units in this order, on every rank.
   void set_unit_order(const std::vector<std::size_t>& units);

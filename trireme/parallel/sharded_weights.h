@@ -59,7 +59,6 @@ class ShardedWeights {
   /// All of the rank's own part of a tensor of which `parts` are this rank's shards. Collective.
   at::Tensor assemble(std::size_t parameter, const std::vector<at::Tensor>& parts) const;
 
-  int64_t shard_bytes() const { return shard_memory_.defined() ? shard_memory_.numel() : 0; }
   /// What is gathered now, and the blocks that are held to be used again.
   int64_t gathered_bytes() const;
 

@@ -109,7 +109,8 @@ std::unique_ptr<parallel::Attached> Trainer::attach() const {
 std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
   std::vector<optim::Slot> slots;
   for (const parallel::Kept& one : kept())  // by the shape of the whole, not of a shard
-    slots.push_back({one.name, one.tensor, parameters()[one.parameter].layout.whole().size() >= 2});
+    slots.push_back(
+        {one.name, one.tensor, optim::is_decayed(parameters()[one.parameter].layout.whole())});
   const config::Optim& keys = config_.optim;
   // On the CPU the state is in the host's memory anyway.
   const bool offloads = config_.memory.offload == "optimizer" && !mesh_.device().is_cpu();
