@@ -79,24 +79,39 @@ GptImpl::GptImpl(GptOptions options, const Mesh& mesh) : options_(options) {
   nn::cut(*this, kPlan, mesh, options.sequence);
 }
 
-Flow GptImpl::hidden(const Flow& tokens) {
+Flow GptImpl::embed(const Flow& tokens) {
   const int64_t begin = tokens.where ? tokens.where->seq_begin : 0;
   core::check(begin + tokens.x().size(1) <= options_.seq,
               "gpt: {} positions from {} on, but model.seq is {}", tokens.x().size(1), begin,
               options_.seq);
-  Flow flow = wte->forward(tokens);
+  const Flow flow = wte->forward(tokens);
   const at::Tensor places = wpe->rows(flow.where ? flow.where->seq_begin : 0, flow.x().size(1));
-  flow = drop->forward(flow.with(flow.x() + places));
-  for (const GptBlock& block : h) flow = block.ptr()->forward(std::move(flow));
-  return ln_f->forward(std::move(flow));
+  return drop->forward(flow.with(flow.x() + places));
+}
+
+nn::Chain GptImpl::chain() {
+  nn::Chain chain;
+  chain.links.push_back({.name = "embed",
+                         .layers = {wte.ptr(), wpe.ptr(), drop.ptr()},
+                         .run = [this](const Flow& tokens) { return embed(tokens); },
+                         .counts = false});
+  for (std::size_t i = 0; i < h.size(); ++i)
+    chain.links.push_back({.name = fmt::format("h.{}", i), .layers = {h[i].ptr()}});
+  chain.head = {.name = "head", .layers = {ln_f.ptr(), lm_head.ptr()}, .counts = false};
+  chain.loss = [this](const Flow& in, const at::Tensor& targets) {
+    return lm_head->loss(ln_f->forward(in), targets);
+  };
+  return chain;
+}
+
+std::optional<nn::MicroBatch> GptImpl::example(int64_t rows) const {
+  return nn::counting_tokens(rows, options_.seq, options_.vocab);
 }
 
 Flow GptImpl::compute(const Flow& tokens) {
-  return lm_head->forward(hidden(tokens));
-}
-
-nn::Loss GptImpl::loss(const Flow& tokens, const at::Tensor& targets) {
-  return lm_head->loss(hidden(tokens), targets);
+  Flow flow = embed(tokens);
+  for (const GptBlock& block : h) flow = block.ptr()->forward(std::move(flow));
+  return lm_head->forward(ln_f->forward(std::move(flow)));
 }
 
 // The largest of what is alive at the same time; whatever is small beside it is left out.

@@ -44,7 +44,8 @@ class GptImpl : public nn::ModelImpl {
   GptImpl(GptOptions options, const Mesh& mesh);
 
   /// Logits [rows, positions, vocab] of the tokens that come next; the loss does not need them.
-  nn::Loss loss(const nn::Flow& tokens, const at::Tensor& targets) override;
+  nn::Chain chain() override;
+  std::optional<nn::MicroBatch> example(int64_t rows) const override;
   int64_t activation_bytes(const nn::Batching& of) const override;
   std::vector<std::shared_ptr<nn::LayerImpl>> blocks() const override;
   std::vector<std::shared_ptr<nn::LayerImpl>> attentions() const override;
@@ -53,7 +54,7 @@ class GptImpl : public nn::ModelImpl {
   nn::Flow compute(const nn::Flow& tokens) override;
 
  private:
-  nn::Flow hidden(const nn::Flow& tokens);
+  nn::Flow embed(const nn::Flow& tokens);
 
   GptOptions options_;
   nn::Embedding wte{nullptr}, wpe{nullptr};

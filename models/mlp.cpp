@@ -61,32 +61,48 @@ MlpImpl::MlpImpl(MlpOptions options, const Mesh& mesh) : options_(options) {
   nn::cut(*this, plan_of(options.layers), mesh);
 }
 
-Flow MlpImpl::hidden(const Flow& tokens) {
+Flow MlpImpl::embed_side_by_side(const Flow& tokens) {
   core::check(tokens.x().size(1) == options_.seq, "mlp: {} tokens, but model.seq is {}",
               tokens.x().size(1), options_.seq);
   const Flow embedded = embed->forward(tokens);
-  return layers_->forward(embedded.with(embedded.x().flatten(1)));
+  return embedded.with(embedded.x().flatten(1));
+}
+
+nn::Chain MlpImpl::chain() {
+  nn::Chain chain;
+  chain.links.push_back({.name = "embed",
+                         .layers = {embed.ptr()},
+                         .run = [this](const Flow& tokens) { return embed_side_by_side(tokens); },
+                         .counts = false});
+  for (const auto& layer : layers_->layers())
+    chain.links.push_back(
+        {.name = fmt::format("layers.{}", chain.links.size() - 1), .layers = {layer}});
+  chain.head = {.name = "head", .layers = {head.ptr()}, .counts = false};
+  chain.loss = [this](const Flow& in, const at::Tensor& targets) {
+    return head->loss(in, targets.select(1, options_.seq - 1));
+  };
+  return chain;
+}
+
+std::optional<nn::MicroBatch> MlpImpl::example(int64_t rows) const {
+  return nn::counting_tokens(rows, options_.seq, options_.vocab);
 }
 
 Flow MlpImpl::compute(const Flow& tokens) {
-  return head->forward(hidden(tokens));
+  return head->forward(layers_->forward(embed_side_by_side(tokens)));
 }
 
 int64_t MlpImpl::activation_bytes(const nn::Batching& of) const {
   const int64_t width = options_.seq * options_.hidden;  // of the tokens side by side
   const int64_t layer = 2 * options_.hidden + (options_.dropout > 0 ? options_.hidden : 0);
   const bool again = of.recompute == nn::Batching::Recompute::Block;
-  const int64_t kept = width + (again ? 0 : options_.layers * layer);
+  const int64_t kept = width + options_.layers * (again ? options_.hidden : layer);
   const int64_t classes = (options_.vocab + of.tensor - 1) / of.tensor;
   const int64_t first = width * options_.hidden;  // the gradient of the first, largest matrix
   const int64_t in_head = classes * options_.hidden + of.rows * (classes + 2 * options_.hidden);
   const int64_t in_layer = first + of.rows * (width + 2 * options_.hidden);
-  return (of.rows * (kept + (again ? options_.layers * layer : 0)) + std::max(in_head, in_layer)) *
+  return (of.rows * (kept + (again ? layer : 0)) + std::max(in_head, in_layer)) *
          of.item_bytes;
-}
-
-nn::Loss MlpImpl::loss(const Flow& tokens, const at::Tensor& targets) {
-  return head->loss(hidden(tokens), targets.select(1, options_.seq - 1));
 }
 
 }  // namespace trireme::models

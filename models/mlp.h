@@ -18,15 +18,18 @@ struct MlpOptions {
 class MlpImpl : public nn::ModelImpl {
  public:
   MlpImpl(MlpOptions options, const Mesh& mesh);
-  nn::Loss loss(const nn::Flow& tokens, const at::Tensor& targets) override;
+  nn::Chain chain() override;
+  std::optional<nn::MicroBatch> example(int64_t rows) const override;
   int64_t activation_bytes(const nn::Batching& of) const override;
-  std::vector<std::shared_ptr<nn::LayerImpl>> blocks() const override { return {layers_}; }
+  std::vector<std::shared_ptr<nn::LayerImpl>> blocks() const override {
+    return layers_->layers();
+  }
 
  protected:
   nn::Flow compute(const nn::Flow& tokens) override;
 
  private:
-  nn::Flow hidden(const nn::Flow& tokens);
+  nn::Flow embed_side_by_side(const nn::Flow& tokens);
 
   MlpOptions options_;
   nn::Embedding embed{nullptr};

@@ -84,6 +84,15 @@ const LayerImpl::Declared* LayerImpl::declared(const std::string& parameter) con
   return found == declared_.end() ? nullptr : &found->second;
 }
 
+void LayerImpl::adopt(const std::string& parameter, Parameter known_as) {
+  adopted_.insert_or_assign(parameter, std::move(known_as));
+}
+
+const Parameter* LayerImpl::adopted(const std::string& parameter) const {
+  const auto found = adopted_.find(parameter);
+  return found == adopted_.end() ? nullptr : &found->second;
+}
+
 InitRule& LayerImpl::init_rule(const std::string& parameter) {
   const auto found = declared_.find(parameter);
   core::check(found != declared_.end(), "layer '{}' has no parameter '{}' of its own", full_name_,

@@ -14,6 +14,7 @@
 #include "trireme/mesh/mesh.h"
 #include "trireme/nn/flow.h"
 #include "trireme/nn/init_rule.h"
+#include "trireme/nn/parameters.h"
 #include "trireme/nn/region.h"
 #include "trireme/nn/style.h"
 
@@ -64,6 +65,11 @@ class LayerImpl : public torch::nn::Module {
     Degrees degrees = {};
   };
   const Declared* declared(const std::string& parameter) const;
+
+  /// A tied parameter of this layer is this one of the whole model: also where the layer that
+  /// declares it is not there, as on another stage of a pipeline.
+  void adopt(const std::string& parameter, Parameter known_as);
+  const Parameter* adopted(const std::string& parameter) const;
 
   /// The rule by which a parameter begins, to be changed before `initialize`.
   InitRule& init_rule(const std::string& parameter);
@@ -117,6 +123,7 @@ class LayerImpl : public torch::nn::Module {
 
   std::list<std::pair<Seam, Hook>> hooks_;  // innermost first; a graph may point at them
   std::map<std::string, Declared> declared_;
+  std::map<std::string, Parameter> adopted_;
   std::string full_name_;
   uint64_t seed_ = 0;
   bool initialized_ = false, backward_reads_weights_ = true;

@@ -12,12 +12,15 @@ namespace {
 
 namespace ag = torch::autograd;
 
-/// What the graph must know of a layer that is cut.
+/// What the graph must know of the layer.
 struct How : torch::CustomClassHolder {
   Style style = Style::Whole;
   RegionPtr region;
   int64_t positions = 0;
   bool has_bias = false;  // where there is none, autograd has no place for its gradient
+  // Where the weights' gradients may be computed later: the queue, and whom they are of.
+  WeightQueuePtr queue;
+  at::Tensor weight, bias;
 };
 using HowPtr = c10::intrusive_ptr<How>;
 
@@ -57,16 +60,31 @@ struct LinearFunction : ag::Function<LinearFunction> {
         c10::static_intrusive_pointer_cast<How>(context->saved_data["how"].toCapsule());
     const bool needs_x = context->needs_input_grad(0), needs_weight = context->needs_input_grad(1);
     const bool column = how->style == Style::Column;
+    const bool needs_bias = how->has_bias && context->needs_input_grad(2);
     const at::Tensor dy_own = gradients[0].contiguous();
     const at::Tensor dy =
         how->style == Style::Row ? how->region->start_enter(dy_own, how->positions).wait() : dy_own;
+    if (how->queue != nullptr && how->queue->defers()) {
+      if (needs_weight)
+        how->queue->push({how->weight, [how, x, dy, column] {
+                            const at::Tensor in =
+                                column ? how->region->start_enter(x, how->positions).wait() : x;
+                            return weight_gradient(rows_of(dy), rows_of(in));
+                          }});
+      if (needs_bias)
+        how->queue->push({how->bias, [dy_own] { return rows_of(dy_own).sum(0); }});
+      at::Tensor dx;
+      if (needs_x) dx = product(dy, weight.t());
+      if (needs_x && column) dx = how->region->start_leave(dx).wait();
+      return {dx, {}, {}, {}};
+    }
     Moving inputs, dx_parts;
     if (column && needs_weight) inputs = how->region->start_enter(x, how->positions);
     at::Tensor dx, dweight, dbias;
     if (needs_x) dx = product(dy, weight.t());
     if (column && needs_x) dx_parts = how->region->start_leave(dx);
     if (needs_weight) dweight = weight_gradient(rows_of(dy), rows_of(column ? inputs.wait() : x));
-    if (how->has_bias && context->needs_input_grad(2)) dbias = rows_of(dy_own).sum(0);
+    if (needs_bias) dbias = rows_of(dy_own).sum(0);
     if (column && needs_x) dx = dx_parts.wait();
     return {dx, dweight, dbias, {}};
   }
@@ -144,6 +162,11 @@ Flow LinearImpl::compute(const Flow& in) {
   auto how = c10::make_intrusive<How>();
   how->style = region() == nullptr || region()->size() == 1 ? Style::Whole : style();
   how->region = region();
+  if (queue_ != nullptr) {
+    how->queue = queue_;
+    how->weight = weight;
+    how->bias = bias;
+  }
   auto where = in.where;
   if (how->style == Style::Column) {
     how->positions = region()->positions(in);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "trireme/nn/layer.h"
+#include "trireme/nn/weight_queue.h"
 
 namespace trireme::nn {
 
@@ -27,6 +28,9 @@ class LinearImpl : public LayerImpl {
 
   std::map<std::string, Layout> layouts(Style style, Sequence sequence) const override;
 
+  /// Where its weights' gradients go while a backward is split.
+  void set_queue(WeightQueuePtr queue) { queue_ = std::move(queue); }
+
  protected:
   Flow compute(const Flow& in) override;
   std::optional<Cut> feature_cut() const override;
@@ -34,6 +38,7 @@ class LinearImpl : public LayerImpl {
  private:
   int64_t in_, out_;
   Options options_;
+  WeightQueuePtr queue_;
 };
 TORCH_MODULE(Linear);
 using LinearOptions = LinearImpl::Options;

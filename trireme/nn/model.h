@@ -1,7 +1,6 @@
 #pragma once
 
-#include "trireme/nn/layer.h"
-#include "trireme/nn/loss.h"
+#include "trireme/nn/chain.h"
 
 namespace trireme::nn {
 
@@ -13,11 +12,24 @@ struct Batching {
   enum class Recompute : uint8_t { None, Block, Selective } recompute = Recompute::None;
 };
 
+/// A micro-batch, as a model is trained on it.
+struct MicroBatch {
+  Flow inputs;
+  at::Tensor targets;
+};
+
 /// A layer that can be trained: it has a loss. A model takes no part in communication; whatever
 /// cuts it attaches from outside.
 class ModelImpl : public LayerImpl {
  public:
-  virtual Loss loss(const Flow& inputs, const at::Tensor& targets) = 0;
+  /// Unless it is written otherwise, what the chain gives.
+  virtual Loss loss(const Flow& inputs, const at::Tensor& targets);
+
+  /// The same as links, for pipelines to cut between. Empty: it cannot be cut.
+  virtual Chain chain() { return {}; }
+
+  /// A micro-batch of so many rows, of any values, for those who measure what links take.
+  virtual std::optional<MicroBatch> example(int64_t /*rows*/) const { return std::nullopt; }
 
   /// The bytes that forward and backward of one micro-batch take at their peak, besides weights and
   /// the gradients that are kept. 0: nobody knows.
@@ -27,5 +39,8 @@ class ModelImpl : public LayerImpl {
   virtual std::vector<std::shared_ptr<LayerImpl>> blocks() const { return {}; }
   virtual std::vector<std::shared_ptr<LayerImpl>> attentions() const { return {}; }
 };
+
+/// Tokens that count up, [rows, positions], and those that come next.
+MicroBatch counting_tokens(int64_t rows, int64_t positions, int64_t vocab);
 
 }  // namespace trireme::nn

@@ -78,16 +78,6 @@ at::Tensor values_of(const Box& box, int64_t begin, int64_t count,
   return values;
 }
 
-void fill(Parameter& parameter, uint64_t seed) {
-  const at::NoGradGuard guard;
-  const uint64_t name = core::hash64(parameter.name);
-  for (const Held& held : parameter.layout.held(parameter.coord, parameter.degrees))
-    part_of(parameter.tensor, held)
-        .copy_(values_of(held.box, 0, held.box.numel(), parameter.layout.whole(), *parameter.init,
-                         seed, name)
-                   .view(held.box.shape));
-}
-
 }  // namespace
 
 at::Tensor box_of(const at::Tensor& tensor, const Box& box) {
@@ -99,6 +89,16 @@ at::Tensor box_of(const at::Tensor& tensor, const Box& box) {
 
 at::Tensor part_of(const at::Tensor& tensor, const Held& held) {
   return box_of(tensor, {held.at, held.box.shape});
+}
+
+void fill(const Parameter& parameter) {
+  const at::NoGradGuard guard;
+  const uint64_t name = core::hash64(parameter.name);
+  for (const Held& held : parameter.layout.held(parameter.coord, parameter.degrees))
+    part_of(parameter.tensor, held)
+        .copy_(values_of(held.box, 0, held.box.numel(), parameter.layout.whole(), *parameter.init,
+                         parameter.seed, name)
+                   .view(held.box.shape));
 }
 
 std::vector<Parameter> parameters_of(const torch::nn::Module& root) {
@@ -121,6 +121,11 @@ std::vector<Parameter> parameters_of(const torch::nn::Module& root) {
     for (const auto& item : module->named_parameters(/*recurse=*/false)) {
       const void* const who = item.value().unsafeGetTensorImpl();
       if (!seen.insert(who).second) continue;
+      const auto* layer = dynamic_cast<const LayerImpl*>(module);
+      if (const auto* adopted = layer != nullptr ? layer->adopted(item.key()) : nullptr) {
+        found.push_back(*adopted);
+        continue;
+      }
       Parameter one{prefix + item.key(), item.value(), Layout(item.value().sizes().vec()),
                     std::nullopt};
       if (const auto known = declared.find(who); known != declared.end()) {
@@ -145,9 +150,8 @@ void initialize(torch::nn::Module& root, uint64_t seed) {
       layer->initialized_ = true;
     }
   });
-  for (Parameter& parameter : parameters_of(root)) {
-    if (parameter.init && is_bound(parameter.tensor)) fill(parameter, seed);
-  }
+  for (const Parameter& parameter : parameters_of(root))
+    if (parameter.init && is_bound(parameter.tensor)) fill(parameter);
 }
 
 void fill_piece(const Parameter& parameter, const Piece& piece, const at::Tensor& to) {

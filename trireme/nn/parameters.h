@@ -41,6 +41,9 @@ std::vector<Parameter> parameters_of(const torch::nn::Module& root);
 /// `fill_piece`.
 void initialize(torch::nn::Module& root, uint64_t seed);
 
+/// All first values of a parameter that has memory, by its rule and seed.
+void fill(const Parameter& parameter);
+
 /// The first values of a piece of the parameter, into `to`, one after the other.
 void fill_piece(const Parameter& parameter, const Piece& piece, const at::Tensor& to);
 

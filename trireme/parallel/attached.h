@@ -1,19 +1,35 @@
 #pragma once
 
-#include "trireme/parallel/gradients.h"
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/nn/parameters.h"
+#include "trireme/parallel/kept.h"
 
 namespace trireme::parallel {
 
-/// What keeps the ranks of a mesh one model: `DataParallel`, `FullySharded`. It attaches to a
-/// module and leaves it as it is.
+/// Does another micro-batch of the same step follow?
+enum class Micro : uint8_t { Last, More };
+
+/// When sums of gradients become means: in `finish`, or by whoever uses them (a fused optimizer
+/// divides on the way, and saves a pass over memory).
+enum class Divide : uint8_t { Now, Later };
+
+/// What a step came to, over all ranks and micro-batches.
+struct Totals {
+  double weight = 0;
+  std::vector<double> sums;  ///< of the values given to `finish`
+};
+
+/// What keeps the ranks of a mesh one model: `DataParallel`, `FullySharded`, `Pipeline`. It
+/// attaches to a module and leaves it as it is.
 class Attached {
  public:
   virtual ~Attached() = default;
 
-  /// Runs backward, and reduces gradients while it runs.
-  virtual void backward(const nn::Loss& loss, Micro micro = Micro::Last) = 0;
-
-  /// Completes a step: gradients are in `kept()`. See Gradients::finish. Collective.
+  /// Completes a step: gradients are in `kept()`. `values` of all ranks are added up on the way.
+  /// Collective.
   virtual Totals finish(std::span<const double> values = {}, Divide divide = Divide::Now) = 0;
 
   /// What is kept has new values, from an optimizer or a checkpoint. Collective.
@@ -22,16 +38,29 @@ class Attached {
   /// Throws if ranks that should keep the same values do not. Collective.
   virtual void check_same() const = 0;
 
-  virtual Gradients& gradients() = 0;
+  /// The parameters that are trained, of which this rank has a part.
+  virtual const std::vector<nn::Parameter>& parameters() const = 0;
 
-  /// What this rank keeps of the parameters that are trained, and of the others.
-  const std::vector<Kept>& kept() { return gradients().kept(); }
+  /// What this rank keeps of them, in their order; gradients are here after `finish`. And of those
+  /// that are not trained.
+  virtual const std::vector<Kept>& kept() const = 0;
   virtual std::vector<Kept> frozen() const = 0;
 
   /// All of this rank's own part of a parameter that is trained, or of its gradient (undefined
   /// where there is none), whoever keeps it. Collective.
   virtual at::Tensor value(std::size_t parameter) = 0;
   virtual at::Tensor gradient(std::size_t parameter) = 0;
+
+  /// The order in which gradients arrive, by name: for checkpoints. Empty until it was observed.
+  virtual std::vector<std::string> order() const = 0;
+  /// Starts from an order observed before. Collective in that all ranks must give the same.
+  virtual void set_order(const std::vector<std::string>& names) = 0;
+
+  /// Of the memory in which gradients are reduced.
+  virtual int64_t gradient_bytes() const = 0;
+
+  /// The module, or the parts of it, that this rank runs.
+  virtual std::vector<torch::nn::Module*> modules() = 0;
 };
 
 }  // namespace trireme::parallel

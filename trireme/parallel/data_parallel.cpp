@@ -19,7 +19,7 @@ torch::nn::Module& made_equal(torch::nn::Module& module, const Mesh& mesh) {
 }  // namespace
 
 DataParallel::DataParallel(torch::nn::Module& module, const Mesh& mesh, DataParallelOptions options)
-    : module_(made_equal(module, mesh)),
+    : AttachedModule(made_equal(module, mesh)),
       mesh_(mesh),
       options_(options),
       gradients_(module, mesh, options.buckets) {}

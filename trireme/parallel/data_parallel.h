@@ -1,6 +1,6 @@
 #pragma once
 
-#include "trireme/parallel/attached.h"
+#include "trireme/parallel/attached_module.h"
 
 namespace trireme::parallel {
 
@@ -22,7 +22,7 @@ struct DataParallelOptions {
 ///   optimizer.step();          // any torch::optim
 ///
 /// The gradient is that of one process on the whole batch, however it falls to the ranks.
-class DataParallel final : public Attached {
+class DataParallel final : public AttachedModule {
  public:
   /// Checks that all ranks hold the same names, shapes and dtypes, then copies the first rank's
   /// parameters and buffers to all that hold the same. Collective.
@@ -32,18 +32,15 @@ class DataParallel final : public Attached {
                DataParallelOptions options = {})
       : DataParallel(module, Mesh(replicas, {.replica = replicas.size()}), options) {}
 
-  void backward(const nn::Loss& loss, Micro micro = Micro::Last) override {
-    gradients_.backward(loss, micro);
-  }
   Totals finish(std::span<const double> values = {}, Divide divide = Divide::Now) override;
   void check_same() const override;
   Gradients& gradients() override { return gradients_; }
+  const Gradients& gradients() const override { return gradients_; }
   std::vector<Kept> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;
 
  private:
-  torch::nn::Module& module_;
   Mesh mesh_;
   DataParallelOptions options_;
   Gradients gradients_;

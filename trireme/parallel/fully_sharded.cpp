@@ -11,7 +11,7 @@ namespace {
 
 /// The gradients of the parameters that are trained, as shards.
 Scattering scattering_of(const ShardedWeights& weights, const std::vector<std::size_t>& trained,
-                         Sharding sharding) {
+                         const FullyShardedOptions& options) {
   Scattering result;
   for (const Unit& unit : weights.units().units) result.units.push_back(unit.name);
   for (std::size_t i : trained) {
@@ -19,14 +19,16 @@ Scattering scattering_of(const ShardedWeights& weights, const std::vector<std::s
     result.tensors.push_back(weights.tensors()[i]);
     result.unit_of.push_back(weights.units().unit_of[i]);
   }
-  result.keep_whole = sharding == Sharding::Optimizer;
+  result.keep_whole = options.sharding == Sharding::Optimizer ||
+                      options.gathered == FullyShardedOptions::Gathered::ForAStep;
   return result;
 }
 
 }  // namespace
 
 FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullyShardedOptions options)
-    : mesh_(mesh),
+    : AttachedModule(module),
+      mesh_(mesh),
       all_(nn::parameters_of(module)),
       keeps_whole_(options.sharding != Sharding::Parameters) {
   core::check(options.ahead >= 0, "FullySharded: {} units cannot be gathered ahead", options.ahead);
@@ -39,8 +41,12 @@ FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullySha
   check_cut_on(module, mesh);
   check_same_module(module, mesh.world());
   broadcast_parameters(module, mesh);
-  weights_ = std::make_unique<ShardedWeights>(all_, find_units(module, all_), mesh, keeps_whole_,
-                                              options.ahead);
+  weights_ = std::make_unique<ShardedWeights>(
+      all_, find_units(module, all_), mesh,
+      ShardedWeights::Options{
+          .keep_whole = keeps_whole_,
+          .hold_all = options.gathered == FullyShardedOptions::Gathered::ForAStep,
+          .ahead = options.ahead});
   std::vector<nn::Parameter> trained;
   for (std::size_t i = 0; i < all_.size(); ++i) {
     if (!all_[i].tensor.requires_grad()) continue;
@@ -48,17 +54,35 @@ FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullySha
     trained.push_back(all_[i]);
   }
   gradients_ = std::make_unique<Gradients>(std::move(trained), mesh,
-                                           scattering_of(*weights_, trained_, options.sharding));
+                                           scattering_of(*weights_, trained_, options));
 }
 
 FullySharded::~FullySharded() = default;
 
-void FullySharded::backward(const nn::Loss& loss, Micro micro) {
-  // Backward comes to the units in the order opposite to forward's.
+/// Backward comes to the units in the order opposite to forward's.
+void FullySharded::settle_order() {
   if (!ordered_) gradients_->set_unit_order(weights_->backward_order());
   ordered_ = true;
+}
+
+void FullySharded::backward(const nn::Loss& loss, Micro micro) {
+  settle_order();
   gradients_->backward(loss, micro);
-  weights_->end_backward();
+  weights_->end_pass();
+}
+
+void FullySharded::collect(Micro micro, const std::function<void()>& body) {
+  settle_order();
+  gradients_->collect(micro, body);
+  weights_->end_pass();
+}
+
+std::vector<nn::WeightJob> FullySharded::defer(nn::WeightQueue& queue,
+                                               const std::function<void()>& body) {
+  settle_order();
+  auto jobs = gradients_->defer(queue, body);
+  weights_->end_pass();
+  return jobs;
 }
 
 Totals FullySharded::finish(std::span<const double> values, Divide divide) {

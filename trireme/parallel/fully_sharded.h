@@ -1,6 +1,6 @@
 #pragma once
 
-#include "trireme/parallel/attached.h"
+#include "trireme/parallel/attached_module.h"
 #include "trireme/parallel/sharded_weights.h"
 
 namespace trireme::parallel {
@@ -12,6 +12,9 @@ enum class Sharding : uint8_t { Optimizer, Gradients, Parameters };
 struct FullyShardedOptions {
   Sharding sharding = Sharding::Parameters;
   int ahead = 1;  ///< units that are gathered before they are needed
+  /// How long weights stay gathered, and gradients whole: while a layer needs them, or (in a
+  /// pipeline, between `hold` and `let_go`) over all micro-batches of a step.
+  enum class Gathered : uint8_t { ForALayer, ForAStep } gathered = Gathered::ForALayer;
 };
 
 /// Spreads the state of a module over the ranks of the shard axis: each keeps about 1/n of it, and
@@ -31,7 +34,7 @@ struct FullyShardedOptions {
 ///
 /// Memory in flight, besides activations: at most 1 + `ahead` gathered units, and one unit's
 /// gradients (`ScatteredBuckets::kBlocks`).
-class FullySharded final : public Attached {
+class FullySharded final : public AttachedModule {
  public:
   /// Checks that all ranks have the same model, and gives every rank its shards: of the first
   /// rank's values, or of those that the initial rules make. Collective.
@@ -39,6 +42,12 @@ class FullySharded final : public Attached {
   ~FullySharded() override;
 
   void backward(const nn::Loss& loss, Micro micro = Micro::Last) override;
+  void collect(Micro micro, const std::function<void()>& body) override;
+  std::vector<nn::WeightJob> defer(nn::WeightQueue& queue,
+                                   const std::function<void()>& body) override;
+  void end_forward() override { weights_->end_pass(); }
+  void hold() override { weights_->hold(); }
+  void let_go() override { weights_->let_go_of_all(); }
   /// Also throws if ranks ran different layers, naming the unit and the ranks.
   Totals finish(std::span<const double> values = {}, Divide divide = Divide::Now) override;
   void updated() override { weights_->updated(); }
@@ -47,6 +56,7 @@ class FullySharded final : public Attached {
   void settle() { weights_->settle(); }
   void check_same() const override;
   Gradients& gradients() override { return *gradients_; }
+  const Gradients& gradients() const override { return *gradients_; }
   std::vector<Kept> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;
@@ -61,6 +71,8 @@ class FullySharded final : public Attached {
   std::unique_ptr<ShardedWeights> weights_;
   std::unique_ptr<Gradients> gradients_;
   bool ordered_ = false;
+
+  void settle_order();
 };
 
 }  // namespace trireme::parallel

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
@@ -172,22 +173,44 @@ void Gradients::backward(const nn::Loss& loss, Micro micro) {
               "backward: the loss must be one number, a sum; it has ", loss.sum.sizes());
   TORCH_CHECK(loss.weight.defined() && loss.weight.numel() == 1,
               "backward: the loss's weight must be one number: how many tokens or samples counted");
+  weight_ += loss.weight.item<double>();
+  collect(micro, [&] {
+    // A rank without rows may have a loss that depends on nothing.
+    if (loss.sum.requires_grad()) loss.sum.backward();
+  });
+}
+
+void Gradients::collect(Micro micro, const std::function<void()>& body) {
   check_not_broken();
   if (!in_step_) begin_step();
   in_step_ = true;
   accumulates_ = micro == Micro::More;
-  weight_ += loss.weight.item<double>();
   broken_ = true;  // until it has come to its end
   for (const auto& set : sets_) set->begin_micro(micro == Micro::Last);
-  // A rank without rows may have a loss that depends on nothing.
-  if (loss.sum.requires_grad()) loss.sum.backward();
+  body();
   for (const auto& set : sets_) set->end_micro();
   broken_ = false;
+}
+
+std::vector<nn::WeightJob> Gradients::defer(nn::WeightQueue& queue,
+                                            const std::function<void()>& body) {
+  check_not_broken();
+  broken_ = true;
+  deferring_ = &queue;
+  auto jobs = queue.defer(body);
+  deferring_ = nullptr;
+  broken_ = false;
+  return jobs;
 }
 
 void Gradients::ready(std::size_t parameter) {
   at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
   if (!gradient.defined()) return;
+  if (deferring_ != nullptr) {
+    deferring_->push({parameters_[parameter].tensor,
+                      [given = std::exchange(gradient, at::Tensor())] { return given; }});
+    return;
+  }
   TORCH_CHECK(in_step_, "gradients: '", parameters_[parameter].name,
               "' got a gradient outside of backward(loss): call that instead of loss.backward()");
   const auto [set, place] = reduced_[parameter];
@@ -240,7 +263,8 @@ Totals Gradients::finish(std::span<const double> values, Divide divide) {
   sum_copies(totals + used_at);
   for (const auto& set : sets_) set->agree_on_order();
 
-  Totals result{totals[0], {totals + 1, totals + used_at}};
+  Totals result{known_weight_.value_or(totals[0]), {totals + 1, totals + used_at}};
+  known_weight_.reset();
   for (std::size_t k = 0; k < kept_.size(); ++k) {
     const auto [set, place] = reduced_[kept_[k].parameter];
     const bool there = totals[used_at + kept_[k].parameter] > 0 && result.weight != 0;

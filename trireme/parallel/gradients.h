@@ -2,32 +2,21 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "trireme/mesh/mesh.h"
 #include "trireme/nn/loss.h"
-#include "trireme/nn/parameters.h"
+#include "trireme/nn/weight_queue.h"
+#include "trireme/parallel/attached.h"
 #include "trireme/parallel/buckets.h"
-#include "trireme/parallel/kept.h"
 
 namespace trireme::parallel {
-
-/// Does another micro-batch of the same step follow?
-enum class Micro : uint8_t { Last, More };
-
-/// When sums of gradients become means: in `finish`, or by whoever uses them (a fused optimizer
-/// divides on the way, and saves a pass over memory).
-enum class Divide : uint8_t { Now, Later };
-
-/// What a step came to, over all ranks and micro-batches.
-struct Totals {
-  double weight = 0;
-  std::vector<double> sums;  ///< of the values given to `finish`
-};
 
 /// How the gradients of some parameters end as shards.
 struct Scattering {
@@ -60,6 +49,19 @@ class Gradients {
   Gradients& operator=(const Gradients&) = delete;
 
   void backward(const nn::Loss& loss, Micro micro = Micro::Last);
+
+  /// The same for whatever gives gradients: a backward that begins in the middle of a model, or
+  /// those that were deferred.
+  void collect(Micro micro, const std::function<void()>& body);
+
+  /// Gradients that come while `body` runs are put off, in the order in which they come: those of
+  /// layers that defer, and the others, which are there already. Give them to `collect` later, by
+  /// nn::deliver.
+  std::vector<nn::WeightJob> defer(nn::WeightQueue& queue, const std::function<void()>& body);
+
+  /// Where the ranks that see the losses are not of this mesh: the total weight of the step, for
+  /// the next `finish`.
+  void set_weight(double total) { known_weight_ = total; }
 
   /// Begins the reductions that have not begun: nothing more will come. `finish` does it too.
   void start_rest();
@@ -115,6 +117,8 @@ class Gradients {
   bool counts_;  // does the weight of this rank count, or that of another which has the same?
   at::Tensor totals_;
   double weight_ = 0;
+  std::optional<double> known_weight_;
+  nn::WeightQueue* deferring_ = nullptr;
   bool in_step_ = false, accumulates_ = false, warned_ = false, broken_ = false;
 };
 

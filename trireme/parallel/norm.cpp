@@ -17,8 +17,9 @@ double gradient_norm(const std::vector<Kept>& kept, const Mesh& mesh) {
       squares += norm * norm;
     }
   }
-  const comm::Communicator holders =
-      sharded ? mesh.group({Axis::Shard, Axis::Tensor}) : mesh.group(Axis::Tensor);
+  std::vector<Axis> axes = {Axis::Pipe, Axis::Tensor};
+  if (sharded) axes.push_back(Axis::Shard);
+  const comm::Communicator holders = mesh.group(axes);
   if (holders.size() > 1) {
     at::Tensor sum = at::tensor({squares}, at::kDouble);
     holders.all_reduce(sum).wait();

@@ -60,12 +60,13 @@ struct ShardedWeights::Guard : ag::Function<Guard> {
 };
 
 ShardedWeights::ShardedWeights(const std::vector<nn::Parameter>& parameters, Units units,
-                               const Mesh& mesh, bool keep_whole, int ahead)
+                               const Mesh& mesh, Options options)
     : parameters_(parameters),
       units_(std::move(units)),
       group_(mesh.group(Axis::Shard).split("gather", 0, mesh.coord(Axis::Shard))),
-      keep_whole_(keep_whole),
-      ahead_(ahead),
+      keep_whole_(options.keep_whole),
+      hold_all_(options.hold_all),
+      ahead_(options.ahead),
       local_(parameters.size()),
       states_(units_.units.size()),
       self_(std::make_shared<ShardedWeights*>(this)) {
@@ -115,7 +116,7 @@ void ShardedWeights::lay_out(const Mesh& mesh) {
     return;
   }
   shard_memory_ = group_.allocate({kept}, bytes);
-  pool_.emplace(1 + ahead_, bytes);
+  pool_.emplace(hold_all_ ? static_cast<int>(states_.size()) : 1 + ahead_, bytes);
   int64_t begin = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     for (const ShardedBox& box : shards_[i].boxes) {
@@ -226,8 +227,9 @@ void ShardedWeights::attach() {
         nn::Seam::Unshard,
         [self = self_, user](nn::Flow in, const nn::LayerImpl::Call& inner) -> nn::Flow {
           if (*self == nullptr) return inner(std::move(in));
-          return (*self)->keep_whole_ ? (*self)->around_kept(user, std::move(in), inner)
-                                      : (*self)->around(user, std::move(in), inner);
+          const bool there = (*self)->keep_whole_ || (*self)->held_;
+          return there ? (*self)->around_kept(user, std::move(in), inner)
+                       : (*self)->around(user, std::move(in), inner);
         });
   }
 }
@@ -274,9 +276,10 @@ void ShardedWeights::let_go_after(std::size_t user, Phase phase) {
 
 nn::Flow ShardedWeights::around_kept(std::size_t user, nn::Flow in,
                                      const nn::LayerImpl::Call& inner) {
-  note_order(user);
+  const bool again = in.where != nullptr && in.where->again;
+  if (!again) note_order(user);
   for (std::size_t unit : units_.users[user].units) {
-    ++states_[unit].uses;
+    if (!again) ++states_[unit].uses;
     complete(unit);
   }
   return inner(std::move(in));
@@ -329,17 +332,30 @@ void ShardedWeights::end_backward_of(const std::shared_ptr<Call>& call) {
   let_go_after(call->user, Phase::Backward);
 }
 
-void ShardedWeights::end_backward() {
+void ShardedWeights::end_pass() {
   last_use_.reset();  // what comes next is another micro-batch, or an update first
-  if (keep_whole_) return;
+  if (keep_whole_ || held_) return;
   for (std::size_t unit = 0; unit < states_.size(); ++unit) let_go(unit);
+}
+
+void ShardedWeights::hold() {
+  if (keep_whole_) return;
+  held_ = true;
+  std::vector<std::size_t> order = backward_order();  // the first that is used is needed first
+  for (auto unit = order.rbegin(); unit != order.rend(); ++unit) gather(*unit);
+  for (std::size_t unit = 0; unit < states_.size(); ++unit) gather(unit);
+}
+
+void ShardedWeights::let_go_of_all() {
+  held_ = false;
+  end_pass();
 }
 
 void ShardedWeights::updated() {
   last_use_.reset();
   if (!keep_whole_) {
     for (std::size_t unit = 0; unit < states_.size(); ++unit) let_go(unit);  // what was is no more
-    if (!forward_order_.empty())
+    if (!forward_order_.empty() && !hold_all_)
       for (std::size_t unit : units_.users[forward_order_.front()].units) gather(unit);
     return;
   }

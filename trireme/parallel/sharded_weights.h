@@ -23,11 +23,15 @@ namespace trireme::parallel {
 /// and are gathered once after each update instead.
 class ShardedWeights {
  public:
+  struct Options {
+    bool keep_whole = false;  ///< the weights, always
+    bool hold_all = false;    ///< all units will be held at the same time: keep their blocks
+    int ahead = 1;            ///< units that are gathered before they are needed
+  };
   /// Takes over the memory of the parameters: values that are there are kept, those of parameters
-  /// without memory are begun by their rules. `ahead`: units that are gathered before they are
-  /// needed. Collective.
+  /// without memory are begun by their rules. Collective.
   ShardedWeights(const std::vector<nn::Parameter>& parameters, Units units, const Mesh& mesh,
-                 bool keep_whole, int ahead);
+                 Options options);
   ~ShardedWeights();
   ShardedWeights(const ShardedWeights&) = delete;
   ShardedWeights& operator=(const ShardedWeights&) = delete;
@@ -43,8 +47,13 @@ class ShardedWeights {
   /// Where weights are kept whole: waits until what was updated has come from all ranks.
   void settle();
 
-  /// A backward has ended: everything that is gathered is let go.
-  void end_backward();
+  /// A backward has ended, or a forward whose backward comes later: unless it is held, everything
+  /// that is gathered is let go.
+  void end_pass();
+
+  /// All units are gathered from now on, and stay until they are let go of.
+  void hold();
+  void let_go_of_all();
 
   /// The units in the order in which the last backward should come to them; empty before the first
   /// forward.
@@ -93,8 +102,9 @@ class ShardedWeights {
   std::vector<nn::Parameter> parameters_;
   Units units_;
   comm::Communicator group_;
-  const bool keep_whole_;
+  const bool keep_whole_, hold_all_;
   const int ahead_;
+  bool held_ = false;
   std::vector<ShardedParameter> shards_;
   std::vector<std::vector<at::Tensor>> tensors_;
   std::vector<at::Tensor> local_;  // of a parameter whose boxes do not lie one by one

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme::core {
+
+/// What happened when, on one rank: for chrome://tracing and ui.perfetto.dev. Any thread may add.
+class Trace {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// What goes on beside each other is drawn in rows of its own.
+  enum class Row : uint8_t { Actions, Ops };
+
+  explicit Trace(int rank);
+
+  void add(Row row, std::string name, Clock::time_point begin, Clock::time_point end);
+
+  /// The events as text, one per line, each ending in ",\n"; they are forgotten.
+  std::string take();
+
+  /// The file, of what all ranks have taken. Times of ranks on one host are of one clock; of other
+  /// hosts, as exact as their clocks agree.
+  static std::string merged(const std::vector<std::string>& taken);
+
+  /// The longest that is kept between two takes; what comes after is counted, not kept.
+  static constexpr std::size_t kMostEvents = 1 << 20;
+
+ private:
+  struct Event {
+    Row row;
+    std::string name;
+    Clock::time_point begin, end;
+  };
+  const int rank_;
+  const std::chrono::nanoseconds offset_;  // from the steady clock to the time of day
+  std::mutex mutex_;
+  std::vector<Event> events_;
+  std::size_t dropped_ = 0;
+};
+
+}  // namespace trireme::core

@@ -1,0 +1,84 @@
+#include "trireme/nn/chain.h"
+
+#include <ATen/ops/empty.h>
+
+#include <map>
+#include <sstream>
+
+#include "trireme/core/error.h"
+#include "trireme/nn/bind.h"
+#include "trireme/nn/parameters.h"
+
+namespace trireme::nn {
+
+namespace {
+
+using Known = std::map<const void*, const Parameter*>;
+
+/// Registers a layer where its full name says, below plain modules that stand for what is around
+/// it.
+void hang(torch::nn::Module& root, const std::shared_ptr<LayerImpl>& layer) {
+  torch::nn::Module* at = &root;
+  std::istringstream path(layer->full_name());
+  std::string name, next;
+  std::getline(path, name, '.');
+  for (; std::getline(path, next, '.'); name = next) {
+    const auto children = at->named_children();
+    const auto* below = children.find(name);
+    at = below != nullptr
+             ? below->get()
+             : at->register_module(name, std::make_shared<torch::nn::Module>(name)).get();
+  }
+  at->register_module(name, layer);
+}
+
+/// What of a layer is known by another name in the whole: tied parameters.
+void adopt_names(const Known& known, const LayerImpl& layer) {
+  for (const auto& item : layer.named_modules(layer.full_name())) {
+    for (const auto& own : item.value()->named_parameters(/*recurse=*/false)) {
+      const Parameter& one = *known.at(own.value().unsafeGetTensorImpl());
+      if (one.name == item.key() + "." + own.key()) continue;
+      auto* holder = dynamic_cast<LayerImpl*>(item.value().get());
+      core::check(holder != nullptr,
+                  "'{}.{}' is tied to '{}' inside of a torch module, which cannot be told; tie it "
+                  "in a trireme::nn layer",
+                  item.key(), own.key(), one.name);
+      holder->adopt(own.key(), one);
+    }
+  }
+}
+
+}  // namespace
+
+Flow Link::forward(Flow in) const {
+  if (run) return run(std::move(in));
+  for (const auto& layer : layers) in = layer->forward(std::move(in));
+  return in;
+}
+
+std::shared_ptr<torch::nn::Module> part_of_model(
+    const torch::nn::Module& whole, const std::vector<std::shared_ptr<LayerImpl>>& layers) {
+  const auto parameters = parameters_of(whole);
+  Known known;
+  for (const Parameter& one : parameters) known[one.tensor.unsafeGetTensorImpl()] = &one;
+  auto part = std::make_shared<torch::nn::Module>(whole.name());
+  for (const auto& layer : layers) {
+    core::check(!layer->full_name().empty(),
+                "a layer of the chain has no name: register it below the model, and call "
+                "nn::initialize or nn::name_layers on that first");
+    adopt_names(known, *layer);
+    hang(*part, layer);
+  }
+  return part;
+}
+
+void materialize(torch::nn::Module& module) {
+  for (const Parameter& one : parameters_of(module)) {
+    if (is_bound(one.tensor)) continue;
+    core::check(one.init.has_value(), "'{}' has neither values nor a rule to begin by", one.name);
+    bind(one.tensor, at::empty(one.tensor.sizes(), one.tensor.options().requires_grad(false)));
+    fill(one);
+  }
+}
+
+}  // namespace trireme::nn

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/core/trace.h"
+#include "trireme/nn/model.h"
+#include "trireme/parallel/attached_module.h"
+#include "trireme/parallel/balance.h"
+#include "trireme/parallel/fully_sharded.h"
+#include "trireme/parallel/stage.h"
+#include "trireme/parallel/tied.h"
+#include "trireme/parallel/transfers.h"
+#include "trireme/pipeline/schedule.h"
+
+namespace trireme::parallel {
+
+struct PipelineOptions {
+  /// Links of each stage, in order; empty: even in parameters.
+  StageSizes cut = {};
+  BucketSizes buckets = {};
+  /// What is sharded where the mesh has a shard axis, and whether weights stay gathered (and
+  /// gradients whole) over the micro-batches of a step.
+  Sharding sharding = Sharding::Parameters;
+  bool keep_gathered = true;
+  std::shared_ptr<core::Trace> trace = nullptr;  ///< of every action
+};
+
+/// Cuts a model along its depth over the ranks of the pipe axis, and runs a schedule.
+///
+///   parallel::Pipeline pipe(*model, mesh, pipeline::make("1f1b", {.ranks = 2, .micros = 8}));
+///   ...                                 // an optimizer on pipe.kept()
+///   pipe.run(micros);                   // all of a step, forward and back
+///   pipe.finish();                      // the gradient of one process; weight and values known
+///   optimizer.step(...);                //   on every rank
+///   pipe.updated();
+///
+/// A rank keeps the layers of its stages only; they keep the names they have in the whole model,
+/// and what is another rank's has no memory here. Every stage has its own DataParallel, or
+/// FullySharded, over the ranks of the other axes.
+class Pipeline final : public Attached {
+ public:
+  /// Completes and verifies the schedule: throws ScheduleError, or ConfigError, before anything is
+  /// computed. Names the layers of the model, where nobody has. Collective.
+  Pipeline(nn::ModelImpl& model, const Mesh& mesh, pipeline::Schedule schedule,
+           PipelineOptions options = {});
+  ~Pipeline() override;
+
+  /// Forward and backward of a step's micro-batches, as many as the schedule has. Only the ranks of
+  /// the first stage look at the inputs (the others need no tensors there), only those of the last
+  /// at the targets. Returns the sum of the losses that this rank has computed: 0 but on the last
+  /// stage. Collective over the pipe.
+  double run(const std::vector<nn::MicroBatch>& micros);
+
+  /// Forward only: the losses of the last stage, as {sum, weight}; elsewhere 0. Any number of
+  /// micro-batches. Collective over the pipe.
+  std::pair<double, double> evaluate(const std::vector<nn::MicroBatch>& micros);
+
+  Totals finish(std::span<const double> values = {}, Divide divide = Divide::Now) override;
+  void updated() override;
+  void check_same() const override;
+  const std::vector<nn::Parameter>& parameters() const override { return parameters_; }
+  const std::vector<Kept>& kept() const override { return kept_; }
+  std::vector<Kept> frozen() const override;
+  at::Tensor value(std::size_t parameter) override;
+  at::Tensor gradient(std::size_t parameter) override;
+  std::vector<std::string> order() const override;
+  void set_order(const std::vector<std::string>& names) override;
+  int64_t gradient_bytes() const override;
+  std::vector<torch::nn::Module*> modules() override;
+
+  const pipeline::Schedule& schedule() const { return schedule_; }
+  const StageSizes& cut() const { return cut_; }
+  /// Micro-batches of which this rank kept something at the same time, at most, in the last step.
+  int peak_alive() const { return peak_alive_; }
+
+ private:
+  void build_stages(nn::ModelImpl& model);
+  void build_parts(const nn::ModelImpl& model);
+  void collect_parameters();
+  void run(const pipeline::Action& action, Micro micro);
+  void expect_ahead(std::size_t at);
+  Stage& stage(int index);
+  nn::Flow input_of(Stage& stage, int micro);
+  void forward(Stage& stage, int micro);
+  void backward(Stage& stage, const pipeline::Action& action, Micro micro);
+  void backward_weights(Stage& stage, int micro, Micro last);
+  void hand_on(Stage& stage, int micro);
+  int tag(const pipeline::Action& action) const;
+
+  Mesh mesh_, of_stage_;  // of all ranks; of those that run the same stages
+  pipeline::Schedule schedule_;
+  PipelineOptions options_;
+  StageSizes cut_;
+  nn::Chain chain_;
+  comm::Communicator pipe_;
+  Transfers transfers_;
+  std::vector<std::unique_ptr<StagePart>> parts_;
+  std::vector<Stage> stages_;
+  std::vector<nn::Parameter> parameters_;
+  std::vector<Kept> kept_;
+  std::vector<std::pair<std::size_t, std::size_t>> places_;  // part and index of each parameter
+  std::unique_ptr<TiedParameters> tied_;
+  const std::vector<nn::MicroBatch>* micros_ = nullptr;
+  std::vector<std::size_t> last_of_;  // by stage, where its last backward is in the program
+  std::size_t expected_ = 0;          // receives up to here are posted
+  at::Tensor loss_sum_, loss_weight_;
+  int alive_ = 0, peak_alive_ = 0;
+  int64_t steps_ = 0;
+};
+
+}  // namespace trireme::parallel

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <torch/csrc/autograd/edge.h>
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "trireme/nn/chain.h"
+#include "trireme/nn/weight_queue.h"
+#include "trireme/parallel/attached_module.h"
+
+namespace trireme::parallel {
+
+/// Layers of one rank that are reduced and gathered together: those of one stage, or of several
+/// that share a parameter.
+struct StagePart {
+  std::shared_ptr<torch::nn::Module> module;
+  std::unique_ptr<AttachedModule> attached;
+  nn::WeightQueuePtr queue = std::make_shared<nn::WeightQueue>();
+  std::vector<int> stages;
+  int holds = 0;      ///< stages that hold its weights now
+  int completed = 0;  ///< stages whose gradients are complete in this step
+};
+
+/// What is kept of a micro-batch between its forward and its backward. Not its output: that is kept
+/// by whoever needs it.
+struct Alive {
+  std::vector<at::Tensor> inputs;                    ///< leaves; their .grad goes back
+  std::vector<torch::autograd::Edge> roots;          ///< of each output; none: needs no gradient
+  std::vector<at::Tensor> seeds = {};                ///< their gradients, where no stage follows
+  std::vector<nn::WeightJob> jobs = {};              ///< what a split backward has put off
+};
+
+/// One stage of a pipeline on the rank that runs it, with what is on its way through it.
+struct Stage {
+  int index = 0;
+  std::size_t begin = 0, end = 0;  ///< links of the chain; the last stage's end includes the head
+  StagePart* part = nullptr;
+  std::map<int, nn::Flow> inputs = {}, outputs = {};  ///< by micro-batch
+  std::map<int, std::vector<at::Tensor>> gradients_in = {}, gradients_out = {};
+  std::map<int, Alive> alive = {};
+};
+
+}  // namespace trireme::parallel
