@@ -21,7 +21,7 @@ enum class Act : uint8_t {
   Unshard,         ///< UNSHARD      gather the stage's weights
   Reshard,         ///< RESHARD      let them go
   ReduceGrad,      ///< REDUCE_GRAD  sum the stage's gradients over the replicas
-  Update,          ///< UPDATE       optimizer step of one stage (asynchronous schedules; not PyTorch's)
+  Update,  ///< UPDATE       optimizer step of one stage (asynchronous schedules; not PyTorch's)
 };
 constexpr int kNumActs = 12;
 
@@ -48,13 +48,31 @@ std::string_view to_string(Act act);
 /// "2F0", "1UNSHARD"; the join does not show.
 std::string to_text(const Action& action);
 
+/// Of one micro-batch: everything but the acts that concern a stage as a whole.
+constexpr bool has_micro(Act act) {
+  return act <= Act::RecvGrad;
+}
+/// Does it send or receive?
+constexpr bool is_transfer(Act act) {
+  return act >= Act::SendAct && act <= Act::RecvGrad;
+}
+constexpr bool is_send(Act act) {
+  return act == Act::SendAct || act == Act::SendGrad;
+}
+constexpr bool is_receive(Act act) {
+  return act == Act::RecvAct || act == Act::RecvGrad;
+}
 /// Forward or one of the three backwards: what takes a stage's time.
-constexpr bool is_compute(Act act) { return act <= Act::BackwardWeight; }
+constexpr bool is_compute(Act act) {
+  return act <= Act::BackwardWeight;
+}
 /// After it the gradient of the stage's input is there.
 constexpr bool gives_gradient(Act act) {
   return act == Act::Backward || act == Act::BackwardInput;
 }
 /// After it nothing of the micro-batch is kept any more.
-constexpr bool lets_go(Act act) { return act == Act::Backward || act == Act::BackwardWeight; }
+constexpr bool lets_go(Act act) {
+  return act == Act::Backward || act == Act::BackwardWeight;
+}
 
 }  // namespace trireme::pipeline

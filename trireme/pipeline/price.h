@@ -29,8 +29,8 @@ struct Timeline {
 };
 
 /// Plays the schedule as fast as its order allows; transfers take their time and hold nobody up but
-/// who waits for them. `times`: one for all stages, or one of each. Throws ScheduleError as `verify`
-/// does.
+/// who waits for them. `times`: one for all stages, or one of each. Throws ScheduleError as
+/// `verify` does.
 Timeline price(const Schedule& schedule, const std::vector<StageTimes>& times);
 
 }  // namespace trireme::pipeline

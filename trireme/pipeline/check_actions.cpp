@@ -1,0 +1,156 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "trireme/pipeline/checks.h"
+
+namespace trireme::pipeline {
+
+namespace {
+
+void check_shape(const Schedule& schedule) {
+  if (schedule.ranks() == 0 || schedule.stages() == 0 || schedule.micros < 1)
+    refuse(schedule, "{} ranks, {} stages and {} micro-batches: there must be one of each at least",
+           schedule.ranks(), schedule.stages(), schedule.micros);
+  std::vector<int> held(schedule.programs.size(), 0);
+  for (int stage = 0; stage < schedule.stages(); ++stage) {
+    const int rank = schedule.rank_of(stage);
+    if (rank < 0 || rank >= schedule.ranks())
+      refuse(schedule, "stage {} lies on rank {}, but there are {} ranks", stage, rank,
+             schedule.ranks());
+    ++held[static_cast<std::size_t>(rank)];
+  }
+  if (const auto idle = std::ranges::find(held, 0); idle != held.end())
+    refuse(schedule, "rank {} holds no stage", idle - held.begin());
+  std::size_t actions = 0;
+  for (const Program& program : schedule.programs) actions += program.size();
+  // Before the table of places is made: a wrong number must not ask for all memory.
+  const auto work = 2 * static_cast<int64_t>(schedule.stages()) * schedule.micros;
+  if (work > static_cast<int64_t>(actions))
+    refuse(schedule, "{} stages and {} micro-batches take {} actions at least, but there are {}",
+           schedule.stages(), schedule.micros, work, actions);
+}
+
+/// The stage at the other end of a transfer.
+int peer_stage(const Action& action) {
+  const bool next = action.act == Act::SendAct || action.act == Act::RecvGrad;
+  return next ? action.stage + 1 : action.stage - 1;
+}
+
+void check_peer(const Schedule& schedule, int rank, int step, const Action& action) {
+  const int peer = peer_stage(action);
+  if (peer < 0 || peer >= schedule.stages())
+    refuse(schedule, "{}, but stage {} is the {}: there is no other end",
+           who_does(rank, step, action), action.stage, peer < 0 ? "first" : "last");
+  if (schedule.rank_of(peer) == rank)
+    refuse(schedule, "{}, but stage {} lies on the same rank: nothing is to be transferred",
+           who_does(rank, step, action), peer);
+}
+
+void check_pair(const Schedule& schedule, int rank, int step) {
+  const Program& program = schedule.programs[static_cast<std::size_t>(rank)];
+  const auto at = static_cast<std::size_t>(step);
+  const std::string first = who_does(rank, step, program[at]);
+  if (at + 1 == program.size()) refuse(schedule, "{} overlapped with what follows: nothing", first);
+  const Action& second = program[at + 1];
+  const bool fits = program[at].act == Act::Forward && is_compute(second.act) &&
+                    second.act != Act::Forward && second.join == Join::Alone;
+  if (!fits)
+    refuse(schedule, "{} overlapped with {}: a pair is one forward and then one backward", first,
+           to_text(second));
+}
+
+void check_action(const Schedule& schedule, int rank, int step, const Action& action) {
+  const auto& [stage, act, micro, join] = action;
+  const std::string_view what = to_string(act);
+  if (stage < 0 || stage >= schedule.stages())
+    refuse(schedule, "{}, but there are {} stages", who_does(rank, step, action),
+           schedule.stages());
+  if (has_micro(act) && (micro < 0 || micro >= schedule.micros))
+    refuse(schedule, "{}, but there are {} micro-batches", who_does(rank, step, action),
+           schedule.micros);
+  if (!has_micro(act) && micro != kNoMicro)
+    refuse(schedule, "{}, but {} concerns a stage as a whole: leave out the micro-batch",
+           who_does(rank, step, action), what);
+  if (schedule.rank_of(stage) != rank)
+    refuse(schedule, "{}, but stage {} lies on rank {}", who_does(rank, step, action), stage,
+           schedule.rank_of(stage));
+  if (is_transfer(act)) check_peer(schedule, rank, step, action);
+  if (join == Join::WithNext) check_pair(schedule, rank, step);
+}
+
+Places place_all(const Schedule& schedule) {
+  Places places(schedule);
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
+    const Program& program = schedule.programs[static_cast<std::size_t>(rank)];
+    for (int step = 0; step < static_cast<int>(program.size()); ++step) {
+      const Action& action = program[static_cast<std::size_t>(step)];
+      check_action(schedule, rank, step, action);
+      if (!has_micro(action.act)) continue;
+      if (const int before = places.put(action, step); before != kNowhere)
+        refuse(schedule, "rank {} does {} twice, at steps {} and {}", rank, to_text(action), before,
+               step);
+    }
+  }
+  return places;
+}
+
+/// One forward; one backward, whole or in two halves.
+void check_work(const Schedule& schedule, const Places& places, int stage, int micro) {
+  const int rank = schedule.rank_of(stage);
+  const auto has = [&](Act act) { return places.step(act, stage, micro) != kNowhere; };
+  const auto text = [&](Act act) { return to_text({stage, act, micro}); };
+  const auto told = [&](Act act) {
+    return who_does(rank, places.step(act, stage, micro), {stage, act, micro});
+  };
+  if (!has(Act::Forward)) refuse(schedule, "rank {} never does {}", rank, text(Act::Forward));
+  const bool input = has(Act::BackwardInput), weight = has(Act::BackwardWeight);
+  if (has(Act::Backward) && (input || weight))
+    refuse(schedule, "{}, and {} too: a backward is whole or in halves, not both",
+           told(Act::Backward), text(input ? Act::BackwardInput : Act::BackwardWeight));
+  if (has(Act::Backward) || (input && weight)) return;
+  if (input)
+    refuse(schedule, "{}, but never {}", told(Act::BackwardInput), text(Act::BackwardWeight));
+  if (weight)
+    refuse(schedule, "{}, but never {}", told(Act::BackwardWeight), text(Act::BackwardInput));
+  refuse(schedule, "rank {} never does {} (nor its halves, {} and {})", rank, text(Act::Backward),
+         text(Act::BackwardInput), text(Act::BackwardWeight));
+}
+
+/// Something is done that waits for `missing`, which is not there.
+void check_present(const Schedule& schedule, const Places& places, const Action& missing,
+                   Action waiting) {
+  if (places.step(missing) != kNowhere) return;
+  if (places.step(waiting) == kNowhere) waiting.act = Act::BackwardInput;  // the split one
+  const int rank = schedule.rank_of(waiting.stage);
+  refuse(schedule, "rank {} never does {}, for which rank {} waits in {}, its step {}",
+         schedule.rank_of(missing.stage), to_text(missing), rank, to_text(waiting),
+         places.step(waiting));
+}
+
+/// Between `stage` and the next, on another rank: both ways, both ends.
+void check_transfers(const Schedule& schedule, const Places& places, int stage, int micro) {
+  const int next = stage + 1;
+  const Action recv_act{next, Act::RecvAct, micro}, recv_grad{stage, Act::RecvGrad, micro};
+  check_present(schedule, places, recv_act, {next, Act::Forward, micro});
+  check_present(schedule, places, {stage, Act::SendAct, micro}, recv_act);
+  check_present(schedule, places, recv_grad, {stage, Act::Backward, micro});
+  check_present(schedule, places, {next, Act::SendGrad, micro}, recv_grad);
+}
+
+}  // namespace
+
+Places check_actions(const Schedule& schedule) {
+  check_shape(schedule);
+  Places places = place_all(schedule);
+  for (int stage = 0; stage < schedule.stages(); ++stage)
+    for (int micro = 0; micro < schedule.micros; ++micro)
+      check_work(schedule, places, stage, micro);
+  if (!places.has_transfers()) return places;
+  for (int stage = 0; stage + 1 < schedule.stages(); ++stage)
+    if (schedule.rank_of(stage) != schedule.rank_of(stage + 1))
+      for (int micro = 0; micro < schedule.micros; ++micro)
+        check_transfers(schedule, places, stage, micro);
+  return places;
+}
+
+}  // namespace trireme::pipeline

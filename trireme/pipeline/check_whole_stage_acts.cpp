@@ -1,0 +1,128 @@
+#include "trireme/pipeline/checks.h"
+
+namespace trireme::pipeline {
+
+namespace {
+
+/// What a rank has done with one of its stages so far. Gradients pile up from one update to the
+/// next, or over the whole program where there are none:
+///
+///     B B B REDUCE_GRAD UPDATE   B B REDUCE_GRAD UPDATE
+struct StageState {
+  bool ever_unsharded = false, unsharded = false;
+  int reduced_at = kNowhere;  ///< since the last update
+  Action last_gradient{};     ///< not yet updated with; only if has_gradient
+  bool has_gradient = false;
+};
+
+struct Uses {
+  bool reduces = false, updates = false;
+};
+
+/// An action and where it stands; a sentence only if one is needed.
+struct Told {
+  int rank, step;
+  const Action& action;
+  std::string text() const { return who_does(rank, step, action); }
+};
+
+class StageWalk {
+ public:
+  StageWalk(const Schedule& schedule, Uses uses, int rank)
+      : schedule_(schedule),
+        uses_(uses),
+        rank_(rank),
+        stages_(static_cast<std::size_t>(schedule.stages())) {
+    for (const Action& action : schedule.programs[static_cast<std::size_t>(rank)])
+      state(action).ever_unsharded |= action.act == Act::Unshard;
+  }
+
+  void take(int step, const Action& action) {
+    StageState& stage = state(action);
+    const Told told{rank_, step, action};
+    if (is_compute(action.act)) compute(stage, told);
+    if (action.act == Act::Unshard) set_unsharded(stage, told, true);
+    if (action.act == Act::Reshard) set_unsharded(stage, told, false);
+    if (action.act == Act::ReduceGrad) reduce(stage, told);
+    if (action.act == Act::Update) update(stage, told);
+  }
+
+  void finish(int stage) const {
+    const StageState& left = stages_[static_cast<std::size_t>(stage)];
+    if (!left.has_gradient) return;
+    const std::string last = to_text(left.last_gradient);
+    if (uses_.reduces && left.reduced_at == kNowhere)
+      refuse(schedule_, "rank {} never does {} after {}, its last gradient", rank_,
+             to_text({stage, Act::ReduceGrad}), last);
+    if (uses_.updates)
+      refuse(schedule_, "rank {} never does {} after {}, its last gradient", rank_,
+             to_text({stage, Act::Update}), last);
+  }
+
+ private:
+  StageState& state(const Action& action) {
+    return stages_[static_cast<std::size_t>(action.stage)];
+  }
+
+  void compute(StageState& stage, const Told& told) {
+    if (stage.ever_unsharded && !stage.unsharded)
+      refuse(schedule_, "{}, but stage {} is not unsharded then", told.text(), told.action.stage);
+    if (!lets_go(told.action.act)) return;
+    if (stage.reduced_at != kNowhere)
+      refuse(schedule_, "{}, after {} at step {}: what it adds would never be summed", told.text(),
+             to_text({told.action.stage, Act::ReduceGrad}), stage.reduced_at);
+    stage.last_gradient = told.action;
+    stage.has_gradient = true;
+  }
+
+  void set_unsharded(StageState& stage, const Told& told, bool unsharded) const {
+    if (stage.unsharded == unsharded)
+      refuse(schedule_, "{}, but the stage is {} then", told.text(),
+             unsharded ? "unsharded already" : "not unsharded");
+    stage.unsharded = unsharded;
+  }
+
+  void reduce(StageState& stage, const Told& told) const {
+    if (stage.reduced_at != kNowhere)
+      refuse(schedule_, "{}, but it was done at step {} already", told.text(), stage.reduced_at);
+    if (!stage.has_gradient) refuse(schedule_, "{}, but there is no gradient yet", told.text());
+    stage.reduced_at = told.step;
+  }
+
+  void update(StageState& stage, const Told& told) const {
+    if (!stage.has_gradient) refuse(schedule_, "{}, but there is no new gradient", told.text());
+    if (uses_.reduces && stage.reduced_at == kNowhere)
+      refuse(schedule_, "{}, but {} has not been done", told.text(),
+             to_text({told.action.stage, Act::ReduceGrad}));
+    stage.has_gradient = false;
+    stage.reduced_at = kNowhere;
+  }
+
+  const Schedule& schedule_;
+  Uses uses_;
+  int rank_;
+  std::vector<StageState> stages_;
+};
+
+}  // namespace
+
+void check_whole_stage_acts(const Schedule& schedule) {
+  Uses uses;
+  bool any = false;
+  for (const Program& program : schedule.programs)
+    for (const Action& action : program) {
+      any |= !has_micro(action.act);
+      uses.reduces |= action.act == Act::ReduceGrad;
+      uses.updates |= action.act == Act::Update;
+    }
+  if (!any) return;
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
+    StageWalk walk(schedule, uses, rank);
+    int step = 0;
+    for (const Action& action : schedule.programs[static_cast<std::size_t>(rank)])
+      walk.take(step++, action);
+    for (const int stage : schedule.stages_of(rank)) walk.finish(stage);
+  }
+}
+
+}  // namespace trireme::pipeline

@@ -1,0 +1,120 @@
+#include <fmt/format.h>
+
+#include <deque>
+
+#include "trireme/pipeline/families.h"
+
+namespace trireme::pipeline {
+
+namespace {
+
+/// What one rank does, as it is written: two stages, the micro-batch that each act comes to next,
+/// and the weight halves that have been put off.
+class Writer {
+ public:
+  enum Side { Down = 0, Up = 1 };
+
+  Writer(Program& program, int rank, int ranks)
+      : program_(program), stages_{rank, 2 * ranks - 1 - rank} {}
+
+  void forward(Side side) { program_.push_back({stages_[side], Act::Forward, forwards_[side]++}); }
+  void backward(Side side) {
+    program_.push_back({stages_[side], Act::Backward, backwards_[side]++});
+  }
+  void input(Side side) {
+    put_off_.push_back({stages_[side], Act::BackwardWeight, backwards_[side]});
+    program_.push_back({stages_[side], Act::BackwardInput, backwards_[side]++});
+  }
+  /// The oldest weight half that was put off, if any was.
+  void weight() {
+    if (put_off_.empty()) return;
+    program_.push_back(put_off_.front());
+    put_off_.pop_front();
+  }
+  void pair(Side forward_side, Side backward_side) {
+    forward(forward_side);
+    program_.back().join = Join::WithNext;
+    backward(backward_side);
+  }
+
+ private:
+  Program& program_;
+  int stages_[2];
+  int forwards_[2] = {0, 0}, backwards_[2] = {0, 0};
+  std::deque<Action> put_off_;
+};
+
+/// In the tail, backwards are split from the middle on, so that the weight halves fill its end.
+void drain(Writer& writer, int rank, int ranks) {
+  const int half = (rank + 1) / 2;
+  bool split = false;
+  const auto back = [&](Writer::Side side) { split ? writer.input(side) : writer.backward(side); };
+  for (int i = 0; i <= rank; ++i) {
+    split |= i == half && rank % 2 == 1;
+    back(Writer::Up);
+    split |= i == half && rank % 2 == 0;
+    back(Writer::Down);
+  }
+  for (int i = 0; i < ranks - rank - 1; ++i) {
+    writer.weight();
+    back(Writer::Down);
+  }
+  for (int i = 0; i <= rank; ++i) writer.weight();
+}
+
+void make_program(Program& program, int rank, Shape shape) {
+  Writer writer(program, rank, shape.ranks);
+  const int behind = shape.ranks - rank - 1;
+  for (int i = 0; i < 2 * behind; ++i) writer.forward(Writer::Down);
+  for (int i = 0; i <= rank; ++i) {
+    writer.forward(Writer::Down);
+    writer.forward(Writer::Up);
+  }
+  for (int i = 0; i < behind; ++i) {
+    writer.input(Writer::Up);
+    writer.weight();
+    writer.forward(Writer::Up);
+  }
+  for (int i = 0; i < shape.micros - 2 * shape.ranks + rank + 1; ++i) {
+    if (i == 0 && behind == 0) {  // apart: the forward is wanted first, at the turn of the V
+      writer.forward(Writer::Down);
+      writer.backward(Writer::Up);
+    } else {
+      writer.pair(Writer::Down, Writer::Up);
+    }
+    writer.pair(Writer::Up, Writer::Down);
+  }
+  for (int i = 0; i < behind; ++i) {
+    writer.backward(Writer::Up);
+    writer.pair(Writer::Up, Writer::Down);
+  }
+  drain(writer, rank, shape.ranks);
+}
+
+}  // namespace
+
+// DualPipe-V (DeepSeek 2025, the V-shaped half of DualPipe): two stages per rank as in ZB-V; in the
+// steady state the forward of one overlaps the backward of the other, so that the transfers of each
+// hide behind the computation of the other.
+//
+//     fill     F down                          2 (P - r - 1) times
+//     meet     F down, F up                    r + 1
+//     turn     I up, W, F up                   P - r - 1
+//     steady   (F down; B up) (F up; B down)   M - 2P + r + 1
+//     ebb      B up, (F up; B down)            P - r - 1
+//     drain    B up, B down                    r + 1, split in halves from the middle on
+//              W, I down                       P - r - 1
+//              W                               what is left
+Schedule make_dualpipe_v(Shape shape) {
+  if (shape.micros < 2 * shape.ranks)
+    throw ScheduleError(fmt::format(
+        "dualpipe-v of {} ranks takes {} micro-batches at least (two per rank), not {}; zb-v takes "
+        "any number",
+        shape.ranks, 2 * shape.ranks, shape.micros));
+  Schedule schedule = in_a_v(shape);
+  for (int rank = 0; rank < shape.ranks; ++rank)
+    make_program(schedule.programs[static_cast<std::size_t>(rank)], rank, shape);
+  return schedule;
+}
+
+}  // namespace trireme::pipeline

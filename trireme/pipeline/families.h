@@ -1,0 +1,24 @@
+#pragma once
+
+#include "trireme/pipeline/generators.h"
+
+namespace trireme::pipeline {
+
+// The generators, a file for each family. `make` has checked the shape.
+
+Schedule make_gpipe(Shape shape);
+Schedule make_1f1b(Shape shape);
+Schedule make_interleaved(Shape shape);
+Schedule make_looped_bfs(Shape shape);
+Schedule make_zb_h1(Shape shape);
+Schedule make_zb_v(Shape shape);
+Schedule make_dualpipe_v(Shape shape);
+Schedule make_pipedream(Shape shape);
+Schedule make_pipedream_2bw(Shape shape);
+
+/// A schedule without programs, the stages dealt in a loop: rank 0, 1, 2, 0, 1, 2.
+Schedule in_a_loop(Shape shape);
+/// The same, but down and up again: rank 0, 1, 2, 2, 1, 0.
+Schedule in_a_v(Shape shape);
+
+}  // namespace trireme::pipeline
