@@ -29,20 +29,32 @@ struct Case {
   int64_t heads = 4, kv_heads = 4, batch = 8;
   std::string recompute = "none", kind = "gpt";
   int64_t seq = 7, vocab = 37, micro = 2;
+  int pipe = 1, stages_per_rank = 1;
+  int64_t layers = 0;  ///< 0: 2, of an mlp 3
+  std::string schedule = "1f1b", balance = "params";
+  bool keep_gathered = true;
 };
 
 inline std::string describe(const Case& c) {
-  return fmt::format(
+  std::string text = fmt::format(
       "{} replica {} shard {} ({}) tensor {} sequence {} tie {} masked {} heads {}/{} batch {} {}",
       c.kind, c.replica, c.shard, c.what, c.tensor, c.sequence, c.tie, c.masked, c.heads,
       c.kv_heads, c.batch, c.recompute);
+  if (c.pipe > 1)
+    text += fmt::format(" pipe {} {} x {} by {} micro {} keep_gathered {}", c.pipe, c.schedule,
+                        c.stages_per_rank, c.balance, c.micro, c.keep_gathered);
+  return text;
+}
+
+inline Degrees degrees_of(const Case& c) {
+  return {.pipe = c.pipe, .replica = c.replica, .shard = c.shard, .tensor = c.tensor};
 }
 
 inline config::Config config_of(const Case& c) {
   config::Config config;
   config.precision.compute = config.precision.reduce = "float64";
   config.model.kind = c.kind;
-  config.model.layers = c.kind == "mlp" ? 3 : 2;
+  config.model.layers = c.layers > 0 ? c.layers : c.kind == "mlp" ? 3 : 2;
   config.model.hidden = 24;
   config.model.heads = c.heads;
   config.model.kv_heads = c.kv_heads;
@@ -55,6 +67,10 @@ inline config::Config config_of(const Case& c) {
   config.tensor.sequence = c.sequence;
   config.memory.recompute = c.recompute;
   config.memory.shard = c.what;
+  config.pipeline.schedule = c.schedule;
+  config.pipeline.stages_per_rank = c.stages_per_rank;
+  config.pipeline.balance = c.balance;
+  config.pipeline.keep_gathered = c.keep_gathered;
   config.batch.global = c.batch;
   config.batch.micro = c.micro;
   config.optim.clip = 0.5;  // below the norm: a wrong one shows
@@ -109,6 +125,7 @@ inline void expect_same(const Outcome& got, const Outcome& alone, const Mesh& me
   const config::Config config = config_of(c);
   const auto model = models::make_model(config, mesh);
   for (const auto& one : nn::parameters_of(*model)) {
+    if (c.pipe > 1 && !got.weights.contains(one.name)) continue;  // another stage's
     const double largest = alone.weights.at(one.name).abs().max().item<double>();
     for (const Held& held : one.layout.held(mesh.coord(), mesh.degrees())) {
       const at::Tensor wanted = nn::box_of(alone.weights.at(one.name), held.box);
@@ -123,7 +140,7 @@ inline void expect_same(const Outcome& got, const Outcome& alone, const Mesh& me
 inline const Outcome& alone(const Case& c) {
   static std::map<std::tuple<std::string, bool, bool, std::vector<int64_t>>, Outcome> known;
   const auto key = std::tuple(c.kind, c.tie, c.masked,
-                              std::vector{c.heads, c.kv_heads, c.batch, c.seq, c.vocab});
+                              std::vector{c.heads, c.kv_heads, c.batch, c.seq, c.vocab, c.layers});
   auto found = known.find(key);
   if (found == known.end()) found = known.emplace(key, train(c, mesh_of_one())).first;
   return found->second;
@@ -133,9 +150,9 @@ inline void check(const Case& c, const BackendUnderTest& backend = kThreads) {
   SCOPED_TRACE(describe(c));
   at::set_num_threads(1);
   const Outcome& expected = alone(c);
-  run_world(backend, c.replica * c.shard * c.tensor, [&](const comm::Communicator& world) {
+  run_world(backend, degrees_of(c).world(), [&](const comm::Communicator& world) {
     at::set_num_threads(1);
-    const Mesh mesh(world, {.replica = c.replica, .shard = c.shard, .tensor = c.tensor});
+    const Mesh mesh(world, degrees_of(c));
     expect_same(train(c, mesh), expected, mesh, c);
   });
 }

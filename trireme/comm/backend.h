@@ -3,11 +3,13 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "trireme/comm/op.h"
 #include "trireme/comm/pending.h"
 #include "trireme/comm/traffic.h"
 #include "trireme/core/op_info.h"
+#include "trireme/core/trace.h"
 
 namespace trireme::comm {
 
@@ -43,6 +45,12 @@ class Backend {
   virtual void check(const core::OpInfo& info, uint64_t number) = 0;
 
   virtual Traffic traffic() const = 0;
+
+  /// What this rank does, for the message of those who survive it.
+  virtual void note(std::string_view doing) = 0;
+
+  /// From now on every operation of this rank's world that ends is added.
+  virtual void set_trace(std::shared_ptr<core::Trace> trace) = 0;
 
   /// What carries the data: "shm", "tcp" ...
   virtual std::string kind() const = 0;

@@ -78,6 +78,14 @@ void Communicator::abort(const std::string& why) const {
 std::string Communicator::backend() const {
   return group_->backend->kind();
 }
+void Communicator::note(std::string_view doing) const {
+  group_->backend->note(doing);
+}
+
+void Communicator::set_trace(std::shared_ptr<core::Trace> trace) const {
+  group_->backend->set_trace(std::move(trace));
+}
+
 Traffic Communicator::traffic() const {
   return group_->backend->traffic();
 }

@@ -78,6 +78,14 @@ class Communicator {
   /// Ends the world: all its ranks get an error that carries `why`.
   void abort(const std::string& why) const;
 
+  /// What this rank does from now on, in its own words: if it dies or hangs, the others' errors say
+  /// so. Empty: nothing worth telling. At most 127 bytes are kept.
+  void note(std::string_view doing) const;
+
+  /// Every operation of this rank that ends is added from now on, of all groups of its world;
+  /// nullptr: no more.
+  void set_trace(std::shared_ptr<core::Trace> trace) const;
+
   /// What carries the data: "local", "shm" or "tcp".
   std::string backend() const;
 

@@ -29,6 +29,10 @@ class GroupBackend final : public Backend {
   void abort(const std::string& why) noexcept override;
   void check(const core::OpInfo& info, uint64_t number) override;
   Traffic traffic() const override;
+  void note(std::string_view doing) override { world_->note(doing); }
+  void set_trace(std::shared_ptr<core::Trace> trace) override {
+    world_->set_trace(std::move(trace));
+  }
   std::string kind() const override { return world_->kind(); }
 
  private:

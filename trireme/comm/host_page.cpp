@@ -11,6 +11,26 @@
 
 namespace trireme::comm {
 
+void Seat::set_note(std::string_view text) {
+  char bytes[sizeof(note)] = {};
+  std::memcpy(bytes, text.data(), std::min(text.size(), sizeof(bytes) - 1));
+  for (std::size_t i = 0; i < kNoteWords; ++i) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + i * sizeof(word), sizeof(word));
+    note[i].store(word, std::memory_order_relaxed);
+  }
+}
+
+std::string Seat::get_note() const {
+  char bytes[sizeof(note)] = {};
+  for (std::size_t i = 0; i < kNoteWords; ++i) {
+    const uint64_t word = note[i].load(std::memory_order_relaxed);
+    std::memcpy(bytes + i * sizeof(word), &word, sizeof(word));
+  }
+  bytes[sizeof(bytes) - 1] = 0;
+  return bytes;
+}
+
 bool HostPage::claim(const Cause& cause) {
   uint32_t none = 0;
   if (!cause_state.compare_exchange_strong(none, 1)) return false;

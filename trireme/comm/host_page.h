@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace trireme::comm {
 
@@ -30,6 +31,13 @@ struct alignas(128) Seat {
   std::atomic<uint64_t> heartbeat{0};
   std::atomic<int64_t> pid{0};
   std::atomic<uint64_t> born{0};  ///< start time of the process, so that a reused pid shows
+
+  /// What its rank does, in its own words, for those who survive it. A rank that is dead or stopped
+  /// writes no more, so what is read then is whole.
+  static constexpr std::size_t kNoteWords = 16;
+  alignas(128) std::atomic<uint64_t> note[kNoteWords];
+  void set_note(std::string_view text);
+  std::string get_note() const;
 };
 
 /// The control page of the ranks of one host: who is there, who sleeps, and the first cause of

@@ -49,7 +49,7 @@ World::World(int rank, std::vector<Member> members, Transport transport)
 World::~World() {
   // Gone because of an exception: the others must not take that for a normal end.
   if (std::uncaught_exceptions() > exceptions_ && !failed())
-    fail({CauseKind::Error, rank_, describe(rank_) + " stopped because of an error of its own"});
+    fail({CauseKind::Error, rank_, describe(rank_) + " stopped because of an error of its own" + doing(rank_)});
   seat(rank_).state.store(static_cast<uint32_t>(SeatState::Left));
   if (transport_.monitor) transport_.monitor->leave();
   for (int other = 0; other < size(); ++other) {
@@ -88,6 +88,15 @@ void World::remove(Lane& lane) {
 std::string World::describe(int rank) const {
   const Member& who = member(rank);
   return fmt::format("rank {} (host {}, pid {})", rank, who.host, who.pid);
+}
+
+std::string World::doing(int rank) const {
+  const std::string text = here(rank) ? seat(rank).get_note() : std::string();
+  return text.empty() ? text : " in " + text;
+}
+
+void World::set_trace(std::shared_ptr<core::Trace> trace) {
+  engine_.locked([&] { trace_ = std::move(trace); });
 }
 
 void World::fail(const Cause& cause) {
@@ -193,6 +202,10 @@ void World::started(Task& task) {
 
 void World::finished(const Task& task) {
   recorder_.finished(task.record);
+  if (trace_)
+    trace_->add(core::Trace::Row::Ops,
+                fmt::format("{} on '{}'", core::to_string(task.info), task.lane->name),
+                task.started, core::Trace::Clock::now());
 }
 
 }  // namespace trireme::comm

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "trireme/comm/recorder.h"
 #include "trireme/comm/streams.h"
 #include "trireme/core/log.h"
+#include "trireme/core/trace.h"
 
 namespace trireme::comm {
 
@@ -67,6 +69,12 @@ class World : public Watch {
 
   /// "rank 1 (host b, pid 8812)"
   std::string describe(int rank) const;
+  /// " in 1B3 (...)": what it said last that it does, where that is known; else nothing.
+  std::string doing(int rank) const;
+  void note(std::string_view doing) { seat(rank_).set_note(doing); }
+
+  /// From now on every operation of this rank that ends is added.
+  void set_trace(std::shared_ptr<core::Trace> trace);
 
   /// Makes this the cause of the world's end unless there is one already, and wakes everybody.
   void fail(const Cause& cause);
@@ -99,6 +107,7 @@ class World : public Watch {
   Transport transport_;
   Recorder recorder_;
   core::Log log_;
+  std::shared_ptr<core::Trace> trace_;  ///< under the engine's turn; or null
   std::unordered_map<uint64_t, Lane*> lanes_;  ///< under the engine's turn
   Messenger messenger_;
   Engine engine_;

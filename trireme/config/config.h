@@ -75,6 +75,7 @@ struct PipelineKeys {
   std::string schedule = "1f1b";
   int64_t stages_per_rank = 1;
   std::string balance = "time";
+  bool keep_gathered = true;
   bool operator==(const PipelineKeys&) const = default;
 };
 

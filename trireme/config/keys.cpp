@@ -88,6 +88,8 @@ const Key kTable[] = {
      kFilled},
     {KEY(pipeline.stages_per_rank), "stages on every rank of the pipeline", kSize},
     {KEY(pipeline.balance), "layers per stage, even in time or params, or as \"3,5,5,3\"", kFilled},
+    {KEY(pipeline.keep_gathered),
+     "sharded weights stay gathered, and gradients whole, over the micro-batches of a step"},
 
     {KEY(precision.compute), "dtype of forward and backward", kDtype},
     {KEY(precision.reduce), "dtype of gradients on the wire", kDtype},

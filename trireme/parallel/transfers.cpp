@@ -16,7 +16,7 @@ constexpr int64_t kHeaderItems = 128;
 constexpr int64_t kMostItems = 1 << 24;  // no header is longer: something else was received
 constexpr int64_t kMark = 0x54524952454d45;
 
-enum Flag : int64_t { kDefined = 1, kNeedsGradient = 2 };
+constexpr int64_t kDefined = 1, kNeedsGradient = 2;
 
 void write(std::vector<int64_t>& to, const at::Tensor& tensor) {
   const bool defined = tensor.defined();

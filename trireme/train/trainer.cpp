@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -12,6 +13,7 @@
 #include "trireme/parallel/data_parallel.h"
 #include "trireme/parallel/fully_sharded.h"
 #include "trireme/parallel/norm.h"
+#include "trireme/train/stages.h"
 
 namespace trireme::train {
 
@@ -40,11 +42,12 @@ void refuse_unbuilt(const config::Config& config) {
     throw ConfigError(fmt::format("{} is not built yet; this version has {}", what, have));
   };
   const config::MeshKeys& mesh = config.mesh;
-  const std::pair<const char*, int64_t> axes[] = {
-      {"pipe", mesh.pipe}, {"context", mesh.context}, {"expert", mesh.expert}};
+  const std::pair<const char*, int64_t> axes[] = {{"context", mesh.context},
+                                                  {"expert", mesh.expert}};
   for (const auto& [axis, degree] : axes) {
     if (degree != 1)
-      refuse(fmt::format("mesh.{} = {}", axis, degree), "mesh.replica, mesh.shard and mesh.tensor");
+      refuse(fmt::format("mesh.{} = {}", axis, degree),
+             "mesh.replica, mesh.shard, mesh.tensor and mesh.pipe");
   }
   for (const std::string& precision : {config.precision.compute, config.precision.reduce}) {
     if (precision != "float32" && precision != "float64")
@@ -58,7 +61,6 @@ void refuse_unbuilt(const config::Config& config) {
     refuse(fmt::format("compress.kind = \"{}\"", config.compress.kind), "\"none\"");
   if (config.data.kind != "markov" && config.data.kind != "tokens")
     refuse(fmt::format("data.kind = \"{}\"", config.data.kind), "\"markov\" and \"tokens\"");
-  if (config.log.trace) refuse("log.trace", "metrics.jsonl");
   if (config.log.tensorboard) refuse("log.tensorboard", "metrics.jsonl");
   if (config.comm.backend == "mpi" || config.comm.backend == "nccl")
     refuse(fmt::format("comm.backend = \"{}\"", config.comm.backend), "auto, shm, tcp and local");
@@ -66,16 +68,16 @@ void refuse_unbuilt(const config::Config& config) {
 
 std::shared_ptr<nn::ModelImpl> build(const ModelFactory& model, const Mesh& mesh) {
   std::optional<nn::Deferred> deferred;
-  if (mesh.size(Axis::Shard) > 1) deferred.emplace();
+  if (mesh.size(Axis::Shard) > 1 || mesh.size(Axis::Pipe) > 1) deferred.emplace();
   return model(mesh);
 }
 
 Trainer::Trainer(const config::Config& config, const Mesh& mesh,
-                 std::shared_ptr<nn::ModelImpl> model, int64_t steps)
+                 std::shared_ptr<nn::ModelImpl> model, int64_t steps, Extras extras)
     : config_(config),
       mesh_(mesh),
       model_(prepare(std::move(model))),
-      attached_(attach()),
+      attached_(attach(extras)),
       optimizer_(make_optimizer()),
       schedule_(schedule_of(config.optim, steps)) {}
 
@@ -91,19 +93,33 @@ std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> m
   return model;
 }
 
-std::unique_ptr<parallel::Attached> Trainer::attach() const {
-  if (mesh_.size(Axis::Shard) == 1)
-    return std::make_unique<parallel::DataParallel>(
-        *model_, mesh_,
-        parallel::DataParallelOptions{
-            .buckets = {.bytes = static_cast<int64_t>(config_.comm.bucket_mib * (1 << 20))}});
+std::unique_ptr<parallel::Attached> Trainer::attach(const Extras& extras) {
   using parallel::Sharding;
   const std::string& what = config_.memory.shard;
-  return std::make_unique<parallel::FullySharded>(
-      *model_, mesh_,
-      parallel::FullyShardedOptions{.sharding = what == "optimizer"   ? Sharding::Optimizer
-                                                : what == "gradients" ? Sharding::Gradients
-                                                                      : Sharding::Parameters});
+  const Sharding sharding = what == "optimizer"   ? Sharding::Optimizer
+                            : what == "gradients" ? Sharding::Gradients
+                                                  : Sharding::Parameters;
+  const parallel::BucketSizes buckets{
+      .bytes = static_cast<int64_t>(config_.comm.bucket_mib * (1 << 20))};
+  if (mesh_.size(Axis::Pipe) > 1) {
+    auto made = make_pipeline(config_, mesh_, *model_,
+                              {.cut = extras.cut,
+                               .buckets = buckets,
+                               .sharding = sharding,
+                               .keep_gathered = config_.pipeline.keep_gathered,
+                               .trace = extras.trace});
+    pipeline_ = made.get();
+    return made;
+  }
+  std::unique_ptr<parallel::AttachedModule> made;
+  if (mesh_.size(Axis::Shard) == 1)
+    made = std::make_unique<parallel::DataParallel>(
+        *model_, mesh_, parallel::DataParallelOptions{.buckets = buckets});
+  else
+    made = std::make_unique<parallel::FullySharded>(
+        *model_, mesh_, parallel::FullyShardedOptions{.sharding = sharding});
+  module_ = made.get();
+  return made;
 }
 
 std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
@@ -127,33 +143,50 @@ std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
 }
 
 int64_t Trainer::num_micros(const data::Batch& batch) const {
-  const int64_t most = config_.batch.micro;
-  return std::max<int64_t>(1, (batch.largest_block + most - 1) / most);
+  if (pipeline_ != nullptr) return pipeline_->schedule().micros;
+  return micros_of(batch.largest_block, config_.batch.micro);
 }
 
-/// Forward and backward of this rank's rows; the sum of its losses.
-double Trainer::run_micros(int64_t step, const data::Batch& batch) {
+/// This rank's rows as micro-batches. Those of a pipeline are even, and always as many as its
+/// schedule has, also where the batch is short.
+std::vector<nn::MicroBatch> Trainer::cut(int64_t step, const data::Batch& batch) const {
   const int64_t rows = batch.inputs.size(0), most = config_.batch.micro;
-  const int64_t micros = num_micros(batch);
-  double sum = 0;
-  for (int64_t micro = 0; micro < micros; ++micro) {
-    const int64_t begin = std::min(rows, micro * most), end = std::min(rows, begin + most);
+  const int64_t count = num_micros(batch);
+  std::vector<nn::MicroBatch> micros;
+  for (int64_t micro = 0; micro < count; ++micro) {
+    int64_t begin = std::min(rows, micro * most), end = std::min(rows, begin + most);
+    if (pipeline_ != nullptr) {
+      const Part part = even_part(rows, static_cast<int>(count), static_cast<int>(micro));
+      begin = part.begin;
+      end = part.begin + part.count;
+    }
     auto where = std::make_shared<nn::Where>();
     where->step = step;
     where->micro = micro;
     where->sample_ids = {batch.sample_ids.begin() + begin, batch.sample_ids.begin() + end};
-    const nn::Flow inputs(batch.inputs.slice(0, begin, end).to(mesh_.device()), where);
-    const nn::Loss loss =
-        model_->loss(inputs, batch.targets.slice(0, begin, end).to(mesh_.device()));
+    micros.push_back({nn::Flow(batch.inputs.slice(0, begin, end), std::move(where)),
+                      batch.targets.slice(0, begin, end)});
+  }
+  return micros;
+}
+
+/// Forward and backward of this rank's rows; the sum of the losses that it has computed.
+double Trainer::run_micros(const std::vector<nn::MicroBatch>& micros) {
+  if (pipeline_ != nullptr) return pipeline_->run(micros);
+  double sum = 0;
+  for (std::size_t i = 0; i < micros.size(); ++i) {
+    const nn::Flow& in = micros[i].inputs;
+    const nn::Loss loss = model_->loss({in.x().to(mesh_.device()), in.where},
+                                       micros[i].targets.to(mesh_.device()));
     sum += loss.sum.item<double>();
-    attached_->backward(loss, micro + 1 < micros ? parallel::Micro::More : parallel::Micro::Last);
+    module_->backward(loss, i + 1 < micros.size() ? parallel::Micro::More : parallel::Micro::Last);
   }
   return sum;
 }
 
 StepResult Trainer::step(int64_t step, const data::Batch& batch, double wish_to_stop) {
   // The ranks of a tensor axis have the same loss: it counts once.
-  const double sum = run_micros(step, batch);
+  const double sum = run_micros(cut(step, batch));
   const double values[] = {mesh_.coord(Axis::Tensor) == 0 ? sum : 0, wish_to_stop};
   const parallel::Totals totals = attached_->finish(values, parallel::Divide::Later);
   StepResult result{.weight = totals.weight, .lr = schedule_.at(step), .stop = totals.sums[1]};
@@ -207,7 +240,10 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
   const Part mine = even_part(limit, ranks.size(), ranks.rank());
   // Every rank runs as many micro-batches as the first, which has most: the last may be empty.
   const int64_t most = even_part(limit, ranks.size(), 0).count;
-  double sum = 0, weight = 0;
+  const auto together = static_cast<std::size_t>(
+      pipeline_ != nullptr ? pipeline_->schedule().micros : 1);  // so many go through at a time
+  at::Tensor totals = at::zeros({2}, at::kDouble);
+  std::vector<nn::MicroBatch> micros;
   for (int64_t begin = 0; begin < most; begin += config_.batch.micro) {
     const int64_t end = std::min(mine.count, begin + config_.batch.micro);
     std::vector<at::Tensor> inputs, targets;
@@ -217,15 +253,28 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
       targets.push_back(std::move(sample.target));
     }
     const int64_t rows = std::max<int64_t>(0, end - begin);
-    const nn::Loss loss = model_->loss(at::stack(inputs).slice(0, 0, rows).to(mesh_.device()),
-                                       at::stack(targets).slice(0, 0, rows).to(mesh_.device()));
+    micros.push_back({at::stack(inputs).slice(0, 0, rows), at::stack(targets).slice(0, 0, rows)});
+    if (micros.size() < together && begin + config_.batch.micro < most) continue;
+    const auto [sum, weight] = evaluate(micros);
+    totals[0] += sum;
+    totals[1] += weight;
+    micros.clear();
+  }
+  model_->train();
+  mesh_.group({Axis::Pipe, Axis::Replica, Axis::Shard}).all_reduce(totals).wait();
+  return totals[0].item<double>() / totals[1].item<double>();
+}
+
+std::pair<double, double> Trainer::evaluate(const std::vector<nn::MicroBatch>& micros) {
+  if (pipeline_ != nullptr) return pipeline_->evaluate(micros);
+  double sum = 0, weight = 0;
+  for (const nn::MicroBatch& one : micros) {
+    const nn::Loss loss =
+        model_->loss(one.inputs.x().to(mesh_.device()), one.targets.to(mesh_.device()));
     sum += loss.sum.item<double>();
     weight += loss.weight.item<double>();
   }
-  model_->train();
-  at::Tensor totals = at::tensor({sum, weight}, at::kDouble);
-  ranks.all_reduce(totals).wait();
-  return totals[0].item<double>() / totals[1].item<double>();
+  return {sum, weight};
 }
 
 checkpoint::State Trainer::state() const {
@@ -241,18 +290,33 @@ checkpoint::State Trainer::state() const {
   };
   for (const parallel::Kept& one : kept()) add("", one, one.tensor);
   for (const parallel::Kept& one : attached_->frozen()) add("", one, one.tensor);
-  for (const auto& buffer : model_->named_buffers()) {
-    checkpoint::Item item = checkpoint::whole("buffer/" + buffer.key(), buffer.value());
-    item.first = mesh_.coord(Axis::Tensor) == 0;
-    state.items.push_back(std::move(item));
+  for (const torch::nn::Module* module : attached_->modules()) {
+    for (const auto& buffer : module->named_buffers()) {
+      checkpoint::Item item = checkpoint::whole("buffer/" + buffer.key(), buffer.value());
+      item.first = mesh_.coord(Axis::Tensor) == 0;
+      state.items.push_back(std::move(item));
+    }
   }
   for (const optim::State& one : optimizer_->states())
     add(fmt::format("optim/{}/", one.kind), kept()[one.slot], one.tensor);
   core::Json steps = core::Json::object();
   const auto counts = optimizer_->steps();
   for (std::size_t i = 0; i < counts.size(); ++i) steps[kept()[i].name] = counts[i];
+  core::Json order = attached_->order();
+  if (pipeline_ != nullptr) {  // each stage knows its own
+    const core::Json mine = {{"steps", steps}, {"order", order}};
+    order = core::Json::array();
+    for (const std::string& text :
+         comm::all_gather_texts(mesh_.group(Axis::Pipe), mine.dump())) {
+      const core::Json theirs = core::parse_json(text, "the state of a stage");
+      steps.update(theirs.at("steps"));
+      for (const core::Json& name : theirs.at("order"))
+        if (std::find(order.begin(), order.end(), name) == order.end()) order.push_back(name);
+    }
+    state.extra["pipeline_cut"] = pipeline_->cut();
+  }
   state.extra["optimizer"] = {{"kind", optimizer_->kind()}, {"steps", steps}};
-  state.extra["bucket_order"] = attached_->gradients().order();
+  state.extra["bucket_order"] = order;
   return state;
 }
 
@@ -272,7 +336,7 @@ void Trainer::restore(const core::Json& extra) {
   }
   optimizer_->set_steps(counts);
   const auto order = extra.at("bucket_order").get<std::vector<std::string>>();
-  if (!order.empty()) attached_->gradients().set_order(order);
+  if (!order.empty()) attached_->set_order(order);
   attached_->updated();
 }
 

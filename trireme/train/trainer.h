@@ -12,7 +12,8 @@
 #include "trireme/nn/model.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/schedule.h"
-#include "trireme/parallel/attached.h"
+#include "trireme/parallel/attached_module.h"
+#include "trireme/parallel/pipeline.h"
 
 namespace trireme::train {
 
@@ -35,9 +36,17 @@ std::shared_ptr<nn::ModelImpl> build(const ModelFactory& model, const Mesh& mesh
 /// A model, what keeps its ranks together, and its optimizer: turns batches into updates.
 class Trainer {
  public:
+  struct Extras {
+    /// Of a pipeline's stages, where it was cut before: balancing by time again could differ.
+    parallel::StageSizes cut = {};
+    std::shared_ptr<core::Trace> trace = nullptr;
+  };
   /// Begins from the seed. Collective.
   Trainer(const config::Config& config, const Mesh& mesh, std::shared_ptr<nn::ModelImpl> model,
-          int64_t steps);
+          int64_t steps, Extras extras);
+  Trainer(const config::Config& config, const Mesh& mesh, std::shared_ptr<nn::ModelImpl> model,
+          int64_t steps)
+      : Trainer(config, mesh, std::move(model), steps, Extras{}) {}
 
   /// One update, the `step`-th. Every rank runs as many micro-batches as the fullest one. A loss or
   /// a gradient that is not finite throws Error, before anything is updated, with the first tensor
@@ -47,7 +56,7 @@ class Trainer {
   /// The loss over a dataset, each sample once; at most `batches` batches, 0: all. Collective.
   double evaluate(const data::Dataset& dataset, int64_t batches);
 
-  /// Everything that must be saved to go on as if nothing had happened.
+  /// Everything that must be saved to go on as if nothing had happened. Collective.
   checkpoint::State state() const;
   /// The other direction: tensors are loaded into state().items, the rest is here.
   void restore(const core::Json& extra);
@@ -62,32 +71,36 @@ class Trainer {
   int64_t num_micros(const data::Batch& batch) const;
 
   nn::ModelImpl& model() { return *model_; }
-  const std::vector<nn::Parameter>& parameters() const {
-    return attached_->gradients().parameters();
-  }
+  const std::vector<nn::Parameter>& parameters() const { return attached_->parameters(); }
   /// What this rank keeps of them.
   const std::vector<parallel::Kept>& kept() const { return attached_->kept(); }
   /// What keeps the ranks together.
   parallel::Attached& attached() const { return *attached_; }
+  /// The same where the mesh has a pipe axis, else nullptr.
+  const parallel::Pipeline* pipeline() const { return pipeline_; }
   /// By name, in the order in which gradients arrive; empty before the first step.
-  std::vector<std::string> gradient_order() const { return attached_->gradients().order(); }
+  std::vector<std::string> gradient_order() const { return attached_->order(); }
 
   /// Throws if the replicas have drifted apart. Collective.
   void check_same() const { attached_->check_same(); }
 
   int64_t num_parameters() const;
-  int64_t gradient_bytes() const { return attached_->gradients().memory_bytes(); }
+  int64_t gradient_bytes() const { return attached_->gradient_bytes(); }
 
  private:
   std::shared_ptr<nn::ModelImpl> prepare(std::shared_ptr<nn::ModelImpl> model) const;
-  std::unique_ptr<parallel::Attached> attach() const;
+  std::unique_ptr<parallel::Attached> attach(const Extras& extras);
   std::unique_ptr<optim::Optimizer> make_optimizer() const;
-  double run_micros(int64_t step, const data::Batch& batch);
+  std::vector<nn::MicroBatch> cut(int64_t step, const data::Batch& batch) const;
+  double run_micros(const std::vector<nn::MicroBatch>& micros);
+  std::pair<double, double> evaluate(const std::vector<nn::MicroBatch>& micros);
   [[noreturn]] void report_not_finite(int64_t step, double loss) const;
 
   const config::Config& config_;
   const Mesh& mesh_;
   std::shared_ptr<nn::ModelImpl> model_;
+  parallel::AttachedModule* module_ = nullptr;  // one of the two is what is attached
+  parallel::Pipeline* pipeline_ = nullptr;
   std::unique_ptr<parallel::Attached> attached_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::Schedule schedule_;

@@ -1,0 +1,68 @@
+#include "trireme/train/stages.h"
+
+#include <algorithm>
+
+#include "trireme/core/error.h"
+#include "trireme/layout/even_part.h"
+#include "trireme/pipeline/generators.h"
+#include "trireme/pipeline/passes.h"
+#include "trireme/pipeline/text.h"
+
+namespace trireme::train {
+
+namespace {
+
+bool is_name(const std::string& schedule) {
+  const auto names = pipeline::names();
+  return std::find(names.begin(), names.end(), schedule) != names.end();
+}
+
+}  // namespace
+
+int64_t micros_of(int64_t rows, int64_t most) {
+  return std::max<int64_t>(1, (rows + most - 1) / most);
+}
+
+pipeline::Schedule schedule_of(const config::Config& config, const Degrees& degrees) {
+  const int64_t rows = even_part(config.batch.global, degrees.replica * degrees.shard, 0).count;
+  const auto micros = static_cast<int>(micros_of(rows, config.batch.micro));
+  const std::string& wanted = config.pipeline.schedule;
+  const std::string asked = fmt::format("pipeline.schedule = \"{}\" on pipe {}", wanted, degrees.pipe);
+  try {
+    if (is_name(wanted)) {
+      if (!pipeline::is_synchronous(wanted))
+        throw ConfigError(fmt::format(
+            "{}: schedules that update weights in the middle are not run yet; this version runs "
+            "those that update once a step, such as 1f1b", asked));
+      return pipeline::make(
+          wanted, {.ranks = degrees.pipe,
+                   .micros = micros,
+                   .stages_per_rank = static_cast<int>(config.pipeline.stages_per_rank)});
+    }
+    pipeline::Schedule read = pipeline::read_csv(wanted);
+    if (read.ranks() != degrees.pipe)
+      throw ConfigError(fmt::format("{}: the file is for {} ranks", asked, read.ranks()));
+    if (read.micros != micros)
+      throw ConfigError(
+          fmt::format("{}: the file is for {} micro-batches, but {} rows of a rank in micro-batches "
+                      "of batch.micro = {} are {}",
+                      asked, read.micros, rows, config.batch.micro, micros));
+    pipeline::verify(read);
+    return read;
+  } catch (const ScheduleError& error) {
+    throw ConfigError(fmt::format("{}: {}", asked, error.what()));
+  }
+}
+
+std::unique_ptr<parallel::Pipeline> make_pipeline(const config::Config& config, const Mesh& mesh,
+                                                  nn::ModelImpl& model,
+                                                  parallel::PipelineOptions options) {
+  pipeline::Schedule schedule = schedule_of(config, mesh.degrees());
+  const auto stages = static_cast<std::size_t>(schedule.stages());
+  if (options.cut.size() != stages)
+    options.cut = parallel::balance(model, mesh, config.pipeline.balance, schedule.stages(),
+                                    config.batch.micro);
+  return std::make_unique<parallel::Pipeline>(model, mesh, std::move(schedule), std::move(options));
+}
+
+}  // namespace trireme::train
