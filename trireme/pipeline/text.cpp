@@ -1,6 +1,7 @@
 #include "trireme/pipeline/text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -168,20 +169,23 @@ class Reader {
 
 }  // namespace
 
+std::vector<std::string> to_cells(const Program& program) {
+  std::vector<std::string> cells;
+  bool in_pair = false;
+  for (const Action& action : program) {
+    if (in_pair)
+      cells.back() += fmt::format(";{}){}", to_text(action), kPair);
+    else
+      cells.push_back((action.join == Join::WithNext ? "(" : "") + to_text(action));
+    in_pair = action.join == Join::WithNext && !in_pair;
+  }
+  return cells;
+}
+
 std::string to_csv(const Schedule& schedule) {
   std::string text;
-  for (const Program& program : schedule.programs) {
-    const char* comma = "";
-    bool in_pair = false;
-    for (const Action& action : program) {
-      const bool opens = action.join == Join::WithNext;
-      if (!in_pair) text += std::exchange(comma, ",");
-      text += (opens ? "(" : "") + to_text(action) + (opens ? ";" : "");
-      if (in_pair) text += fmt::format("){}", kPair);
-      in_pair = opens;
-    }
-    text += '\n';
-  }
+  for (const Program& program : schedule.programs)
+    text += fmt::format("{}\n", fmt::join(to_cells(program), ","));
   return text;
 }
 
