@@ -4,9 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <fstream>
-#include <iterator>
 #include <optional>
 
 namespace trireme::pipeline {
@@ -195,7 +195,10 @@ Schedule parse_csv(std::string name, std::string_view text) {
 
 Schedule read_csv(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text;
+  std::array<char, 1 << 16> part;
+  while (file.read(part.data(), part.size()), file.gcount() > 0)
+    text.append(part.data(), static_cast<std::size_t>(file.gcount()));
   if (!file.is_open() || file.bad())
     throw ScheduleError(fmt::format("the schedule file '{}' cannot be read", path));
   return parse_csv(path, text);
