@@ -166,11 +166,12 @@ class Picture {
     const auto& spans = priced_.timeline.ranks[static_cast<std::size_t>(rank)];
     for (std::size_t i = 0; i < spans.size(); ++i) {
       const Span& span = spans[i];
-      if (span.action.act == Act::Update) update(span, y);
       if (!is_compute(span.action.act) || span.end <= span.begin) continue;
       box(span, y);
       if (i > 0 && spans[i - 1].action.join == Join::WithNext) pair(spans[i - 1], span, y);
     }
+    for (const Span& span : spans)  // over the boxes
+      if (span.action.act == Act::Update) update(span, y);
   }
 
   void box(const Span& span, double y) {
