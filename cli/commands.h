@@ -13,6 +13,7 @@ int train_command(const std::vector<std::string>& args);
 int verify_command(const std::vector<std::string>& args);
 int data_command(const std::vector<std::string>& args);
 int doctor_command(const std::vector<std::string>& args);
+int schedule_command(const std::vector<std::string>& args);
 
 /// Runs `trireme-rank COMMAND... CONFIG [KEY=VALUE]...` on as many ranks as the configuration's
 /// mesh has, or as one of the launcher's; the configuration has been checked before anything is

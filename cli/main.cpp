@@ -22,6 +22,7 @@ Usage: trireme COMMAND [OPTIONS]
   bench    measure, one JSON object per line:            trireme bench comm --ranks 2
   data     make and look at files of tokens:             trireme data info data/train.bin
   ckpt     look into checkpoints, compare, rewrite:      trireme ckpt verify runs/gpt
+  schedule draw and check a pipeline schedule:           trireme schedule 1f1b --ranks 4 --micros 8
   doctor   say what this machine has, and try it:        trireme doctor
 
   trireme COMMAND --help   the options of a command
@@ -37,7 +38,7 @@ const std::map<std::string, Command> kCommands = {
     {"run", trireme::cli::run_command},       {"train", trireme::cli::train_command},
     {"verify", trireme::cli::verify_command}, {"bench", trireme::cli::bench_command},
     {"data", trireme::cli::data_command},     {"ckpt", trireme::cli::ckpt_command},
-    {"doctor", trireme::cli::doctor_command},
+    {"doctor", trireme::cli::doctor_command}, {"schedule", trireme::cli::schedule_command},
 };
 
 int usage_error(const std::string& speaker, const std::string& sentence) {

@@ -25,9 +25,9 @@ Schedule with_updates(Schedule schedule, int every) {
 // every backward (U), and keeps for each micro-batch in flight, P - r of them, the weights with
 // which its forward ran.
 //
-//     rank 0   F0 F1 F2 .. .. .. .. B0 B0 U F3 B1 B1 U .. B2 B2 U .. B3 B3 U
-//     rank 1   .. F0 F1 .. .. B0 B0 U F2 B1 B1 U F3 B2 B2 U .. B3 B3 U
-//     rank 2   .. .. F0 B0 B0 U F1 B1 B1 U F2 B2 B2 U F3 B3 B3 U
+//     rank 0  F0 F1 F2 ........... B0---UF3 B1---U.. B2---U.. B3---U
+//     rank 1  .. F0 F1 ..... B0---UF2 B1---UF3 B2---U.. B3---U......
+//     rank 2  ..... F0 B0---UF1 B1---UF2 B2---UF3 B3---U............
 Schedule make_pipedream(Shape shape) {
   return with_updates(make_1f1b(shape), 1);
 }
@@ -36,9 +36,9 @@ Schedule make_pipedream(Shape shape) {
 // so that two versions of the weights are enough: what is in flight began with the last or the one
 // before it.
 //
-//     rank 0   F0 F1 F2 .. B0 F3 B1 F4 B2 U F5 B3 .. B4 .. B5 U
-//     rank 1   .. F0 F1 B0 F2 B1 F3 B2 U F4 B3 F5 B4 .. B5 U
-//     rank 2   .. .. F0 B0 F1 B1 F2 B2 U F3 B3 F4 B4 F5 B5 U
+//     rank 0  F0 F1 F2 ........... B0--- F3 B1--- F4 B2---UF5 B3--- .. B4--- .. B5---U
+//     rank 1  .. F0 F1 ..... B0--- F2 B1--- F3 B2---UF4 B3--- F5 B4--- .. B5---U......
+//     rank 2  ..... F0 B0--- F1 B1--- F2 B2---UF3 B3--- F4 B4--- F5 B5---U............
 Schedule make_pipedream_2bw(Shape shape) {
   return with_updates(make_1f1b(shape), shape.ranks);
 }

@@ -24,10 +24,10 @@ void check_shape(const Schedule& schedule) {
   std::size_t actions = 0;
   for (const Program& program : schedule.programs) actions += program.size();
   // Before the table of places is made: a wrong number must not ask for all memory.
-  const auto work = 2 * static_cast<int64_t>(schedule.stages()) * schedule.micros;
-  if (work > static_cast<int64_t>(actions))
-    refuse(schedule, "{} stages and {} micro-batches take {} actions at least, but there are {}",
-           schedule.stages(), schedule.micros, work, actions);
+  if (static_cast<uint64_t>(schedule.stages()) * static_cast<uint64_t>(schedule.micros) > actions)
+    refuse(schedule,
+           "{} stages x {} micro-batches, but {} actions in all: most of the work is missing",
+           schedule.stages(), schedule.micros, actions);
 }
 
 /// The stage at the other end of a transfer.

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "trireme/pipeline/checks.h"
 
 namespace trireme::pipeline {
@@ -10,6 +12,7 @@ namespace {
 ///     B B B REDUCE_GRAD UPDATE   B B REDUCE_GRAD UPDATE
 struct StageState {
   bool ever_unsharded = false, unsharded = false;
+  int resharded_at = kNowhere;
   int reduced_at = kNowhere;  ///< since the last update
   Action last_gradient{};     ///< not yet updated with; only if has_gradient
   bool has_gradient = false;
@@ -41,8 +44,8 @@ class StageWalk {
     StageState& stage = state(action);
     const Told told{rank_, step, action};
     if (is_compute(action.act)) compute(stage, told);
-    if (action.act == Act::Unshard) set_unsharded(stage, told, true);
-    if (action.act == Act::Reshard) set_unsharded(stage, told, false);
+    if (action.act == Act::Unshard) unshard(stage, told);
+    if (action.act == Act::Reshard) reshard(stage, told);
     if (action.act == Act::ReduceGrad) reduce(stage, told);
     if (action.act == Act::Update) update(stage, told);
   }
@@ -65,32 +68,54 @@ class StageWalk {
   }
 
   void compute(StageState& stage, const Told& told) {
-    if (stage.ever_unsharded && !stage.unsharded)
-      refuse(schedule_, "{}, but stage {} is not unsharded then", told.text(), told.action.stage);
+    if (stage.ever_unsharded && !stage.unsharded) refuse_sharded(stage, told);
     if (!lets_go(told.action.act)) return;
     if (stage.reduced_at != kNowhere)
-      refuse(schedule_, "{}, after {} at step {}: what it adds would never be summed", told.text(),
-             to_text({told.action.stage, Act::ReduceGrad}), stage.reduced_at);
+      refuse(schedule_, "{}, after {} at step {}{}: what it adds would never be summed",
+             told.text(), to_text({told.action.stage, Act::ReduceGrad}), stage.reduced_at,
+             uses_.updates ? " and before " + to_text({told.action.stage, Act::Update}) : "");
     stage.last_gradient = told.action;
     stage.has_gradient = true;
   }
 
-  void set_unsharded(StageState& stage, const Told& told, bool unsharded) const {
-    if (stage.unsharded == unsharded)
-      refuse(schedule_, "{}, but the stage is {} then", told.text(),
-             unsharded ? "unsharded already" : "not unsharded");
-    stage.unsharded = unsharded;
+  [[noreturn]] void refuse_sharded(const StageState& stage, const Told& told) const {
+    const int at = told.action.stage;
+    if (stage.resharded_at != kNowhere)
+      refuse(schedule_, "{}, but {} at step {} has let the weights go", told.text(),
+             to_text({at, Act::Reshard}), stage.resharded_at);
+    refuse(schedule_, "{}, but {} has not been done", told.text(), to_text({at, Act::Unshard}));
+  }
+
+  [[noreturn]] void refuse_empty(const Told& told) const {
+    const Program& program = schedule_.programs[static_cast<std::size_t>(rank_)];
+    const auto later = std::find_if(
+        program.begin() + told.step, program.end(),
+        [&](const Action& a) { return a.stage == told.action.stage && lets_go(a.act); });
+    if (later == program.end()) refuse(schedule_, "{}, but there is no new gradient", told.text());
+    refuse(schedule_, "{}, but there is no new gradient before {}, its step {}", told.text(),
+           to_text(*later), later - program.begin());
+  }
+
+  void unshard(StageState& stage, const Told& told) const {
+    if (stage.unsharded) refuse(schedule_, "{}, but the stage is unsharded already", told.text());
+    stage.unsharded = true;
+  }
+
+  void reshard(StageState& stage, const Told& told) const {
+    if (!stage.unsharded) refuse_sharded(stage, told);
+    stage.unsharded = false;
+    stage.resharded_at = told.step;
   }
 
   void reduce(StageState& stage, const Told& told) const {
     if (stage.reduced_at != kNowhere)
       refuse(schedule_, "{}, but it was done at step {} already", told.text(), stage.reduced_at);
-    if (!stage.has_gradient) refuse(schedule_, "{}, but there is no gradient yet", told.text());
+    if (!stage.has_gradient) refuse_empty(told);
     stage.reduced_at = told.step;
   }
 
   void update(StageState& stage, const Told& told) const {
-    if (!stage.has_gradient) refuse(schedule_, "{}, but there is no new gradient", told.text());
+    if (!stage.has_gradient) refuse_empty(told);
     if (uses_.reduces && stage.reduced_at == kNowhere)
       refuse(schedule_, "{}, but {} has not been done", told.text(),
              to_text({told.action.stage, Act::ReduceGrad}));

@@ -105,6 +105,12 @@ void make_program(Program& program, int rank, Shape shape) {
 //     drain    B up, B down                    r + 1, split in halves from the middle on
 //              W, I down                       P - r - 1
 //              W                               what is left
+//
+// P = 2, M = 5; pairs are joined by +:
+//
+//     0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3+3B1---- ... 3F2+0B0---- 0F4+3B2---- 3F3+0B1---- 3B3---- ...
+//     ... 1F0 2F0 1F1 2F1 1F2 2B0---- 2F2+1B0---- 1F3+2B1---- 2F3+1B1---- 1F4+2B2---- 2F4+1B2----
+//     ...
 Schedule make_dualpipe_v(Shape shape) {
   if (shape.micros < 2 * shape.ranks)
     throw ScheduleError(fmt::format(

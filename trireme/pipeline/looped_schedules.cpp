@@ -36,8 +36,10 @@ Program rounds(const std::vector<int>& groups, std::vector<int> stages, Act act)
 // pipe is filled by pieces of work that are V times smaller; the bubble shrinks by V. Two stages
 // per rank, P = 2, M = 4; stages 0 and 2 lie on rank 0:
 //
-//     rank 0   0F0 0F1 2F0 2F1 0F2  .  2B0 0F3 2B1 2F2 0B0 2F3 0B1  .  2B2  .  2B3 0B2 0B3
-//     rank 1    .  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3
+//     0F0 0F1 2F0 2F1 0F2 ... 2B0---- 0F3 2B1---- 2F2 0B0---- 2F3 0B1---- ... 2B2---- ... 2B3----
+//     ...
+//     ... 1F0 1F1 3F0 3B0---- 3F1 3B1---- 1F2 1B0---- 1F3 1B1---- 3F2 3B2---- 3F3 3B3---- 1B2----
+//     ...
 //
 // Before its first backward a rank has run all stages but the last on one group, and two forwards
 // more for every rank behind it. One stage per rank is plain 1F1B: one forward more.
@@ -64,8 +66,8 @@ Schedule make_interleaved(Shape shape) {
 // Breadth-first (Lamy-Poirier 2022): a stage runs all micro-batches before the next stage of the
 // rank does, so that sharded weights are gathered once per stage and pass. P = 2, V = 2, M = 2:
 //
-//     rank 0   0F0 0F1 2F0 2F1  .   .  2B1 2B0 0B1 0B0
-//     rank 1    .  1F0 1F1 3F0 3F1 3B1 3B0 1B1 1B0
+//     rank 0  0F0 0F1 2F0 2F1 ........... 2B1---- 2B0---- 0B1---- 0B0----
+//     rank 1  ... 1F0 1F1 3F0 3F1 3B1---- 3B0---- 1B1---- 1B0---- ........
 Schedule make_looped_bfs(Shape shape) {
   Schedule schedule = in_a_loop(shape);
   for (int rank = 0; rank < shape.ranks; ++rank) {

@@ -6,9 +6,9 @@ namespace trireme::pipeline {
 
 // GPipe (Huang et al. 2019): all forwards, then all backwards. Every micro-batch stays alive.
 //
-//     rank 0   F0 F1 F2 F3 .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3
-//     rank 1   .. F0 F1 F2 F3 .. .. .. B0 B0 B1 B1 B2 B2 B3 B3
-//     rank 2   .. .. F0 F1 F2 F3 B0 B0 B1 B1 B2 B2 B3 B3
+//     rank 0  F0 F1 F2 F3 ................. B0--- B1--- B2--- B3---
+//     rank 1  .. F0 F1 F2 F3 ........ B0--- B1--- B2--- B3--- ......
+//     rank 2  ..... F0 F1 F2 F3 B0--- B1--- B2--- B3--- ............
 Schedule make_gpipe(Shape shape) {
   Schedule schedule = in_a_loop(shape);
   for (int rank = 0; rank < shape.ranks; ++rank) {
@@ -22,9 +22,9 @@ Schedule make_gpipe(Shape shape) {
 // 1F1B (PipeDream-Flush, Narayanan et al. 2021): warm-up fills the pipe, then one forward, one
 // backward, then the tail drains it. As fast as GPipe, but rank r keeps at most P - r alive.
 //
-//     rank 0   F0 F1 F2 .. .. .. .. B0 B0 F3 B1 B1 .. B2 B2 .. B3 B3
-//     rank 1   .. F0 F1 .. .. B0 B0 F2 B1 B1 F3 B2 B2 .. B3 B3
-//     rank 2   .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3
+//     rank 0  F0 F1 F2 ........... B0--- F3 B1--- .. B2--- .. B3---
+//     rank 1  .. F0 F1 ..... B0--- F2 B1--- F3 B2--- .. B3--- ......
+//     rank 2  ..... F0 B0--- F1 B1--- F2 B2--- F3 B3--- ............
 Schedule make_1f1b(Shape shape) {
   Schedule schedule = in_a_loop(shape);
   for (int rank = 0; rank < shape.ranks; ++rank) {

@@ -1,11 +1,12 @@
 #include "trireme/pipeline/text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <fstream>
-#include <iterator>
 #include <optional>
 
 namespace trireme::pipeline {
@@ -168,20 +169,23 @@ class Reader {
 
 }  // namespace
 
+std::vector<std::string> to_cells(const Program& program) {
+  std::vector<std::string> cells;
+  bool in_pair = false;
+  for (const Action& action : program) {
+    if (in_pair)
+      cells.back() += fmt::format(";{}){}", to_text(action), kPair);
+    else
+      cells.push_back((action.join == Join::WithNext ? "(" : "") + to_text(action));
+    in_pair = action.join == Join::WithNext && !in_pair;
+  }
+  return cells;
+}
+
 std::string to_csv(const Schedule& schedule) {
   std::string text;
-  for (const Program& program : schedule.programs) {
-    const char* comma = "";
-    bool in_pair = false;
-    for (const Action& action : program) {
-      const bool opens = action.join == Join::WithNext;
-      if (!in_pair) text += std::exchange(comma, ",");
-      text += (opens ? "(" : "") + to_text(action) + (opens ? ";" : "");
-      if (in_pair) text += fmt::format("){}", kPair);
-      in_pair = opens;
-    }
-    text += '\n';
-  }
+  for (const Program& program : schedule.programs)
+    text += fmt::format("{}\n", fmt::join(to_cells(program), ","));
   return text;
 }
 
@@ -191,7 +195,10 @@ Schedule parse_csv(std::string name, std::string_view text) {
 
 Schedule read_csv(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text;
+  std::array<char, 1 << 16> part;
+  while (file.read(part.data(), part.size()), file.gcount() > 0)
+    text.append(part.data(), static_cast<std::size_t>(file.gcount()));
   if (!file.is_open() || file.bad())
     throw ScheduleError(fmt::format("the schedule file '{}' cannot be read", path));
   return parse_csv(path, text);

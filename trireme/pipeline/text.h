@@ -2,17 +2,23 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "trireme/pipeline/schedule.h"
 
 namespace trireme::pipeline {
 
-/// The schedule as PyTorch's CSV: a row per rank, a cell per action ("2F0", "1UNSHARD",
-/// "(0F1;3B0)OVERLAP_F_B").
+/// The cells of a program: one per action ("2F0", "1UNSHARD"), one per overlapped pair
+/// ("(0F1;3B0)OVERLAP_F_B").
+std::vector<std::string> to_cells(const Program& program);
+
+/// The schedule as PyTorch's CSV: a row per rank, a cell per action or pair. A schedule with Update
+/// is read by us alone.
 std::string to_csv(const Schedule& schedule);
 
-/// Reads it back. Placement and number of micro-batches follow from who computes what. Throws
-/// ScheduleError with row and column.
+/// Reads it back. Placement and number of micro-batches follow from who computes what. Empty cells
+/// (PyTorch's idle steps), spaces, CRLF, a comma at the end and blank lines below are skipped.
+/// Throws ScheduleError with row and column; whether it can run is for `verify` to say.
 Schedule parse_csv(std::string name, std::string_view text);
 
 /// The same from a file.

@@ -1,0 +1,250 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "cli/schedule_views.h"
+#include "trireme/pipeline/generators.h"
+#include "trireme/pipeline/passes.h"
+#include "trireme/pipeline/text.h"
+
+namespace trireme::cli {
+
+namespace {
+
+using pipeline::Schedule;
+using pipeline::StageTimes;
+
+constexpr const char* kPurpose =
+    "Draws a pipeline schedule: which rank computes which micro-batch when, how long nobody\n"
+    "computes, and how many micro-batches each rank keeps alive. Nothing is run; no torch is "
+    "loaded.";
+
+constexpr const char* kFooter =
+    "NAME is one of these, or a file with a schedule of your own (PyTorch's CSV, a row per "
+    "rank):\n\n"
+    "  gpipe          all forwards, then all backwards: the simplest; every micro-batch stays "
+    "alive\n"
+    "  1f1b           as fast, but at most P alive: a good first choice\n"
+    "  interleaved    several stages per rank: a bubble V times smaller, V times the transfers\n"
+    "  looped-bfs     several stages per rank, each gathers its weights once: for sharded weights\n"
+    "  zb-h1          backward in two halves: a third of 1f1b's bubble, memory no more than its "
+    "most\n"
+    "  zb-v           two stages per rank in a V: no bubble where F, I and W take the same\n"
+    "  dualpipe-v     two stages per rank in a V: transfers hide behind overlapped pairs\n"
+    "  pipedream      never drains, updates after every backward: weights of several ages\n"
+    "  pipedream-2bw  never drains, updates every P micro-batches: weights of two ages\n\n"
+    "Times are of one stage, in any unit: F forward, B the whole backward, W its weight half (so\n"
+    "that the input half is B - W). An overlapped pair takes as long as its two parts.\n\n"
+    "  trireme schedule 1f1b --ranks 4 --micros 8\n"
+    "  trireme schedule interleaved --ranks 4 --micros 8 --stages-per-rank 2 --times 1,2.2,1\n"
+    "  trireme schedule zb-v --ranks 8 --micros 32 --format svg > zb-v.svg\n"
+    "  trireme schedule 1f1b --ranks 2 --micros 4 --format text > mine.csv    # edit it, and then\n"
+    "  trireme schedule mine.csv                                              # check and draw "
+    "it\n\n"
+    "Exit codes: 0 drawn; 2 usage, or a schedule that cannot be, with the action that is wrong.";
+
+struct Wanted {
+  std::string name, format = "grid", times = "1,2,1";
+  int ranks = 0, micros = 0, stages_per_rank = 0;  ///< 0: not said
+};
+
+Wanted parse(std::vector<std::string> args) {
+  Wanted wanted;
+  std::string ranks, micros, stages;
+  Arguments arguments("trireme schedule", kPurpose);
+  arguments.usage("NAME --ranks P --micros M [OPTIONS]");
+  arguments.footer(kFooter);
+  arguments.value("--ranks", ranks, "how many ranks the pipeline has");
+  arguments.value("--micros", micros, "how many micro-batches a step has");
+  arguments.value("--stages-per-rank", stages, "of interleaved and looped-bfs (1)");
+  arguments.value("--format", wanted.format, "grid (the default), text (CSV), json or svg");
+  arguments.value("--times", wanted.times, "F,B,W: what the acts of a stage take (1,2,1)");
+  std::vector<std::string> words;
+  while (!(args = arguments.parse_until_program(args)).empty()) {
+    words.push_back(args.front());
+    args.erase(args.begin());
+  }
+  if (words.size() != 1)
+    throw ConfigError(fmt::format(
+        "{}; write one of {}, or a file ('trireme schedule --help')",
+        words.empty() ? "no schedule was named" : fmt::format("'{}' was not expected", words[1]),
+        fmt::join(pipeline::names(), ", ")));
+  wanted.name = words[0];
+  const auto number = [](const char* option, const std::string& text, int& target) {
+    if (text.empty()) return;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), target);
+    if (error != std::errc() || end != text.data() + text.size() || target < 1)
+      throw ConfigError(fmt::format("{} {}: write a whole number, 1 or more", option, text));
+  };
+  number("--ranks", ranks, wanted.ranks);
+  number("--micros", micros, wanted.micros);
+  number("--stages-per-rank", stages, wanted.stages_per_rank);
+  return wanted;
+}
+
+StageTimes parse_times(const std::string& text) {
+  double parts[3] = {0, 0, 0};
+  const char *at = text.c_str(), *end = at + text.size();
+  bool good = true;
+  for (int i = 0; i < 3 && good; ++i) {
+    const auto [stop, error] = std::from_chars(at, end, parts[i]);
+    good = error == std::errc() && std::isfinite(parts[i]) && parts[i] > 0 && parts[i] < 1e12 &&
+           (i == 2 ? stop == end : stop != end && *stop == ',');
+    at = stop + 1;
+  }
+  const auto [forward, backward, weight] = parts;
+  if (!good || weight >= backward)
+    throw ConfigError(fmt::format(
+        "--times {}: write three numbers above 0, F,B,W as in 1,2,1, where W is a part of B",
+        text));
+  return {.forward = forward,
+          .backward = backward,
+          .backward_input = backward - weight,
+          .backward_weight = weight};
+}
+
+bool is_file(const std::string& name) {
+  struct stat status {};
+  return ::stat(name.c_str(), &status) == 0;
+}
+
+/// What was said about a file must be so.
+void check_against(const Schedule& schedule, const Wanted& wanted) {
+  const auto agree = [&](const char* option, int said, int has) {
+    if (said != 0 && said != has)
+      throw ConfigError(fmt::format("{} {}, but '{}' has {}; leave the option out", option, said,
+                                    schedule.name, has));
+  };
+  agree("--ranks", wanted.ranks, schedule.ranks());
+  agree("--micros", wanted.micros, schedule.micros);
+  if (wanted.stages_per_rank != 0 && schedule.ranks() > 0 &&
+      schedule.stages() != schedule.ranks() * wanted.stages_per_rank)
+    throw ConfigError(fmt::format("--stages-per-rank {}, but '{}' has {} stages on {} ranks",
+                                  wanted.stages_per_rank, schedule.name, schedule.stages(),
+                                  schedule.ranks()));
+}
+
+Schedule find(const Wanted& wanted) {
+  const auto names = pipeline::names();
+  const bool known = std::ranges::find(names, wanted.name) != names.end();
+  if (!known && is_file(wanted.name)) {
+    Schedule schedule = pipeline::read_csv(wanted.name);
+    check_against(schedule, wanted);
+    return schedule;
+  }
+  if (!known)
+    throw ConfigError(fmt::format("'{}' is neither a file nor a schedule: {} can be", wanted.name,
+                                  fmt::join(names, ", ")));
+  if (wanted.ranks == 0 || wanted.micros == 0)
+    throw ConfigError(
+        fmt::format("{}: say --{} N", wanted.name, wanted.ranks == 0 ? "ranks" : "micros"));
+  return pipeline::make(wanted.name,
+                        {wanted.ranks, wanted.micros, std::max(wanted.stages_per_rank, 1)});
+}
+
+bool colour_wanted() {
+  const char* term = std::getenv("TERM");
+  const char* never = std::getenv("NO_COLOR");
+  return ::isatty(STDOUT_FILENO) == 1 && (never == nullptr || *never == '\0') && term != nullptr &&
+         std::strcmp(term, "dumb") != 0;
+}
+
+/// COLUMNS, or the terminal's; 0 where there is none.
+int columns() {
+  if (const char* text = std::getenv("COLUMNS"); text != nullptr) {
+    int said = 0;
+    const auto [end, error] = std::from_chars(text, text + std::strlen(text), said);
+    if (error == std::errc() && said > 0) return said;
+  }
+  winsize size{};
+  if (::isatty(STDOUT_FILENO) == 1 && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0)
+    return size.ws_col;
+  return 0;
+}
+
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+int show(const Wanted& wanted) {
+  const StageTimes times = parse_times(wanted.times);
+  const std::vector<std::string> formats = {"grid", "text", "json", "svg"};
+  if (std::ranges::find(formats, wanted.format) == formats.end())
+    throw ConfigError(fmt::format("--format {}: grid, text, json or svg can be", wanted.format));
+  PricedSchedule priced{find(wanted), times, {}, {}};
+  priced.timeline = pipeline::price(priced.schedule, {times});
+  priced.peak_live = pipeline::peak_live(priced.schedule);
+  if (wanted.format == "text") print(pipeline::to_csv(priced.schedule));
+  if (wanted.format == "json")
+    print(json_of(priced).dump(-1, ' ', false, core::Json::error_handler_t::replace) + "\n");
+  if (wanted.format == "svg") print(draw_svg(priced));
+  if (wanted.format == "grid")
+    print(draw_grid(priced, {.columns = columns(), .colour = colour_wanted()}));
+  return 0;
+}
+
+}  // namespace
+
+std::string PricedSchedule::title() const {
+  const auto several = [](int count, const char* what) {
+    return fmt::format("{} {}{}", count, what, count == 1 ? "" : what[0] == 'm' ? "es" : "s");
+  };
+  return fmt::format("{}: {}, {}{}", schedule.name, several(schedule.ranks(), "rank"),
+                     several(schedule.micros, "micro-batch"),
+                     has_chunks() ? ", " + several(schedule.stages(), "stage") : "");
+}
+
+std::string PricedSchedule::figures() const {
+  return fmt::format("bubble {:.1f} %; time {:g} with F {:g}, B {:g} (I {:g}, W {:g})",
+                     100 * timeline.bubble(), timeline.end(), times.forward, times.backward,
+                     times.backward_input, times.backward_weight);
+}
+
+core::Json json_of(const PricedSchedule& priced) {
+  const auto& [schedule, times, timeline, peak_live] = priced;
+  core::Json json;
+  json["name"] = schedule.name;
+  json["ranks"] = schedule.ranks();
+  json["micros"] = schedule.micros;
+  json["placement"] = schedule.placement;
+  json["times"] = {{"forward", times.forward},
+                   {"backward", times.backward},
+                   {"backward_input", times.backward_input},
+                   {"backward_weight", times.backward_weight}};
+  json["end"] = timeline.end();
+  json["bubble"] = timeline.bubble();
+  json["peak_live"] = peak_live;
+  json["programs"] = core::Json::array();
+  json["spans"] = core::Json::array();
+  for (const auto& program : schedule.programs)
+    json["programs"].push_back(pipeline::to_cells(program));
+  for (const auto& spans : timeline.ranks) {
+    core::Json row = core::Json::array();
+    for (const auto& span : spans)
+      row.push_back({{"action", to_text(span.action)}, {"begin", span.begin}, {"end", span.end}});
+    json["spans"].push_back(std::move(row));
+  }
+  return json;
+}
+
+int schedule_command(const std::vector<std::string>& args) {
+  const Wanted wanted = parse(args);
+  try {
+    return show(wanted);
+  } catch (const ScheduleError& error) {
+    throw ConfigError(error.what());
+  }
+}
+
+}  // namespace trireme::cli
