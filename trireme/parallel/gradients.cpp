@@ -195,7 +195,8 @@ void Gradients::collect(Micro micro, const std::function<void()>& body) {
 std::vector<nn::WeightJob> Gradients::defer(nn::WeightQueue& queue,
                                             const std::function<void()>& body) {
   check_not_broken();
-  broken_ = true;
+  if (!in_step_) begin_step();
+  in_step_ = broken_ = true;
   deferring_ = &queue;
   auto jobs = queue.defer(body);
   deferring_ = nullptr;
