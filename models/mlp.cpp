@@ -101,8 +101,7 @@ int64_t MlpImpl::activation_bytes(const nn::Batching& of) const {
   const int64_t first = width * options_.hidden;  // the gradient of the first, largest matrix
   const int64_t in_head = classes * options_.hidden + of.rows * (classes + 2 * options_.hidden);
   const int64_t in_layer = first + of.rows * (width + 2 * options_.hidden);
-  return (of.rows * (kept + (again ? layer : 0)) + std::max(in_head, in_layer)) *
-         of.item_bytes;
+  return (of.rows * (kept + (again ? layer : 0)) + std::max(in_head, in_layer)) * of.item_bytes;
 }
 
 }  // namespace trireme::models

@@ -21,9 +21,7 @@ class MlpImpl : public nn::ModelImpl {
   nn::Chain chain() override;
   std::optional<nn::MicroBatch> example(int64_t rows) const override;
   int64_t activation_bytes(const nn::Batching& of) const override;
-  std::vector<std::shared_ptr<nn::LayerImpl>> blocks() const override {
-    return layers_->layers();
-  }
+  std::vector<std::shared_ptr<nn::LayerImpl>> blocks() const override { return layers_->layers(); }
 
  protected:
   nn::Flow compute(const nn::Flow& tokens) override;

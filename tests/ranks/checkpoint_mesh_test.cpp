@@ -26,6 +26,7 @@ struct MeshCase {
   Degrees degrees;
   bool sequence = true;
   std::string what = "parameters";
+  std::string schedule = "1f1b";
 };
 const MeshCase kMeshes[] = {{{}},
                             {{.replica = 3}},
@@ -35,7 +36,10 @@ const MeshCase kMeshes[] = {{{}},
                             {{.shard = 3}},
                             {{.replica = 2, .shard = 2}, true, "gradients"},
                             {{.shard = 2, .tensor = 2}},
-                            {{.shard = 5}, true, "optimizer"}};
+                            {{.shard = 5}, true, "optimizer"},
+                            {{.pipe = 3}, true, "parameters", "zb-h1"},
+                            {{.pipe = 2, .shard = 2}},
+                            {{.pipe = 2, .tensor = 2}, true, "parameters", "gpipe"}};
 
 config::Config config_of(const MeshCase& mesh, const std::string& optimizer = "adamw") {
   config::Config config;
@@ -48,6 +52,8 @@ config::Config config_of(const MeshCase& mesh, const std::string& optimizer = "a
   config.model.vocab = 37;
   config.tensor.sequence = mesh.sequence;
   config.memory.shard = mesh.what;
+  config.pipeline.schedule = mesh.schedule;
+  config.pipeline.balance = "params";
   config.batch.global = 5;
   config.batch.micro = 2;
   config.optim.kind = optimizer;
@@ -160,8 +166,7 @@ TEST(CheckpointsOfAnyMesh, FourRanksThenTwoThenThreeThenFiveInTheMiddleOfAnEpoch
   at::set_num_threads(1);
   const Scratch scratch;
   const std::string folder = scratch / "run";
-  const MeshCase legs[] = {
-      {{.shard = 4}}, {{.shard = 2}, true, "gradients"}, {{.replica = 3}}, {{.shard = 5}}};
+  const MeshCase legs[] = {{{.shard = 4}}, {{.pipe = 2}}, {{.replica = 3}}, {{.shard = 5}}};
   std::vector<double> wanted;
   run_world(kThreads, 1,
             [&](const Communicator& world) { wanted = OnMesh(world, {}).steps(1, 12); });
@@ -178,8 +183,10 @@ TEST(CheckpointsOfAnyMesh, FourRanksThenTwoThenThreeThenFiveInTheMiddleOfAnEpoch
 
 TEST(CheckpointsOfAnyMesh, HoldEveryPieceOnceAndEveryRankWritesItsOwn) {
   const Scratch scratch;
-  for (const MeshCase& on : {MeshCase{{.replica = 2, .tensor = 2}}, MeshCase{{.shard = 4}},
-                             MeshCase{{.replica = 2, .shard = 2}, true, "optimizer"}}) {
+  for (const MeshCase& on :
+       {MeshCase{{.replica = 2, .tensor = 2}}, MeshCase{{.shard = 4}},
+        MeshCase{{.replica = 2, .shard = 2}, true, "optimizer"},
+        MeshCase{{.pipe = 2, .replica = 2}}, MeshCase{{.pipe = 2, .shard = 2}}}) {
     const std::string folder = scratch / ("run" + to_string(on.degrees));
     run_world(kThreads, 4, [&](const Communicator& world) {
       at::set_num_threads(1);

@@ -1,4 +1,6 @@
 // Cutting the depth must not change the answer, whatever the schedule and whatever else is cut.
+#include "trireme/parallel/pipeline.h"
+
 #include <gmock/gmock.h>
 
 #include <torch/torch.h>
@@ -8,7 +10,6 @@
 #include "trireme/nn/bind.h"
 #include "trireme/nn/recompute.h"
 #include "trireme/parallel/data_parallel.h"
-#include "trireme/parallel/pipeline.h"
 #include "trireme/pipeline/generators.h"
 #include "trireme/pipeline/passes.h"
 #include "trireme/pipeline/text.h"
@@ -46,7 +47,9 @@ TEST(Pipeline, EveryScheduleGivesTheAnswerOfOneRankWhateverElseIsCut) {
         check({.replica = mix.replica,
                .shard = mix.shard,
                .tensor = mix.tensor,
-               .what = number % 5 == 0 ? "gradients" : number % 7 == 0 ? "optimizer" : "parameters",
+               .what = number % 5 == 0   ? "gradients"
+                       : number % 7 == 0 ? "optimizer"
+                                         : "parameters",
                .sequence = number % 3 != 1,
                .tie = turn == 0,
                .masked = number % 4 == 0,

@@ -162,7 +162,8 @@ void Monitor::on_peer_exit(Peer& peer) {
   peer.gone = true;
   if (world_ == nullptr) return;
   if (world_->seat(peer.rank).state.load() == static_cast<uint32_t>(SeatState::Left)) return;
-  world_->fail({CauseKind::Died, peer.rank, world_->describe(peer.rank) + " died" + world_->doing(peer.rank)});
+  world_->fail({CauseKind::Died, peer.rank,
+                world_->describe(peer.rank) + " died" + world_->doing(peer.rank)});
 }
 
 void Monitor::tick(nanoseconds elapsed) {
@@ -182,11 +183,10 @@ void Monitor::beat(nanoseconds elapsed) {
     const bool moved = std::exchange(peer.heartbeat, now) != now;
     peer.silent = moved || !present || peer.gone ? nanoseconds(0) : peer.silent + elapsed;
     if (peer.silent > options_.heartbeat && !world_->failed())
-      world_->fail(
-          {CauseKind::Hung, peer.rank,
-           fmt::format("{} hangs{}: it is there, but gave no sign of life for {}",
-                       world_->describe(peer.rank), world_->doing(peer.rank),
-                       core::format_duration(options_.heartbeat))});
+      world_->fail({CauseKind::Hung, peer.rank,
+                    fmt::format("{} hangs{}: it is there, but gave no sign of life for {}",
+                                world_->describe(peer.rank), world_->doing(peer.rank),
+                                core::format_duration(options_.heartbeat))});
   }
   for (Link& link : links_) {
     link.silent = link.open ? link.silent + elapsed : nanoseconds(0);

@@ -49,7 +49,8 @@ World::World(int rank, std::vector<Member> members, Transport transport)
 World::~World() {
   // Gone because of an exception: the others must not take that for a normal end.
   if (std::uncaught_exceptions() > exceptions_ && !failed())
-    fail({CauseKind::Error, rank_, describe(rank_) + " stopped because of an error of its own" + doing(rank_)});
+    fail({CauseKind::Error, rank_,
+          describe(rank_) + " stopped because of an error of its own" + doing(rank_)});
   seat(rank_).state.store(static_cast<uint32_t>(SeatState::Left));
   if (transport_.monitor) transport_.monitor->leave();
   for (int other = 0; other < size(); ++other) {

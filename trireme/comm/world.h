@@ -107,7 +107,7 @@ class World : public Watch {
   Transport transport_;
   Recorder recorder_;
   core::Log log_;
-  std::shared_ptr<core::Trace> trace_;  ///< under the engine's turn; or null
+  std::shared_ptr<core::Trace> trace_;         ///< under the engine's turn; or null
   std::unordered_map<uint64_t, Lane*> lanes_;  ///< under the engine's turn
   Messenger messenger_;
   Engine engine_;

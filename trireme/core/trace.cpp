@@ -16,7 +16,9 @@ constexpr std::string_view name_of(Trace::Row row) {
   return row == Trace::Row::Actions ? "actions" : "ops";
 }
 
-double microseconds(nanoseconds time) { return static_cast<double>(time.count()) / 1e3; }
+double microseconds(nanoseconds time) {
+  return static_cast<double>(time.count()) / 1e3;
+}
 
 }  // namespace
 
@@ -36,20 +38,24 @@ void Trace::add(Row row, std::string name, Clock::time_point begin, Clock::time_
 std::string Trace::take() {
   const std::lock_guard lock(mutex_);
   std::string text = fmt::format(
-      "{{\"ph\":\"M\",\"pid\":{0},\"name\":\"process_name\",\"args\":{{\"name\":\"rank {0}\"}}}},\n",
+      "{{\"ph\":\"M\",\"pid\":{0},\"name\":\"process_name\",\"args\":{{\"name\":\"rank "
+      "{0}\"}}}},\n",
       rank_);
   for (const Row row : {Row::Actions, Row::Ops})
     text += fmt::format(
-        "{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}},\n",
+        "{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}"
+        "}},\n",
         rank_, static_cast<int>(row), name_of(row));
   for (const Event& one : events_)
     text += fmt::format(
-        "{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"cat\":\"{}\",\"name\":{},\"ts\":{:.3f},\"dur\":{:.3f}}},\n",
+        "{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"cat\":\"{}\",\"name\":{},\"ts\":{:.3f},\"dur\":{:."
+        "3f}}},\n",
         rank_, static_cast<int>(one.row), name_of(one.row), Json(one.name).dump(),
         microseconds(one.begin.time_since_epoch() + offset_), microseconds(one.end - one.begin));
   if (dropped_ > 0)
     text += fmt::format(
-        "{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_labels\",\"args\":{{\"labels\":\"{} events were "
+        "{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_labels\",\"args\":{{\"labels\":\"{} events "
+        "were "
         "not kept\"}}}},\n",
         rank_, dropped_);
   events_.clear();

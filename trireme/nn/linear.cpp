@@ -71,8 +71,7 @@ struct LinearFunction : ag::Function<LinearFunction> {
                                 column ? how->region->start_enter(x, how->positions).wait() : x;
                             return weight_gradient(rows_of(dy), rows_of(in));
                           }});
-      if (needs_bias)
-        how->queue->push({how->bias, [dy_own] { return rows_of(dy_own).sum(0); }});
+      if (needs_bias) how->queue->push({how->bias, [dy_own] { return rows_of(dy_own).sum(0); }});
       at::Tensor dx;
       if (needs_x) dx = product(dy, weight.t());
       if (needs_x && column) dx = how->region->start_leave(dx).wait();

@@ -34,9 +34,7 @@ class AttachedModule : public Attached {
   virtual Gradients& gradients() = 0;
   virtual const Gradients& gradients() const = 0;
 
-  const std::vector<nn::Parameter>& parameters() const override {
-    return gradients().parameters();
-  }
+  const std::vector<nn::Parameter>& parameters() const override { return gradients().parameters(); }
   const std::vector<Kept>& kept() const override { return gradients().kept(); }
   std::vector<std::string> order() const override { return gradients().order(); }
   void set_order(const std::vector<std::string>& names) override { gradients().set_order(names); }

@@ -175,10 +175,9 @@ StageSizes balance(nn::ModelImpl& model, const Mesh& mesh, const std::string& ho
         "{} cannot be cut into {} stages: it does not say of which links it is made (chain())",
         model.name(), stages));
   if (static_cast<std::size_t>(stages) > chain.size())
-    throw ConfigError(
-        fmt::format("{} stages are more than the model has layers: it is a chain of {} ({})",
-                    stages, chain.size(),
-                    describe(chain, StageSizes{static_cast<int>(chain.size())})));
+    throw ConfigError(fmt::format(
+        "{} stages are more than the model has layers: it is a chain of {} ({})", stages,
+        chain.size(), describe(chain, StageSizes{static_cast<int>(chain.size())})));
   if (how == "params") return cut_evenly(parameter_costs(chain), stages);
   if (how == "time") return cut_evenly(time_costs(model, chain, mesh, rows), stages);
   const auto layers = numbers_of(how);
@@ -194,8 +193,9 @@ std::string describe(const nn::Chain& chain, const StageSizes& sizes) {
   for (const int size : sizes) {
     std::vector<std::string> names;
     for (int i = 0; i < size; ++i) names.push_back(chain.at(link++).name);
-    stages.push_back(names.size() > 4 ? fmt::format("{}, {} ... {}", names[0], names[1], names.back())
-                                      : fmt::format("{}", fmt::join(names, ", ")));
+    stages.push_back(names.size() > 4
+                         ? fmt::format("{}, {} ... {}", names[0], names[1], names.back())
+                         : fmt::format("{}", fmt::join(names, ", ")));
   }
   return fmt::format("{}", fmt::join(stages, " | "));
 }

@@ -21,8 +21,8 @@ using pipeline::Act;
 using pipeline::Action;
 using pipeline::Schedule;
 
-constexpr std::size_t kAhead = 4;             // receives that are posted before they are needed
-constexpr int kEvaluationTag = 1 << 30;       // behind those of any schedule
+constexpr std::size_t kAhead = 4;        // receives that are posted before they are needed
+constexpr int kEvaluationTag = 1 << 30;  // behind those of any schedule
 
 /// The ranks that run the same stages as this one.
 Mesh mesh_of_stage(const Mesh& mesh) {
@@ -79,8 +79,8 @@ Pipeline::Pipeline(nn::ModelImpl& model, const Mesh& mesh, Schedule schedule,
       pipe_(mesh.group(Axis::Pipe).split("stages", 0, mesh.coord(Axis::Pipe))),
       transfers_(pipe_, mesh.device()) {
   nn::name_layers(model);
-  cut_ = options_.cut.empty() ? balance(model, mesh, "params", schedule_.stages(), 0)
-                              : options_.cut;
+  cut_ =
+      options_.cut.empty() ? balance(model, mesh, "params", schedule_.stages(), 0) : options_.cut;
   chain_ = model.chain();
   const auto links = static_cast<std::size_t>(std::accumulate(cut_.begin(), cut_.end(), 0));
   core::check(cut_.size() == static_cast<std::size_t>(schedule_.stages()) && links == chain_.size(),
@@ -213,8 +213,8 @@ double Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
                              program.size(), schedule_.name, steps_));
       expect_ahead(i);
       transfers_.advance();
-      run(action, i == last_of_[static_cast<std::size_t>(action.stage)] ? Micro::Last
-                                                                          : Micro::More);
+      run(action,
+          i == last_of_[static_cast<std::size_t>(action.stage)] ? Micro::Last : Micro::More);
     } catch (const CommError& error) {
       throw CommError(fmt::format("{}; this rank was at {}, action {} of {} of schedule '{}'",
                                   error.what(), to_text(action), i + 1, program.size(),
@@ -332,9 +332,8 @@ void Pipeline::backward(Stage& stage, const Action& action, Micro micro) {
   Alive& alive = stage.alive.at(action.micro);
   const auto given = stage.index + 1 == schedule_.stages() ? std::move(alive.seeds)
                                                            : take(stage.gradients_in, action.micro);
-  core::check(given.size() == alive.roots.size(),
-              "stage {}: {} gradients came back for {} outputs", stage.index, given.size(),
-              alive.roots.size());
+  core::check(given.size() == alive.roots.size(), "stage {}: {} gradients came back for {} outputs",
+              stage.index, given.size(), alive.roots.size());
   ag::edge_list roots;
   ag::variable_list seeds;
   for (std::size_t i = 0; i < given.size(); ++i) {
@@ -415,7 +414,8 @@ Totals Pipeline::finish(std::span<const double> values, Divide divide) {
   // Only the last stage knows weights, and of ranks that compute it together one counts.
   at::Tensor sums = at::zeros({1 + static_cast<int64_t>(values.size())}, at::kDouble);
   double* all = sums.data_ptr<double>();
-  if (loss_weight_.defined() && mesh_.coord(Axis::Tensor) == 0) all[0] = loss_weight_.item<double>();
+  if (loss_weight_.defined() && mesh_.coord(Axis::Tensor) == 0)
+    all[0] = loss_weight_.item<double>();
   std::copy(values.begin(), values.end(), all + 1);
   mesh_.world().all_reduce(sums).wait();
   for (const auto& part : parts_) {

@@ -26,10 +26,10 @@ struct StagePart {
 /// What is kept of a micro-batch between its forward and its backward. Not its output: that is kept
 /// by whoever needs it.
 struct Alive {
-  std::vector<at::Tensor> inputs;                    ///< leaves; their .grad goes back
-  std::vector<torch::autograd::Edge> roots;          ///< of each output; none: needs no gradient
-  std::vector<at::Tensor> seeds = {};                ///< their gradients, where no stage follows
-  std::vector<nn::WeightJob> jobs = {};              ///< what a split backward has put off
+  std::vector<at::Tensor> inputs;            ///< leaves; their .grad goes back
+  std::vector<torch::autograd::Edge> roots;  ///< of each output; none: needs no gradient
+  std::vector<at::Tensor> seeds = {};        ///< their gradients, where no stage follows
+  std::vector<nn::WeightJob> jobs = {};      ///< what a split backward has put off
 };
 
 /// One stage of a pipeline on the rank that runs it, with what is on its way through it.

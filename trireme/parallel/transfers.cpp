@@ -141,8 +141,7 @@ void Transfers::read_header(Arrival& arrival, int from, int tag) {
     const auto dtype = static_cast<at::ScalarType>(in.next());
     tensors.back() =
         at::empty(in.next(in.next()), at::TensorOptions().dtype(dtype).device(device_));
-    if (tensors.back().numel() > 0)
-      arrival.works.push_back(pipe_.recv(tensors.back(), from, tag));
+    if (tensors.back().numel() > 0) arrival.works.push_back(pipe_.recv(tensors.back(), from, tag));
   }
   arrival.flow.emplace(std::move(tensors), read_where(in));
 }

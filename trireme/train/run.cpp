@@ -15,6 +15,7 @@
 #include "trireme/core/units.h"
 #include "trireme/format/file.h"
 #include "trireme/format/folder.h"
+#include "trireme/format/load.h"
 #include "trireme/train/datasets.h"
 #include "trireme/train/lines_file.h"
 #include "trireme/train/memory.h"
@@ -53,8 +54,11 @@ class Run {
         order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
         steps_(steps_of(config, order_)),
         files_(config, world),
-        trainer_(config, mesh_, build(model, mesh_), steps_),
-        saver_(files_.checkpoints(), mesh_, config.checkpoint.keep) {}
+        trace_(config.log.trace ? std::make_shared<core::Trace>(world.rank()) : nullptr),
+        trainer_(config, mesh_, build(model, mesh_), steps_, {known_cut(), trace_}),
+        saver_(files_.checkpoints(), mesh_, config.checkpoint.keep) {
+    world_.set_trace(trace_);
+  }
 
   int train() {
     resume();
@@ -73,6 +77,26 @@ class Run {
 
  private:
   bool leads() const { return world_.rank() == 0; }
+
+  /// How the pipeline of the run that this one continues was cut; empty where none was.
+  parallel::StageSizes known_cut() const {
+    if (mesh_.size(Axis::Pipe) == 1) return {};
+    std::string text = "[]";
+    if (leads()) {
+      try {
+        const std::string& wish = config_.checkpoint.resume;
+        const auto there = format::list(files_.checkpoints());
+        if (wish != "never" && (wish != "auto" || !there.empty())) {
+          const format::Checkpoint saved(
+              wish == "auto" ? files_.checkpoints() + "/" + format::step_name(there.back()) : wish);
+          text = saved.index().extra.value("pipeline_cut", core::Json::array()).dump();
+        }
+      } catch (const std::exception&) {  // `resume` will say what is wrong with it
+      }
+    }
+    const core::Json cut = core::parse_json(comm::broadcast_text(world_, text, 0), "the cut");
+    return cut.get<parallel::StageSizes>();
+  }
 
   /// From the newest whole checkpoint, if there is one.
   void resume() {
@@ -118,11 +142,15 @@ class Run {
                            step_, steps_));
     if (!leads()) return;
     const bool cut = mesh_.size(Axis::Replica) != world_.size();
+    const parallel::Pipeline* pipe = trainer_.pipeline();
     fmt::print("{}, {:.2f}M parameters, {} rank{}{} over {}; batches of {} samples; {}\n",
                config_.model.kind, static_cast<double>(trainer_.num_parameters()) / 1e6,
                world_.size(), world_.size() == 1 ? "" : "s",
                cut ? fmt::format(" ({})", to_string(mesh_.degrees())) : "", world_.backend(),
                config_.batch.global, config_.run.dir);
+    if (pipe != nullptr)
+      fmt::print("{} micro-batches by {}; stages: {}\n", pipe->schedule().micros,
+                 pipe->schedule().name, parallel::describe(trainer_.model().chain(), pipe->cut()));
     if (data_->floor())
       fmt::print("the data's entropy is {:.4f} nats: no loss stays below it\n", *data_->floor());
     std::fflush(stdout);
@@ -145,6 +173,8 @@ class Run {
       stop = result.stop;
       fill(report, result);
       report.step_ms = milliseconds_since(began);
+      if (trace_)
+        trace_->add(core::Trace::Row::Actions, fmt::format("step {}", step_), asked, Clock::now());
       report.tokens_per_s = result.weight / report.step_ms * 1e3;
       if (due(config_.check.hash_every)) trainer_.check_same();
       if (due(config_.eval.every))
@@ -188,7 +218,14 @@ class Run {
     files_.log(fmt::format("saves step {}", step_));
   }
 
+  void write_trace() {
+    world_.set_trace(nullptr);
+    const auto parts = comm::gather_texts(world_, trace_->take(), 0);
+    if (leads()) format::write_file(config_.run.dir + "/trace.json", core::Trace::merged(parts));
+  }
+
   int finish(double stop) {
+    if (trace_) write_trace();
     if (last_saved_ != step_ || step_ == 0) save();
     const auto problem = saver_.wait();
     world_.barrier();  // rank 0 has put it in its place before anybody says that the run is over
@@ -209,6 +246,7 @@ class Run {
   data::Order order_;
   int64_t steps_, step_ = 0, last_saved_ = -1;
   RunFiles files_;
+  std::shared_ptr<core::Trace> trace_;
   Trainer trainer_;
   checkpoint::Saver saver_;
 };

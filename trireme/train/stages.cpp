@@ -27,26 +27,28 @@ pipeline::Schedule schedule_of(const config::Config& config, const Degrees& degr
   const int64_t rows = even_part(config.batch.global, degrees.replica * degrees.shard, 0).count;
   const auto micros = static_cast<int>(micros_of(rows, config.batch.micro));
   const std::string& wanted = config.pipeline.schedule;
-  const std::string asked = fmt::format("pipeline.schedule = \"{}\" on pipe {}", wanted, degrees.pipe);
+  const std::string asked =
+      fmt::format("pipeline.schedule = \"{}\" on pipe {}", wanted, degrees.pipe);
   try {
     if (is_name(wanted)) {
       if (!pipeline::is_synchronous(wanted))
         throw ConfigError(fmt::format(
             "{}: schedules that update weights in the middle are not run yet; this version runs "
-            "those that update once a step, such as 1f1b", asked));
-      return pipeline::make(
-          wanted, {.ranks = degrees.pipe,
-                   .micros = micros,
-                   .stages_per_rank = static_cast<int>(config.pipeline.stages_per_rank)});
+            "those that update once a step, such as 1f1b",
+            asked));
+      return pipeline::make(wanted,
+                            {.ranks = degrees.pipe,
+                             .micros = micros,
+                             .stages_per_rank = static_cast<int>(config.pipeline.stages_per_rank)});
     }
     pipeline::Schedule read = pipeline::read_csv(wanted);
     if (read.ranks() != degrees.pipe)
       throw ConfigError(fmt::format("{}: the file is for {} ranks", asked, read.ranks()));
     if (read.micros != micros)
-      throw ConfigError(
-          fmt::format("{}: the file is for {} micro-batches, but {} rows of a rank in micro-batches "
-                      "of batch.micro = {} are {}",
-                      asked, read.micros, rows, config.batch.micro, micros));
+      throw ConfigError(fmt::format(
+          "{}: the file is for {} micro-batches, but {} rows of a rank in micro-batches "
+          "of batch.micro = {} are {}",
+          asked, read.micros, rows, config.batch.micro, micros));
     pipeline::verify(read);
     return read;
   } catch (const ScheduleError& error) {

@@ -176,8 +176,8 @@ double Trainer::run_micros(const std::vector<nn::MicroBatch>& micros) {
   double sum = 0;
   for (std::size_t i = 0; i < micros.size(); ++i) {
     const nn::Flow& in = micros[i].inputs;
-    const nn::Loss loss = model_->loss({in.x().to(mesh_.device()), in.where},
-                                       micros[i].targets.to(mesh_.device()));
+    const nn::Loss loss =
+        model_->loss({in.x().to(mesh_.device()), in.where}, micros[i].targets.to(mesh_.device()));
     sum += loss.sum.item<double>();
     module_->backward(loss, i + 1 < micros.size() ? parallel::Micro::More : parallel::Micro::Last);
   }
@@ -306,8 +306,7 @@ checkpoint::State Trainer::state() const {
   if (pipeline_ != nullptr) {  // each stage knows its own
     const core::Json mine = {{"steps", steps}, {"order", order}};
     order = core::Json::array();
-    for (const std::string& text :
-         comm::all_gather_texts(mesh_.group(Axis::Pipe), mine.dump())) {
+    for (const std::string& text : comm::all_gather_texts(mesh_.group(Axis::Pipe), mine.dump())) {
       const core::Json theirs = core::parse_json(text, "the state of a stage");
       steps.update(theirs.at("steps"));
       for (const core::Json& name : theirs.at("order"))
