@@ -121,20 +121,12 @@ std::string axis(const Layout& layout, int begin, int end) {
 
 std::string legend(const PricedSchedule& priced) {
   std::string text = "F forward, ";
-  bool split = false, whole = false, updates = false, pairs = false;
-  for (const auto& program : priced.schedule.programs)
-    for (const Action& action : program) {
-      whole |= action.act == Act::Backward;
-      split |= action.act == Act::BackwardInput;
-      updates |= action.act == Act::Update;
-      pairs |= action.join == Join::WithNext;
-    }
-  if (whole) text += "B backward, ";
-  if (split) text += "I its input half, W its weight half, ";
+  if (priced.schedule.has(Act::Backward)) text += "B backward, ";
+  if (priced.schedule.has(Act::BackwardInput)) text += "I its input half, W its weight half, ";
   if (priced.has_chunks()) text += "the stage before it, ";
   text += "the micro-batch after it; . idle";
-  if (pairs) text += "; + overlapped";
-  if (updates) text += "; U update";
+  if (priced.has_pairs()) text += "; + overlapped";
+  if (priced.schedule.has(Act::Update)) text += "; U update";
   return text;
 }
 
