@@ -17,7 +17,8 @@ using pipeline::Join;
 using pipeline::Span;
 
 constexpr char kIdle = '.', kLonger = '-', kPaired = '+', kUpdated = 'U';
-constexpr int kMostBands = 16;  // further down nobody reads; a picture is better
+constexpr double kMostColumns = 1 << 18;  // short acts beside very long ones lose their labels
+constexpr int kMostBands = 16;            // further down nobody reads; a picture is better
 
 std::string label_of(const Action& action, bool with_stage) {
   if (with_stage) return to_text(action);
@@ -47,7 +48,7 @@ class Layout {
         longest = std::max(longest, label_of(span.action, priced.has_chunks()).size());
       }
     cell_ = static_cast<int>(longest) + 1;
-    per_unit_ = cell_ / shortest;
+    per_unit_ = std::min(cell_ / shortest, kMostColumns / priced.timeline.end());
     width_ = column(priced.timeline.end());
   }
 
