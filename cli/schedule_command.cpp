@@ -31,28 +31,28 @@ constexpr const char* kPurpose =
     "loaded.";
 
 constexpr const char* kFooter =
-    "NAME is one of these, or a file with a schedule of your own (PyTorch's CSV, a row per "
-    "rank):\n\n"
-    "  gpipe          all forwards, then all backwards: the simplest; every micro-batch stays "
-    "alive\n"
-    "  1f1b           as fast, but at most P alive: a good first choice\n"
-    "  interleaved    several stages per rank: a bubble V times smaller, V times the transfers\n"
-    "  looped-bfs     several stages per rank, each gathers its weights once: for sharded weights\n"
-    "  zb-h1          backward in two halves: a third of 1f1b's bubble, memory no more than its "
-    "most\n"
-    "  zb-v           two stages per rank in a V: no bubble where F, I and W take the same\n"
-    "  dualpipe-v     two stages per rank in a V: transfers hide behind overlapped pairs\n"
-    "  pipedream      never drains, updates after every backward: weights of several ages\n"
-    "  pipedream-2bw  never drains, updates every P micro-batches: weights of two ages\n\n"
-    "Times are of one stage, in any unit: F forward, B the whole backward, W its weight half (so\n"
-    "that the input half is B - W). An overlapped pair takes as long as its two parts.\n\n"
-    "  trireme schedule 1f1b --ranks 4 --micros 8\n"
-    "  trireme schedule interleaved --ranks 4 --micros 8 --stages-per-rank 2 --times 1,2.2,1\n"
-    "  trireme schedule zb-v --ranks 8 --micros 32 --format svg > zb-v.svg\n"
-    "  trireme schedule 1f1b --ranks 2 --micros 4 --format text > mine.csv    # edit it, and then\n"
-    "  trireme schedule mine.csv                                              # check and draw "
-    "it\n\n"
-    "Exit codes: 0 drawn; 2 usage, or a schedule that cannot be, with the action that is wrong.";
+    R"(NAME is one of these, or a file with a schedule of your own (PyTorch's CSV, a row per rank):
+
+  gpipe          all forwards, then all backwards: the simplest; every micro-batch stays alive
+  1f1b           as fast, but at most P alive: a good first choice
+  interleaved    several stages per rank: a bubble V times smaller, V times the transfers
+  looped-bfs     several stages per rank, one after the other: for weights that are sharded
+  zb-h1          backward in two halves: a third of 1f1b's bubble; every rank keeps P alive
+  zb-v           two stages per rank in a V: no bubble where F, I and W take the same
+  dualpipe-v     two stages per rank in a V: transfers hide behind overlapped pairs
+  pipedream      never drains, updates after every backward: weights of several ages
+  pipedream-2bw  never drains, updates every P micro-batches: weights of two ages
+
+Times are of one stage, in any unit: F forward, B the whole backward, W its weight half (so that
+the input half is B - W). An overlapped pair takes as long as its two parts.
+
+  trireme schedule 1f1b --ranks 4 --micros 8
+  trireme schedule interleaved --ranks 4 --micros 8 --stages-per-rank 2 --times 1,2.2,1
+  trireme schedule zb-v --ranks 8 --micros 32 --format svg > zb-v.svg
+  trireme schedule 1f1b --ranks 2 --micros 4 --format text > mine.csv    # edit it, and then
+  trireme schedule mine.csv                                              # check and draw it
+
+Exit codes: 0 drawn; 2 usage, or a schedule that cannot be, with the action that is wrong.)";
 
 struct Wanted {
   std::string name, format = "grid", times = "1,2,1";
@@ -209,6 +209,13 @@ std::string PricedSchedule::figures() const {
   return fmt::format("bubble {:.1f} %; time {:g} with F {:g}, B {:g} (I {:g}, W {:g})",
                      100 * timeline.bubble(), timeline.end(), times.forward, times.backward,
                      times.backward_input, times.backward_weight);
+}
+
+bool PricedSchedule::has_pairs() const {
+  return std::ranges::any_of(schedule.programs, [](const pipeline::Program& program) {
+    return std::ranges::find(program, pipeline::Join::WithNext, &pipeline::Action::join) !=
+           program.end();
+  });
 }
 
 core::Json json_of(const PricedSchedule& priced) {

@@ -17,7 +17,8 @@ using pipeline::Join;
 using pipeline::Span;
 
 constexpr char kIdle = '.', kLonger = '-', kPaired = '+', kUpdated = 'U';
-constexpr int kMostBands = 16;  // further down nobody reads; a picture is better
+constexpr double kMostColumns = 1 << 18;  // short acts beside very long ones lose their labels
+constexpr int kMostBands = 16;            // further down nobody reads; a picture is better
 
 std::string label_of(const Action& action, bool with_stage) {
   if (with_stage) return to_text(action);
@@ -47,7 +48,7 @@ class Layout {
         longest = std::max(longest, label_of(span.action, priced.has_chunks()).size());
       }
     cell_ = static_cast<int>(longest) + 1;
-    per_unit_ = cell_ / shortest;
+    per_unit_ = std::min(cell_ / shortest, kMostColumns / priced.timeline.end());
     width_ = column(priced.timeline.end());
   }
 
@@ -121,20 +122,12 @@ std::string axis(const Layout& layout, int begin, int end) {
 
 std::string legend(const PricedSchedule& priced) {
   std::string text = "F forward, ";
-  bool split = false, whole = false, updates = false, pairs = false;
-  for (const auto& program : priced.schedule.programs)
-    for (const Action& action : program) {
-      whole |= action.act == Act::Backward;
-      split |= action.act == Act::BackwardInput;
-      updates |= action.act == Act::Update;
-      pairs |= action.join == Join::WithNext;
-    }
-  if (whole) text += "B backward, ";
-  if (split) text += "I its input half, W its weight half, ";
+  if (priced.schedule.has(Act::Backward)) text += "B backward, ";
+  if (priced.schedule.has(Act::BackwardInput)) text += "I its input half, W its weight half, ";
   if (priced.has_chunks()) text += "the stage before it, ";
   text += "the micro-batch after it; . idle";
-  if (pairs) text += "; + overlapped";
-  if (updates) text += "; U update";
+  if (priced.has_pairs()) text += "; + overlapped";
+  if (priced.schedule.has(Act::Update)) text += "; U update";
   return text;
 }
 

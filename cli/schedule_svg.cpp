@@ -202,12 +202,6 @@ class Picture {
         kRow);
   }
 
-  bool has(Act act) const {
-    return std::ranges::any_of(priced_.schedule.programs, [&](const auto& program) {
-      return std::ranges::any_of(program, [&](const Action& a) { return a.act == act; });
-    });
-  }
-
   void legend() {
     const double y = axis_y_ + 38;
     double at = 16;
@@ -220,25 +214,19 @@ class Picture {
       return fmt::format("<rect width=\"14\" height=\"14\" fill=\"{}\"/>", fill);
     };
     for (const Act act : {Act::Forward, Act::Backward, Act::BackwardInput, Act::BackwardWeight})
-      if (has(act))
+      if (priced_.schedule.has(act))
         entry(square(fill_of(act, 0, 1)),
               fmt::format("{} {}", to_string(act), kMeanings[static_cast<std::size_t>(act)]));
     if (chunks_ > 1)
       entry(square(fill_of(Act::Forward, 1, 2)), "darker: a later stage of the rank");
-    if (has_pairs())
+    if (priced_.has_pairs())
       entry(
           "<rect x=\"0.6\" y=\"0.6\" width=\"13\" height=\"13\" fill=\"none\" stroke=\"#1c2430\" "
           "stroke-width=\"1.2\"/>",
           "overlapped");
-    if (has(Act::Update))
+    if (priced_.schedule.has(Act::Update))
       entry("<path d=\"M7 0v14\" stroke=\"#b3261e\" stroke-width=\"2\"/>", "update");
     entry(square("#e4e6e9"), "idle");
-  }
-
-  bool has_pairs() const {
-    return std::ranges::any_of(priced_.schedule.programs, [](const auto& program) {
-      return std::ranges::any_of(program, [](const Action& a) { return a.join == Join::WithNext; });
-    });
   }
 
   const PricedSchedule& priced_;

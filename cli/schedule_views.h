@@ -22,6 +22,7 @@ struct PricedSchedule {
   std::string figures() const;
   /// Does a rank hold more than one stage?
   bool has_chunks() const { return schedule.stages() > schedule.ranks(); }
+  bool has_pairs() const;
 };
 
 struct GridOptions {

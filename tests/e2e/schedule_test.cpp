@@ -64,6 +64,9 @@ TEST(ScheduleCommand, WrapsToTheTerminalAndCutsWhatIsTooLong) {
       run({"1f1b", "--ranks", "2", "--micros", "900"}, {.environment = {{"COLUMNS", "60"}}});
   EXPECT_THAT(long_one.out, HasSubstr("--format svg draws all"));
   EXPECT_THAT(narrow.out, Not(HasSubstr("\x1b["))) << "colour only on a terminal";
+  const auto uneven = run({"zb-h1", "--ranks", "2", "--micros", "2", "--times", "1e-9,1e9,1"});
+  EXPECT_EQ(uneven.code, 0) << uneven.err;
+  EXPECT_LT(uneven.out.size(), 1u << 21) << "whatever the times";
 }
 
 TEST(ScheduleCommand, ItsTextIsReadAgain) {

@@ -55,11 +55,11 @@ TEST(ScheduleText, PairsAreOneCell) {
 TEST(ScheduleText, IsReadHoweverItIsSpaced) {
   const Schedule plain = parse_csv("mine", "0F0,0B0\n1F0,1B0\n");
   for (const char* text : {
-           "0F0,0B0\r\n1F0,1B0\r\n",               // Windows, and Python's csv
-           "0F0,0B0\n1F0,1B0",                     // no newline at the end
-           ",,0F0,,,0B0,,\n,1F0,1B0\n",            // idle steps
-           " 0F0 ,\t0B0\n1F0, 1B0  \n\n  \n\r\n",  // spaces, blank lines below
-           "\"0F0\",\"0B0\"\n1F0,1B0,\n",          // quotes, a comma at the end
+           "0F0,0B0\r\n1F0,1B0\r\n",                  // Windows, and Python's csv
+           "0F0,0B0\n1F0,1B0",                        // no newline at the end
+           ",,0F0,,,0B0,,\n,1F0,1B0\n",               // idle steps
+           " 0F0 ,\t0B0\n1F0, 1B0  \n\n  \n\r\n",     // spaces, blank lines below
+           "\"0F0\",\"0B0\"\n1F0,1B0,\n,,,\n\"\"\n",  // quotes, a comma at the end
            "\xEF\xBB\xBF"
            "0F0,0B0\n1F0,1B0\n",  // a byte order mark
        })

@@ -132,15 +132,9 @@ class StageWalk {
 }  // namespace
 
 void check_whole_stage_acts(const Schedule& schedule) {
-  Uses uses;
-  bool any = false;
-  for (const Program& program : schedule.programs)
-    for (const Action& action : program) {
-      any |= !has_micro(action.act);
-      uses.reduces |= action.act == Act::ReduceGrad;
-      uses.updates |= action.act == Act::Update;
-    }
-  if (!any) return;
+  const Uses uses{.reduces = schedule.has(Act::ReduceGrad), .updates = schedule.has(Act::Update)};
+  const bool unshards = schedule.has(Act::Unshard) || schedule.has(Act::Reshard);
+  if (!uses.reduces && !uses.updates && !unshards) return;
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
     StageWalk walk(schedule, uses, rank);
     int step = 0;

@@ -49,7 +49,7 @@ void check_shape(std::string_view name, Shape shape) {
     throw ScheduleError(fmt::format(
         "{}: {} ranks, {} micro-batches and {} stages per rank: each must be 1 at least", name,
         ranks, micros, stages));
-  constexpr int64_t kMostWork = 1 << 26;
+  constexpr int64_t kMostWork = 1 << 24;
   if (ranks > kMostWork || static_cast<int64_t>(ranks) * stages > kMostWork / micros)
     throw ScheduleError(fmt::format(
         "{}: {} ranks x {} stages x {} micro-batches are more than the {} that a schedule can have",

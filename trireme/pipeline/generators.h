@@ -9,7 +9,7 @@ namespace trireme::pipeline {
 
 struct Shape {
   int ranks = 1, micros = 1;
-  int stages_per_rank = 1;  ///< of zb-v and dualpipe-v always 2, whatever is said here
+  int stages_per_rank = 1;  ///< zb-v and dualpipe-v take 1, unsaid, or 2, and have 2
 };
 
 /// Makes a schedule by its name: compute order only, no transfers. Throws ScheduleError, with the

@@ -27,6 +27,8 @@ struct Schedule {
   int stages() const { return static_cast<int>(placement.size()); }
   int rank_of(int stage) const { return placement[static_cast<std::size_t>(stage)]; }
   std::vector<int> stages_of(int rank) const;
+  /// Does any rank do it? has(Act::Update): weights change in the middle.
+  bool has(Act act) const;
   bool operator==(const Schedule&) const = default;
 };
 

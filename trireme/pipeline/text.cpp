@@ -64,9 +64,10 @@ class Reader {
   Schedule read(std::string_view text) {
     constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
     if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
-    text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);  // blank lines at the end
     while (!text.empty()) read_row(take_until(text, '\n'));
-    if (schedule_.programs.empty()) refuse("is empty: write a row for every rank, as in 0F0,0B0");
+    if (num_actions_ == 0) refuse("has no action: write a row for every rank, as in 0F0,0B0");
+    std::vector<Program>& programs = schedule_.programs;
+    while (programs.back().empty()) programs.pop_back();  // blank lines at the end
     settle_shape();
     return std::move(schedule_);
   }
@@ -133,7 +134,6 @@ class Reader {
 
   /// Every stage computes every micro-batch, so neither can have a number beyond all actions.
   void settle_shape() {
-    if (num_actions_ == 0) refuse("has no action: write a row for every rank, as in 0F0,0B0");
     if (highest_micro_.action.micro >= num_actions_) {
       row_ = highest_micro_.row, column_ = highest_micro_.column;
       refuse_cell("{} is of micro-batch {}, but there are {} actions in all",

@@ -29,9 +29,8 @@ void add_send(const Schedule& schedule, const Action& action, Program& program) 
 }
 
 bool has_transfers(const Schedule& schedule) {
-  return std::ranges::any_of(schedule.programs, [](const Program& program) {
-    return std::ranges::any_of(program, [](const Action& a) { return is_transfer(a.act); });
-  });
+  return schedule.has(Act::SendAct) || schedule.has(Act::RecvAct) || schedule.has(Act::SendGrad) ||
+         schedule.has(Act::RecvGrad);
 }
 
 }  // namespace
