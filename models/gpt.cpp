@@ -53,12 +53,37 @@ GptBlockImpl::GptBlockImpl(const GptOptions& options) {
   drop_2 = register_module("drop_2", nn::Dropout(options.dropout));
 }
 
-Flow GptBlockImpl::compute(const Flow& in) {
+Flow GptBlockImpl::attend(const Flow& in) {
   const Flow attended = attn->forward(ln_1->forward(in));
-  const Flow x = in.with(in.x() + drop_1->forward(attended).x());
-  const Flow wide = c_fc->forward(ln_2->forward(x));
-  const Flow narrow = c_proj->forward(wide.with(nn::gelu_tanh(wide.x())));
-  return x.with(x.x() + drop_2->forward(narrow).x());
+  return in.with(in.x() + drop_1->forward(attended).x());
+}
+
+Flow GptBlockImpl::widen(const Flow& in) {
+  const Flow wide = c_fc->forward(ln_2->forward(in));
+  return {{in.x(), nn::gelu_tanh(wide.x())}, wide.where};
+}
+
+Flow GptBlockImpl::narrow(const Flow& in) {
+  const Flow narrow = c_proj->forward({in.tensors[1], in.where});
+  return narrow.with(in.x() + drop_2->forward(narrow).x());
+}
+
+Flow GptBlockImpl::compute(const Flow& in) {
+  return narrow(widen(attend(in)));
+}
+
+nn::Link GptBlockImpl::link(const std::string& name) {
+  return {.name = name,
+          .layers = {std::static_pointer_cast<nn::LayerImpl>(shared_from_this())},
+          .inside = {{.name = name + ".attn",
+                      .layers = {ln_1.ptr(), attn.ptr(), drop_1.ptr()},
+                      .run = [this](const Flow& in) { return attend(in); }},
+                     {.name = name + ".fc",
+                      .layers = {ln_2.ptr(), c_fc.ptr()},
+                      .run = [this](const Flow& in) { return widen(in); }},
+                     {.name = name + ".proj",
+                      .layers = {c_proj.ptr(), drop_2.ptr()},
+                      .run = [this](const Flow& in) { return narrow(in); }}}};
 }
 
 GptImpl::GptImpl(GptOptions options, const Mesh& mesh) : options_(options) {
@@ -96,7 +121,7 @@ nn::Chain GptImpl::chain() {
                          .run = [this](const Flow& tokens) { return embed(tokens); },
                          .counts = false});
   for (std::size_t i = 0; i < h.size(); ++i)
-    chain.links.push_back({.name = fmt::format("h.{}", i), .layers = {h[i].ptr()}});
+    chain.links.push_back(h[i]->link(fmt::format("h.{}", i)));
   chain.head = {.name = "head", .layers = {ln_f.ptr(), lm_head.ptr()}, .counts = false};
   chain.loss = [this](const Flow& in, const at::Tensor& targets) {
     return lm_head->loss(ln_f->forward(in), targets);

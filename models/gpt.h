@@ -24,10 +24,17 @@ class GptBlockImpl : public nn::LayerImpl {
   explicit GptBlockImpl(const GptOptions& options);
   nn::CausalAttention attn{nullptr};
 
+  /// The block as one link of a chain, or three.
+  nn::Link link(const std::string& name);
+
  protected:
   nn::Flow compute(const nn::Flow& in) override;
 
  private:
+  nn::Flow attend(const nn::Flow& in);
+  nn::Flow widen(const nn::Flow& in);   ///< gives the stream too: {x, wide}
+  nn::Flow narrow(const nn::Flow& in);  ///< takes both
+
   nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
   nn::Linear c_fc{nullptr}, c_proj{nullptr};
   nn::Dropout drop_1{nullptr}, drop_2{nullptr};

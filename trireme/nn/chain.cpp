@@ -2,7 +2,9 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <map>
+#include <numeric>
 #include <sstream>
 
 #include "trireme/core/error.h"
@@ -54,6 +56,41 @@ Flow Link::forward(Flow in) const {
   if (run) return run(std::move(in));
   for (const auto& layer : layers) in = layer->forward(std::move(in));
   return in;
+}
+
+std::vector<int> Chain::places() const {
+  std::vector<int> counts;
+  for (const Link& link : links)
+    counts.push_back(std::max(1, static_cast<int>(link.inside.size())));
+  counts.push_back(1);
+  return counts;
+}
+
+std::size_t Chain::size() const {
+  const auto counts = places();
+  return static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), 0));
+}
+
+std::vector<const Link*> Chain::between(std::size_t begin, std::size_t end) const {
+  std::vector<const Link*> found;
+  std::size_t place = 0;
+  for (const Link& link : links) {
+    const std::size_t first = place;
+    place += std::max<std::size_t>(1, link.inside.size());
+    if (begin <= first && place <= end) {
+      found.push_back(&link);
+      continue;
+    }
+    for (std::size_t i = 0; i < link.inside.size(); ++i)
+      if (begin <= first + i && first + i < end) found.push_back(&link.inside[i]);
+  }
+  return found;
+}
+
+std::vector<const Link*> Chain::all_between(std::size_t begin, std::size_t end) const {
+  auto found = between(begin, end);
+  if (end == size()) found.push_back(&head);
+  return found;
 }
 
 std::shared_ptr<torch::nn::Module> part_of_model(

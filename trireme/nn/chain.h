@@ -18,21 +18,30 @@ struct Link {
   LayerImpl::Call run = {};  ///< empty: calls its layers one after the other
   /// Is it one of the layers that people count? (An embedding goes with the first that is.)
   bool counts = true;
+  /// Finer links that do the same one after the other, where a cut may also fall between.
+  std::vector<Link> inside = {};
 
   Flow forward(Flow in) const;
 };
 
 /// A model as links, each given what the one before it gives; the last gives the loss. A pipeline
-/// cuts between links.
+/// cuts between links, or between the finer ones inside of them: places are counted by the finest.
 ///
 ///   embed ──> h.0 ──> h.1 ──> ... ──> head: loss(flow, targets)
+///    0       1 2 3   4 5 6             n - 1
 struct Chain {
   std::vector<Link> links;
   Link head = {};  ///< whose `run` is `loss`
   std::function<Loss(const Flow& in, const at::Tensor& targets)> loss = {};
 
-  std::size_t size() const { return links.size() + 1; }
-  const Link& at(std::size_t i) const { return i < links.size() ? links[i] : head; }
+  /// The number of places, the head's included; and of each link, how many are its.
+  std::size_t size() const;
+  std::vector<int> places() const;
+
+  /// What to run between two places, the head left out: links as wholes where they are.
+  std::vector<const Link*> between(std::size_t begin, std::size_t end) const;
+  /// The same with the head.
+  std::vector<const Link*> all_between(std::size_t begin, std::size_t end) const;
 };
 
 /// Some layers of a model as a module of their own, in which everything has the name that it has in

@@ -71,7 +71,8 @@ std::vector<int> numbers_of(const std::string& list) {
 
 }  // namespace
 
-StageSizes cut_evenly(const std::vector<double>& costs, int stages) {
+StageSizes cut_evenly(const std::vector<double>& costs, int stages,
+                      const std::vector<double>& edges) {
   const auto n = costs.size(), parts = static_cast<std::size_t>(stages);
   std::vector<double> until(n + 1, 0);
   std::partial_sum(costs.begin(), costs.end(), until.begin() + 1);
@@ -85,7 +86,10 @@ StageSizes cut_evenly(const std::vector<double>& costs, int stages) {
   for (std::size_t s = 1; s <= parts; ++s) {
     for (std::size_t i = s; i <= n; ++i) {
       for (std::size_t begin = s - 1; begin < i; ++begin) {
-        const double cost = until[i] - until[begin];
+        const auto edge = [&](std::size_t at) {
+          return at == 0 || at == n || edges.empty() ? 0 : edges[at];
+        };
+        const double cost = until[i] - until[begin] + edge(begin) + edge(i);
         const Price price = {std::max(best[s - 1][begin].first, cost),
                              best[s - 1][begin].second + cost * cost};
         if (price < best[s][i]) {
@@ -102,36 +106,31 @@ StageSizes cut_evenly(const std::vector<double>& costs, int stages) {
 }
 
 StageSizes cut_by_hand(const nn::Chain& chain, const std::vector<int>& layers) {
-  int counted = 0;
-  for (std::size_t i = 0; i < chain.size(); ++i) counted += chain.at(i).counts ? 1 : 0;
+  const auto links = chain.all_between(0, chain.size());
+  const auto places = chain.places();
+  const auto counted =
+      std::count_if(links.begin(), links.end(), [](const auto* link) { return link->counts; });
   const int sum = std::accumulate(layers.begin(), layers.end(), 0);
   if (sum != counted)
     throw ConfigError(fmt::format("pipeline.balance = \"{}\" deals {} layers, the model has {}",
                                   fmt::join(layers, ","), sum, counted));
-  StageSizes sizes;
-  std::size_t link = 0;
-  for (std::size_t stage = 0; stage < layers.size(); ++stage) {
-    const bool last = stage + 1 == layers.size();
-    const std::size_t begin = link;
-    if (stage == 0)
-      while (link < chain.size() && !chain.at(link).counts) ++link;
-    for (int left = layers[stage]; left > 0; ++link) left -= chain.at(link).counts ? 1 : 0;
-    if (last) link = chain.size();
-    if (link == begin)
-      throw ConfigError(fmt::format(
-          "pipeline.balance = \"{}\" leaves stage {} without a layer; give each at least one",
-          fmt::join(layers, ","), stage));
-    sizes.push_back(static_cast<int>(link - begin));
+  StageSizes sizes(layers.size(), 0);
+  std::size_t stage = 0;
+  int left = layers[0];
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    while (links[i]->counts && left == 0) left = layers[++stage];
+    if (links[i]->counts) --left;
+    sizes[stage] += places[i];
   }
   return sizes;
 }
 
 std::vector<double> parameter_costs(const nn::Chain& chain) {
   std::vector<double> costs;
-  for (std::size_t i = 0; i < chain.size(); ++i) {
+  for (const nn::Link* link : chain.all_between(0, chain.size())) {
     std::set<const void*> seen;
     double elements = 0;
-    for (const auto& layer : chain.at(i).layers)
+    for (const auto& layer : link->layers)
       for (const at::Tensor& one : layer->parameters())
         if (seen.insert(one.unsafeGetTensorImpl()).second)
           elements += static_cast<double>(one.numel());
@@ -140,23 +139,68 @@ std::vector<double> parameter_costs(const nn::Chain& chain) {
   return costs;
 }
 
-std::vector<double> time_costs(nn::ModelImpl& model, const nn::Chain& chain, const Mesh& mesh,
-                               int64_t rows) {
+namespace {
+
+/// Seconds that a byte takes from a rank of the pipe to the next, all of them sending.
+double seconds_per_byte(const comm::Communicator& pipe) {
+  constexpr int64_t kBytes = 4 << 20;
+  if (pipe.size() == 1) return 0;
+  const at::Tensor out = at::zeros({kBytes}, at::kByte), in = at::empty({kBytes}, at::kByte);
+  const int next = (pipe.rank() + 1) % pipe.size();
+  const int before = (pipe.rank() + pipe.size() - 1) % pipe.size();
+  double best = std::numeric_limits<double>::infinity();
+  for (int run = 0; run < kRuns; ++run) {
+    pipe.barrier();
+    const auto began = std::chrono::steady_clock::now();
+    comm::Work receives = pipe.recv(in, before);
+    comm::Work sends = pipe.send(out, next);
+    receives.synchronize();
+    sends.synchronize();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    best = std::min(best, took.count());
+  }
+  return best / static_cast<double>(kBytes);
+}
+
+double bytes_of(const nn::Flow& flow) {
+  double bytes = 0;
+  for (const at::Tensor& one : flow.tensors)
+    bytes += one.defined() ? static_cast<double>(one.nbytes()) : 0;
+  return bytes;
+}
+
+/// The finest links of a chain, without the head.
+std::vector<const nn::Link*> finest(const nn::Chain& chain) {
+  std::vector<const nn::Link*> all;
+  for (const nn::Link& link : chain.links) {
+    if (link.inside.empty()) all.push_back(&link);
+    for (const nn::Link& one : link.inside) all.push_back(&one);
+  }
+  return all;
+}
+
+}  // namespace
+
+Measured measure(nn::ModelImpl& model, const nn::Chain& chain, const Mesh& mesh, int64_t rows) {
   const auto example = model.example(rows);
   if (!example)
     throw ConfigError(
         "pipeline.balance = \"time\" needs a micro-batch to measure, and the model has no "
         "example(); write one, or balance by \"params\" or a list");
   nn::Flow flow(example->inputs.x().to(mesh.device()), example->inputs.where);
-  const at::Tensor targets = example->targets.to(mesh.device());
-  at::Tensor seconds = at::zeros({static_cast<int64_t>(chain.size())}, at::kDouble);
-  for (std::size_t i = 0; i < chain.size(); ++i) {
-    const Lent lent(model, chain.at(i));
+  const auto links = finest(chain);
+  const auto count = static_cast<int64_t>(links.size()) + 1;
+  const double per_byte = seconds_per_byte(mesh.group(Axis::Pipe));
+  at::Tensor seconds = at::zeros({2, count}, at::kDouble);
+  for (int64_t i = 0; i < count; ++i) {
+    const bool ends = i + 1 == count;
+    const nn::Link& link = ends ? chain.head : *links[static_cast<std::size_t>(i)];
+    const Lent lent(model, link);
     const nn::Flow in = leaves_of(flow);
-    const bool ends = i == chain.links.size();
-    seconds[static_cast<int64_t>(i)] = seconds_of([&] {
-      if (ends) return chain.loss(in, targets).sum;
-      flow = chain.at(i).forward(in);
+    seconds[1][i] = 2 * per_byte * bytes_of(in);
+    seconds[0][i] = seconds_of([&] {
+      if (ends) return chain.loss(in, example->targets.to(mesh.device())).sum;
+      flow = link.forward(in);
       at::Tensor sum = at::zeros({}, flow.x().options().requires_grad(false));
       for (const at::Tensor& one : flow.tensors)
         if (one.requires_grad()) sum = sum + one.sum();
@@ -164,7 +208,8 @@ std::vector<double> time_costs(nn::ModelImpl& model, const nn::Chain& chain, con
     });
   }
   mesh.world().all_reduce(seconds, comm::ReduceOp::Mean).wait();
-  return {seconds.data_ptr<double>(), seconds.data_ptr<double>() + seconds.numel()};
+  const double* all = seconds.data_ptr<double>();
+  return {{all, all + count}, {all + count, all + 2 * count}};
 }
 
 StageSizes balance(nn::ModelImpl& model, const Mesh& mesh, const std::string& how, int stages,
@@ -174,12 +219,25 @@ StageSizes balance(nn::ModelImpl& model, const Mesh& mesh, const std::string& ho
     throw ConfigError(fmt::format(
         "{} cannot be cut into {} stages: it does not say of which links it is made (chain())",
         model.name(), stages));
-  if (static_cast<std::size_t>(stages) > chain.size())
-    throw ConfigError(fmt::format(
-        "{} stages are more than the model has layers: it is a chain of {} ({})", stages,
-        chain.size(), describe(chain, StageSizes{static_cast<int>(chain.size())})));
-  if (how == "params") return cut_evenly(parameter_costs(chain), stages);
-  if (how == "time") return cut_evenly(time_costs(model, chain, mesh, rows), stages);
+  const auto links = chain.all_between(0, chain.size());
+  if (static_cast<std::size_t>(stages) > links.size())
+    throw ConfigError(
+        fmt::format("{} stages are more than the model has layers: it is a chain of {} ({})",
+                    stages, links.size(), describe(chain, {static_cast<int>(chain.size())})));
+  if (how == "time") {
+    const Measured measured = measure(model, chain, mesh, rows);
+    return cut_evenly(measured.places, stages, measured.edges);
+  }
+  if (how == "params") {
+    const auto places = chain.places();
+    StageSizes sizes;
+    std::size_t link = 0;
+    for (const int count : cut_evenly(parameter_costs(chain), stages)) {
+      sizes.push_back(0);
+      for (int i = 0; i < count; ++i) sizes.back() += places[link++];
+    }
+    return sizes;
+  }
   const auto layers = numbers_of(how);
   if (layers.size() != static_cast<std::size_t>(stages))
     throw ConfigError(fmt::format("pipeline.balance = \"{}\" is for {} stages, the schedule has {}",
@@ -189,13 +247,15 @@ StageSizes balance(nn::ModelImpl& model, const Mesh& mesh, const std::string& ho
 
 std::string describe(const nn::Chain& chain, const StageSizes& sizes) {
   std::vector<std::string> stages;
-  std::size_t link = 0;
+  std::size_t begin = 0;
   for (const int size : sizes) {
+    const auto links = chain.all_between(begin, begin + static_cast<std::size_t>(size));
+    begin += static_cast<std::size_t>(size);
     std::vector<std::string> names;
-    for (int i = 0; i < size; ++i) names.push_back(chain.at(link++).name);
-    stages.push_back(names.size() > 4
-                         ? fmt::format("{}, {} ... {}", names[0], names[1], names.back())
-                         : fmt::format("{}", fmt::join(names, ", ")));
+    for (const nn::Link* link : links) names.push_back(link->name);
+    stages.push_back(names.size() > 5 ? fmt::format("{}, {} ... {}, {}", names[0], names[1],
+                                                    names[names.size() - 2], names.back())
+                                      : fmt::format("{}", fmt::join(names, ", ")));
   }
   return fmt::format("{}", fmt::join(stages, " | "));
 }

@@ -8,23 +8,28 @@
 
 namespace trireme::parallel {
 
-/// How many links of a chain each stage has, in order.
+/// How many places of a chain each stage has, in order.
 using StageSizes = std::vector<int>;
 
-/// The cut into so many stages whose dearest stage is cheapest; of several, the most even.
-StageSizes cut_evenly(const std::vector<double>& costs, int stages);
+/// The cut of links into so many stages whose dearest stage is cheapest; of several, the most even.
+/// `edges[i]`: what it costs the stages on both sides to cut before link i.
+StageSizes cut_evenly(const std::vector<double>& costs, int stages,
+                      const std::vector<double>& edges = {});
 
 /// So many layers (links that count) for each stage. What stands before the first layer goes with
 /// the first stage, what stands behind the last with the last. Throws ConfigError with the numbers.
 StageSizes cut_by_hand(const nn::Chain& chain, const std::vector<int>& layers);
 
-/// The elements of each link's parameters, the whole's.
+/// The elements of each link's parameters.
 std::vector<double> parameter_costs(const nn::Chain& chain);
 
-/// Seconds of forward and backward of each link on a micro-batch of so many rows, measured now, and
-/// averaged over all ranks: the same on each. One link at a time has memory. Collective.
-std::vector<double> time_costs(nn::ModelImpl& model, const nn::Chain& chain, const Mesh& mesh,
-                               int64_t rows);
+/// Seconds, measured now, the same on every rank.
+struct Measured {
+  std::vector<double> places;  ///< forward and backward of each
+  std::vector<double> edges;   ///< moving forwards what goes into each, and back its gradient
+};
+/// On micro-batches of so many rows. One place at a time has memory. Collective.
+Measured measure(nn::ModelImpl& model, const nn::Chain& chain, const Mesh& mesh, int64_t rows);
 
 /// By "time", "params" or a list such as "3,5,5,3". Throws ConfigError for more stages than there
 /// are links, a list of another length or sum. Collective.

@@ -82,10 +82,11 @@ Pipeline::Pipeline(nn::ModelImpl& model, const Mesh& mesh, Schedule schedule,
   cut_ =
       options_.cut.empty() ? balance(model, mesh, "params", schedule_.stages(), 0) : options_.cut;
   chain_ = model.chain();
-  const auto links = static_cast<std::size_t>(std::accumulate(cut_.begin(), cut_.end(), 0));
-  core::check(cut_.size() == static_cast<std::size_t>(schedule_.stages()) && links == chain_.size(),
-              "Pipeline: {} links in {} stages, but the chain has {} and schedule '{}' has {}",
-              links, cut_.size(), chain_.size(), schedule_.name, schedule_.stages());
+  const auto places = static_cast<std::size_t>(std::accumulate(cut_.begin(), cut_.end(), 0));
+  core::check(
+      cut_.size() == static_cast<std::size_t>(schedule_.stages()) && places == chain_.size(),
+      "Pipeline: {} places in {} stages, but the chain has {} and schedule '{}' has {} stages",
+      places, cut_.size(), chain_.size(), schedule_.name, schedule_.stages());
   build_stages(model);
   build_parts(model);
   collect_parameters();
@@ -95,16 +96,19 @@ Pipeline::~Pipeline() = default;
 
 void Pipeline::build_stages(nn::ModelImpl& model) {
   std::set<const void*> mine;
-  std::size_t link = 0;
+  std::size_t begin = 0;
   for (int index = 0; index < schedule_.stages(); ++index) {
-    const std::size_t end = link + static_cast<std::size_t>(cut_[static_cast<std::size_t>(index)]);
+    const std::size_t end = begin + static_cast<std::size_t>(cut_[static_cast<std::size_t>(index)]);
     if (schedule_.rank_of(index) == pipe_.rank()) {
-      stages_.push_back({.index = index, .begin = link, .end = end});
-      for (std::size_t i = link; i < end; ++i)
-        for (const auto& layer : chain_.at(i).layers)
-          for (const at::Tensor& one : layer->parameters()) mine.insert(one.unsafeGetTensorImpl());
+      Stage& stage = stages_.emplace_back();
+      stage.index = index;
+      stage.links = chain_.between(begin, end);
+      for (const nn::Link* link : chain_.all_between(begin, end))
+        stage.layers.insert(stage.layers.end(), link->layers.begin(), link->layers.end());
+      for (const auto& layer : stage.layers)
+        for (const at::Tensor& one : layer->parameters()) mine.insert(one.unsafeGetTensorImpl());
     }
-    link = end;
+    begin = end;
   }
   for (const nn::Parameter& one : nn::parameters_of(model))
     if (!mine.contains(one.tensor.unsafeGetTensorImpl()))
@@ -123,12 +127,8 @@ void Pipeline::build_parts(const nn::ModelImpl& model) {
   std::vector<std::vector<std::shared_ptr<nn::LayerImpl>>> layers;
   for (Stage& stage : stages_) {
     std::set<const void*> own;
-    std::vector<std::shared_ptr<nn::LayerImpl>> of_stage;
-    for (std::size_t i = stage.begin; i < stage.end; ++i)
-      for (const auto& layer : chain_.at(i).layers) {
-        of_stage.push_back(layer);
-        for (const at::Tensor& one : layer->parameters()) own.insert(one.unsafeGetTensorImpl());
-      }
+    for (const auto& layer : stage.layers)
+      for (const at::Tensor& one : layer->parameters()) own.insert(one.unsafeGetTensorImpl());
     std::size_t at = 0;
     while (at < parts_.size() && std::none_of(own.begin(), own.end(), [&](const void* one) {
              return held[at].contains(one);
@@ -142,7 +142,7 @@ void Pipeline::build_parts(const nn::ModelImpl& model) {
     stage.part = parts_[at].get();
     stage.part->stages.push_back(stage.index);
     held[at].merge(own);
-    layers[at].insert(layers[at].end(), of_stage.begin(), of_stage.end());
+    layers[at].insert(layers[at].end(), stage.layers.begin(), stage.layers.end());
   }
   using Gathered = FullyShardedOptions::Gathered;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
@@ -295,8 +295,7 @@ void Pipeline::forward(Stage& stage, int micro) {
     alive.roots.push_back(needs ? ag::impl::gradient_edge(one) : ag::Edge());
   };
   const bool ends = stage.index + 1 == schedule_.stages();
-  for (std::size_t i = stage.begin; i < stage.end - (ends ? 1 : 0); ++i)
-    flow = chain_.links[i].forward(std::move(flow));
+  for (const nn::Link* link : stage.links) flow = link->forward(std::move(flow));
   if (ends) {
     const auto& targets = (*micros_)[static_cast<std::size_t>(micro)].targets;
     const nn::Loss loss = chain_.loss(flow, targets.to(mesh_.device()));
@@ -388,8 +387,7 @@ std::pair<double, double> Pipeline::evaluate(const std::vector<nn::MicroBatch>& 
       if (before != pipe_.rank())
         stage.inputs.emplace(micro, transfers_.take(before, kEvaluationTag + stage.index));
       nn::Flow flow = input_of(stage, micro);
-      for (std::size_t i = stage.begin; i < stage.end - (ends ? 1 : 0); ++i)
-        flow = chain_.links[i].forward(std::move(flow));
+      for (const nn::Link* link : stage.links) flow = link->forward(std::move(flow));
       if (ends) {
         const auto& targets = micros[static_cast<std::size_t>(micro)].targets;
         const nn::Loss loss = chain_.loss(flow, targets.to(mesh_.device()));

@@ -19,7 +19,7 @@
 namespace trireme::parallel {
 
 struct PipelineOptions {
-  /// Links of each stage, in order; empty: even in parameters.
+  /// Places of the chain that each stage has, in order; empty: even in parameters.
   StageSizes cut = {};
   BucketSizes buckets = {};
   /// What is sharded where the mesh has a shard axis, and whether weights stay gathered (and

@@ -35,7 +35,8 @@ struct Alive {
 /// One stage of a pipeline on the rank that runs it, with what is on its way through it.
 struct Stage {
   int index = 0;
-  std::size_t begin = 0, end = 0;  ///< links of the chain; the last stage's end includes the head
+  std::vector<const nn::Link*> links;                       ///< that it runs, without the head
+  std::vector<std::shared_ptr<nn::LayerImpl>> layers = {};  ///< of those, and of the head
   StagePart* part = nullptr;
   std::map<int, nn::Flow> inputs = {}, outputs = {};  ///< by micro-batch
   std::map<int, std::vector<at::Tensor>> gradients_in = {}, gradients_out = {};

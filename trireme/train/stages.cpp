@@ -1,6 +1,7 @@
 #include "trireme/train/stages.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "trireme/core/error.h"
 #include "trireme/layout/even_part.h"
@@ -60,8 +61,11 @@ std::unique_ptr<parallel::Pipeline> make_pipeline(const config::Config& config, 
                                                   nn::ModelImpl& model,
                                                   parallel::PipelineOptions options) {
   pipeline::Schedule schedule = schedule_of(config, mesh.degrees());
+  // What was measured before stays; what was said is said anew.
   const auto stages = static_cast<std::size_t>(schedule.stages());
-  if (options.cut.size() != stages)
+  const auto places = std::accumulate(options.cut.begin(), options.cut.end(), std::size_t{0});
+  if (config.pipeline.balance != "time" || options.cut.size() != stages ||
+      places != model.chain().size())
     options.cut = parallel::balance(model, mesh, config.pipeline.balance, schedule.stages(),
                                     config.batch.micro);
   return std::make_unique<parallel::Pipeline>(model, mesh, std::move(schedule), std::move(options));
