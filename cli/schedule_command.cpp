@@ -69,7 +69,8 @@ Wanted parse(std::vector<std::string> args) {
   arguments.value("--micros", micros, "how many micro-batches a step has");
   arguments.value("--stages-per-rank", stages, "of interleaved and looped-bfs (1)");
   arguments.value("--format", wanted.format, "grid (the default), text (CSV), json or svg");
-  arguments.value("--times", wanted.times, "F,B,W: what the acts of a stage take (1,2,1)");
+  arguments.value("--times", wanted.times,
+                  "F,B,W: what the acts of a stage take (1,2,1); of each stage: F,B,W/F,B,W/...");
   std::vector<std::string> words;
   while (!(args = arguments.parse_until_program(args)).empty()) {
     words.push_back(args.front());
@@ -93,7 +94,7 @@ Wanted parse(std::vector<std::string> args) {
   return wanted;
 }
 
-StageTimes parse_times(const std::string& text) {
+StageTimes parse_stage(const std::string& text) {
   double parts[3] = {0, 0, 0};
   const char *at = text.c_str(), *end = at + text.size();
   bool good = true;
@@ -112,6 +113,16 @@ StageTimes parse_times(const std::string& text) {
           .backward = backward,
           .backward_input = backward - weight,
           .backward_weight = weight};
+}
+
+std::vector<StageTimes> parse_times(const std::string& text) {
+  std::vector<StageTimes> times;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('/', begin), text.size());
+    times.push_back(parse_stage(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return times;
 }
 
 bool is_file(const std::string& name) {
@@ -178,12 +189,16 @@ void print(const std::string& text) {
 }
 
 int show(const Wanted& wanted) {
-  const StageTimes times = parse_times(wanted.times);
+  const auto times = parse_times(wanted.times);
   const std::vector<std::string> formats = {"grid", "text", "json", "svg"};
   if (std::ranges::find(formats, wanted.format) == formats.end())
     throw ConfigError(fmt::format("--format {}: grid, text, json or svg can be", wanted.format));
   PricedSchedule priced{find(wanted), times, {}, {}};
-  priced.timeline = pipeline::price(priced.schedule, {times});
+  const auto stages = static_cast<std::size_t>(priced.schedule.stages());
+  if (times.size() != 1 && times.size() != stages)
+    throw ConfigError(fmt::format("--times {}: times of {} stages, but {} has {}", wanted.times,
+                                  times.size(), priced.schedule.name, stages));
+  priced.timeline = pipeline::price(priced.schedule, times);
   priced.peak_live = pipeline::peak_live(priced.schedule);
   if (wanted.format == "text") print(pipeline::to_csv(priced.schedule));
   if (wanted.format == "json")
@@ -206,9 +221,11 @@ std::string PricedSchedule::title() const {
 }
 
 std::string PricedSchedule::figures() const {
-  return fmt::format("bubble {:.1f} %; time {:g} with F {:g}, B {:g} (I {:g}, W {:g})",
-                     100 * timeline.bubble(), timeline.end(), times.forward, times.backward,
-                     times.backward_input, times.backward_weight);
+  const std::string time =
+      fmt::format("bubble {:.1f} %; time {:g}", 100 * timeline.bubble(), timeline.end());
+  if (times.size() > 1) return time + " with times of each stage";
+  return fmt::format("{} with F {:g}, B {:g} (I {:g}, W {:g})", time, times[0].forward,
+                     times[0].backward, times[0].backward_input, times[0].backward_weight);
 }
 
 bool PricedSchedule::has_pairs() const {
@@ -225,10 +242,12 @@ core::Json json_of(const PricedSchedule& priced) {
   json["ranks"] = schedule.ranks();
   json["micros"] = schedule.micros;
   json["placement"] = schedule.placement;
-  json["times"] = {{"forward", times.forward},
-                   {"backward", times.backward},
-                   {"backward_input", times.backward_input},
-                   {"backward_weight", times.backward_weight}};
+  json["times"] = core::Json::array();  // one for all stages, or one of each
+  for (const StageTimes& one : times)
+    json["times"].push_back({{"forward", one.forward},
+                             {"backward", one.backward},
+                             {"backward_input", one.backward_input},
+                             {"backward_weight", one.backward_weight}});
   json["end"] = timeline.end();
   json["bubble"] = timeline.bubble();
   json["peak_live"] = peak_live;

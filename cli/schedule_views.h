@@ -12,7 +12,7 @@ namespace trireme::cli {
 /// A schedule, and all that there is to say about it.
 struct PricedSchedule {
   pipeline::Schedule schedule;
-  pipeline::StageTimes times;
+  std::vector<pipeline::StageTimes> times;  ///< one for all stages, or one of each
   pipeline::Timeline timeline;
   std::vector<int> peak_live;
 

@@ -8,6 +8,7 @@
 #include "trireme/train/datasets.h"
 #include "trireme/train/footprint.h"
 #include "trireme/train/run.h"
+#include "trireme/train/stages.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/world.h"
 
@@ -51,12 +52,22 @@ int train_check(const std::vector<std::string>& args) {
   fmt::print("batches of {} samples: {} a rank, in micro-batches of at most {}\n",
              config.batch.global, (config.batch.global + samples - 1) / samples,
              config.batch.micro);
+  if (degrees.pipe > 1) {
+    const auto schedule = train::schedule_of(config, degrees);
+    fmt::print("a pipeline of {} stages: {} micro-batches by {}{}\n", schedule.stages(),
+               schedule.micros, schedule.name,
+               config.pipeline.balance == "time"
+                   ? "; stages will be even in time, here in parameters"
+                   : "");
+  }
   fmt::print("tensors of the fullest rank, at most:\n");
   line("parameters", memory.parameters);
   line("gradients", memory.gradients);
   line("optimizer", memory.optimizer);
   if (memory.gathered > 0)
-    line("gathered weights", memory.gathered, "of the layers at work and the next");
+    line("gathered weights", memory.gathered,
+         degrees.pipe > 1 && config.pipeline.keep_gathered ? "over a step"
+                                                           : "of the layers at work and the next");
   line("activations", memory.activations);
   line("together", memory.without_copy(), "and about 110 MiB for libtorch, mostly shared");
   line("copy while saving", memory.copy, "this rank's share of the state");

@@ -159,12 +159,13 @@ int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
   const int64_t attention = all * (heads + 2 * kv) * head + all * heads * head + scores;
   const int64_t mlp = 2 * all * wide;
   const int64_t block = 4 * stream + 4 * own + attention + mlp + masks;
-  int64_t kept = block * options_.layers, again = 0;
+  const double layers = of.layers < 0 ? static_cast<double>(options_.layers) : of.layers;
+  int64_t kept_of_one = block, again = 0;
   if (of.recompute == Recompute::Block) {
-    kept = stream * options_.layers;
+    kept_of_one = stream;
     again = block - stream;
   } else if (of.recompute == Recompute::Selective) {
-    kept = (block - attention) * options_.layers;
+    kept_of_one = block - attention;
     again = attention;
   }
   // In the head: the last norm's input and output, the gradients that are computed with the loss,
@@ -172,12 +173,15 @@ int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
   const int64_t chunk = std::min(all, nn::rows_of_chunk(options_.vocab, of.tensor));
   const int64_t entered = cut > 1 ? all * hidden : 0;
   const int64_t head_weight = classes * hidden;
-  const int64_t in_head =
-      2 * stream + entered + all * hidden + head_weight + chunk * (classes + 2 * hidden);
+  const int64_t of_head = 2 * stream + entered + all * hidden + head_weight;
+  const int64_t in_head = of.heads > 0 ? of_head + chunk * (classes + 2 * hidden) : 0;
+  const auto kept =
+      static_cast<int64_t>(static_cast<double>(kept_of_one) * layers +
+                           static_cast<double>(of_head) * std::max(0.0, of.heads - 1));
   // In the last block's backward: the gradients of the stream and of GELU's output, of the matrix
   // before it, and of a tied table, which stays until the first layer adds its own.
-  const int64_t in_block =
-      again + 2 * all * hidden + all * wide + wide * hidden + (options_.tie ? head_weight : 0);
+  const int64_t in_block = again + 2 * all * hidden + all * wide + wide * hidden +
+                           (options_.tie && of.layers < 0 ? head_weight : 0);
   return (kept + std::max(in_head, in_block)) * of.item_bytes;
 }
 

@@ -96,7 +96,9 @@ int64_t MlpImpl::activation_bytes(const nn::Batching& of) const {
   const int64_t width = options_.seq * options_.hidden;  // of the tokens side by side
   const int64_t layer = 2 * options_.hidden + (options_.dropout > 0 ? options_.hidden : 0);
   const bool again = of.recompute == nn::Batching::Recompute::Block;
-  const int64_t kept = width + options_.layers * (again ? options_.hidden : layer);
+  const double layers = of.layers < 0 ? static_cast<double>(options_.layers) : of.layers;
+  const auto kept =
+      width + static_cast<int64_t>(layers * static_cast<double>(again ? options_.hidden : layer));
   const int64_t classes = (options_.vocab + of.tensor - 1) / of.tensor;
   const int64_t first = width * options_.hidden;  // the gradient of the first, largest matrix
   const int64_t in_head = classes * options_.hidden + of.rows * (classes + 2 * options_.hidden);

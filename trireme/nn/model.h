@@ -9,6 +9,11 @@ struct Batching {
   int64_t rows = 1;        ///< of a micro-batch
   int64_t item_bytes = 4;  ///< of a number
   int tensor = 1;          ///< degree of the tensor axis
+  /// Of a rank that has part of the model, for several micro-batches at a time: how many layers'
+  /// activations it keeps (micro-batches x layers), and how many micro-batches of the head's.
+  /// Below 0: all layers, once.
+  double layers = -1;
+  double heads = 1;
   enum class Recompute : uint8_t { None, Block, Selective } recompute = Recompute::None;
 };
 

@@ -7,6 +7,8 @@
 #include "trireme/parallel/byte_block.h"
 #include "trireme/parallel/scattered_buckets.h"
 #include "trireme/parallel/units.h"
+#include "trireme/pipeline/passes.h"
+#include "trireme/train/stages.h"
 
 namespace trireme::train {
 
@@ -56,16 +58,25 @@ int64_t gathered_at_most(const std::vector<int64_t>& unit_bytes) {
   return most;
 }
 
-}  // namespace
+/// What one rank has of the model.
+struct Own {
+  std::vector<nn::Parameter> parameters;
+  nn::Batching batching;
+};
 
-Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees) {
-  const int64_t item = config.precision.compute == "float64" ? 8 : 4;
+Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees,
+                       const Own& own) {
+  const int64_t item = own.batching.item_bytes;
   const int64_t states = config.optim.kind == "adamw" ? 2 : config.optim.momentum != 0 ? 1 : 0;
   const bool sharded = degrees.shard > 1;
-  const auto parameters = nn::parameters_of(whole);
+  const bool holds = sharded && degrees.pipe > 1 && config.pipeline.keep_gathered;
+  const auto all_parameters = nn::parameters_of(whole);
   const parallel::Units units =
-      sharded ? parallel::find_units(whole, parameters) : parallel::Units{};
-  const bool shards_gradients = sharded && config.memory.shard != "optimizer";
+      sharded ? parallel::find_units(whole, all_parameters) : parallel::Units{};
+  std::map<std::string, std::size_t> unit_of;
+  for (std::size_t i = 0; i < units.unit_of.size(); ++i)
+    unit_of[all_parameters[i].name] = units.unit_of[i];
+  const bool shards_gradients = sharded && config.memory.shard != "optimizer" && !holds;
   const bool shards_parameters = sharded && config.memory.shard == "parameters";
 
   Footprint all;
@@ -73,20 +84,20 @@ Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const De
   int64_t padded_sum = 0, padded_trained = 0;
   std::vector<int64_t> unit_bytes(units.units.size());
   std::map<std::vector<Axis>, std::vector<int64_t>> set_units;  // by what reduces them together
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const Bytes bytes = bytes_of(parameters[i], degrees, item);
+  for (const nn::Parameter& one : own.parameters) {
+    const Bytes bytes = bytes_of(one, degrees, item);
     sum.local += bytes.local;
     sum.shard += bytes.shard;
     padded_sum += padded(bytes.local);
-    if (sharded) unit_bytes[units.unit_of[i]] += padded(bytes.local);
-    if (!parameters[i].tensor.requires_grad()) continue;
+    if (sharded) unit_bytes[unit_of[one.name]] += padded(bytes.local);
+    if (!one.tensor.requires_grad()) continue;
     trained.local += bytes.local;
     trained.shard += bytes.shard;
     padded_trained += padded(bytes.local);
     if (!sharded) continue;
-    auto& of_set = set_units[parameters[i].layout.partial()];
+    auto& of_set = set_units[one.layout.partial()];
     of_set.resize(units.units.size());
-    of_set[units.unit_of[i]] += padded(bytes.local);
+    of_set[unit_of[one.name]] += padded(bytes.local);
   }
   all.parameters = shards_parameters ? sum.shard : sharded ? padded_sum : sum.local;
   all.optimizer = states * (sharded ? trained.shard : padded_trained);
@@ -97,12 +108,60 @@ Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const De
       all.gradients += *std::max_element(bytes.begin(), bytes.end()) *
                        static_cast<int64_t>(parallel::ScatteredBuckets::kBlocks);
   }
-  if (shards_parameters) all.gathered = gathered_at_most(unit_bytes);
-  all.activations = whole.activation_bytes(batching(config, degrees, item));
+  if (shards_parameters) all.gathered = holds ? padded_sum : gathered_at_most(unit_bytes);
+  all.activations = whole.activation_bytes(own.batching);
   const int64_t state =
       sharded ? sum.shard + states * trained.shard : sum.local + states * trained.local;
   all.copy = state / (sharded ? degrees.replica : degrees.data());
   return all;
+}
+
+/// What a rank of the pipe has, where stages are even in parameters, or as the list says: what
+/// balancing by time would measure is not known here.
+Own own_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
+           const parallel::StageSizes& cut, int rank, nn::Batching batching) {
+  const nn::Chain chain = whole.chain();
+  double layers = 0;
+  bool head = false;
+  std::size_t begin = 0;
+  std::vector<std::shared_ptr<nn::LayerImpl>> own;
+  for (int stage = 0; stage < schedule.stages(); ++stage) {
+    const std::size_t end = begin + static_cast<std::size_t>(cut[static_cast<std::size_t>(stage)]);
+    if (schedule.rank_of(stage) == rank) {
+      for (const nn::Link* link : chain.all_between(begin, end)) {
+        own.insert(own.end(), link->layers.begin(), link->layers.end());
+        layers += link->counts ? 1 : 0;
+      }
+      head = head || end == chain.size();
+    }
+    begin = end;
+  }
+  const auto stages = static_cast<double>(schedule.stages_of(rank).size());
+  const double alive = pipeline::peak_live(schedule)[static_cast<std::size_t>(rank)];
+  batching.layers = layers / stages * alive;
+  batching.heads = head ? std::max(1.0, alive / stages) : 0;
+  return {nn::parameters_of(*nn::part_of_model(whole, own)), batching};
+}
+
+}  // namespace
+
+Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees) {
+  const int64_t item = config.precision.compute == "float64" ? 8 : 4;
+  const nn::Batching of_all = batching(config, degrees, item);
+  if (degrees.pipe == 1)
+    return footprint_of(config, whole, degrees, {nn::parameters_of(whole), of_all});
+  const pipeline::Schedule schedule = schedule_of(config, degrees);
+  const std::string& how = config.pipeline.balance;
+  nn::name_layers(whole);
+  const auto cut = parallel::balance(whole, mesh_of_one(), how == "time" ? "params" : how,
+                                     schedule.stages(), of_all.rows);
+  Footprint fullest;
+  for (int rank = 0; rank < degrees.pipe; ++rank) {
+    const Footprint one =
+        footprint_of(config, whole, degrees, own_of(whole, schedule, cut, rank, of_all));
+    if (one.without_copy() > fullest.without_copy()) fullest = one;
+  }
+  return fullest;
 }
 
 }  // namespace trireme::train
