@@ -1,10 +1,10 @@
-"""The GPT of configs/bench.toml in PyTorch, eager, alone or on gloo under DDP, FSDP2 or pipelining: prints one JSON line.
+"""The GPT of configs/bench.toml in PyTorch, eager, alone or on gloo (DDP, FSDP2, pipelining): prints one JSON line.
 
     python3 torch_train.py RANKS STEPS ROWS SEQ [ddp|fsdp]
     python3 torch_train.py RANKS STEPS ROWS SEQ pipeline [MICROS [CUT]]
 
-A pipeline runs Schedule1F1B over the RANKS x ROWS rows in MICROS (8) micro-batches. CUT says how many of the six modules
-(embedding, 4 blocks, head) each stage has, as in 4,2; without it each has as many, the last what is left.
+A pipeline runs Schedule1F1B over the RANKS x ROWS rows in MICROS (8) micro-batches. CUT says how many of the six
+modules (embedding, 4 blocks, head) each stage has, as in 4,2; without it each has as many, the last what is left.
 """
 import json
 import os

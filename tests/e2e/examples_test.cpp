@@ -81,6 +81,20 @@ TEST(Examples, AModelOfYourOwnIsProved) {
   EXPECT_THAT(right.out, HasSubstr("same: 3 steps of tensor 2"));
 }
 
+TEST(Examples, LayersArePlacedOnRanks) {
+  for (const int ranks : {1, 2, 3}) {
+    const auto result = run_example("08_layers_on_ranks", ranks);
+    EXPECT_EQ(result.code, 0) << result.out << result.err;
+    EXPECT_THAT(result.out, HasSubstr("has " + std::to_string(12 / ranks) + " of 12 parameters"));
+  }
+}
+
+TEST(Examples, AModelOfYourOwnIsAPipeline) {
+  const auto result = run_example("09_pipeline_your_model", 3);
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("at most 3 micro-batches alive; as one rank alone"));
+}
+
 TEST(Programs, BenchPrintsOneCheckedLinePerSize) {
   for (const std::string backend : {"shm", "tcp", "local"}) {
     const auto result =
