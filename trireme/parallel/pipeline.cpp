@@ -225,7 +225,7 @@ double Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
                           core::Trace::Clock::now());
   }
   transfers_.finish_sends();
-  pipe_.note("");
+  pipe_.note(fmt::format("what follows the schedule '{}' of step {}", schedule_.name, steps_));
   return loss_sum_.defined() ? loss_sum_.item<double>() : 0;
 }
 

@@ -1,6 +1,10 @@
 #include "trireme/train/stages.h"
 
+#include <fmt/ranges.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <numeric>
 
 #include "trireme/core/error.h"
@@ -42,6 +46,10 @@ pipeline::Schedule schedule_of(const config::Config& config, const Degrees& degr
                              .micros = micros,
                              .stages_per_rank = static_cast<int>(config.pipeline.stages_per_rank)});
     }
+    if (::access(wanted.c_str(), R_OK) != 0)
+      throw ConfigError(fmt::format("{}: it is none of {}, and no file that can be read ({})",
+                                    asked, fmt::join(pipeline::names(), ", "),
+                                    core::errno_text(errno)));
     pipeline::Schedule read = pipeline::read_csv(wanted);
     if (read.ranks() != degrees.pipe)
       throw ConfigError(fmt::format("{}: the file is for {} ranks", asked, read.ranks()));
