@@ -10,6 +10,7 @@
 #include "trireme/core/json.h"
 #include "trireme/core/op_info.h"
 #include "trireme/core/philox.h"
+#include "trireme/core/trace.h"
 #include "trireme/core/units.h"
 
 namespace trireme::core {
@@ -103,6 +104,30 @@ TEST(Json, KeepsTheOrderOfKeysAndSaysWhereItIsWrong) {
   EXPECT_EQ(parse_json(R"({"b": 1, "a": 2})", "x").dump(), R"({"b":1,"a":2})");
   EXPECT_EQ(sentence_of<Error>([] { parse_json(R"({"a" 1})", "index.json"); }),
             "index.json is not JSON: wrong at byte 6");
+}
+
+TEST(Trace, MergesWhatRanksSawIntoOneDocument) {
+  const auto now = core::Trace::Clock::now();
+  core::Trace first(0), second(7);
+  first.add(core::Trace::Row::Actions, "0F1 \"quoted\"", now,
+            now + std::chrono::microseconds(1500));
+  second.add(core::Trace::Row::Ops, "send", now + std::chrono::microseconds(500),
+             now + std::chrono::microseconds(600));
+  const auto all = core::parse_json(core::Trace::merged({first.take(), second.take()}), "trace");
+  std::vector<core::Json> events;
+  for (const auto& one : all)
+    if (one.at("ph") == "X") events.push_back(one);
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].at("name"), "0F1 \"quoted\"");
+  EXPECT_EQ(events[0].at("pid"), 0);
+  EXPECT_EQ(events[0].at("cat"), "actions");
+  EXPECT_NEAR(events[0].at("dur").get<double>(), 1500, 1e-3);
+  EXPECT_EQ(events[1].at("pid"), 7);
+  // The clocks of the two are one, to what reading them takes.
+  EXPECT_NEAR(events[1].at("ts").get<double>() - events[0].at("ts").get<double>(), 500, 200);
+  EXPECT_EQ(core::parse_json(core::Trace::merged({first.take()}), "trace").size(), 3u)
+      << "taken once";
+  EXPECT_EQ(core::Trace::merged({}), "[\n\n]\n");
 }
 
 TEST(Check, ThrowsTheSentence) {
