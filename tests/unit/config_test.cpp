@@ -66,7 +66,7 @@ optim: kind="adamw" lr=0.001 betas=[0.9, 0.95] eps=1e-08 weight_decay=0.1 moment
 mesh: replica=0 shard=1 tensor=1 pipe=1 context=1 expert=1
 context: kind="ring"
 tensor: sequence=true
-pipeline: schedule="1f1b" stages_per_rank=1 balance="time"
+pipeline: schedule="1f1b" stages_per_rank=1 balance="time" keep_gathered=true
 precision: compute="float32" reduce="float32"
 memory: recompute="none" shard="parameters" offload="none"
 sync: kind="lockstep" every=0 staleness=0 momentum=0.0 lr=0.0 servers=0
