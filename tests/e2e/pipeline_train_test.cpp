@@ -113,6 +113,7 @@ TEST(TrainOnAPipeAxis, WritesATraceOfEveryActionAndOpOfAllRanks) {
   for (const auto& event : trace) {
     if (event.at("ph") != "X") continue;
     EXPECT_GE(event.at("dur").get<double>(), 0);
+    EXPECT_LT(event.at("dur").get<double>(), 60e6) << event.at("name");
     const int rank = event.at("pid");
     if (event.at("cat") == "ops")
       ++ops[rank];

@@ -193,10 +193,14 @@ void Monitor::beat(nanoseconds elapsed) {
     if (link.silent > options_.heartbeat && !world_->failed())
       world_->fail(
           {CauseKind::Hung, link.rank,
-           fmt::format("{} hangs, or its host does: no sign of life for {}",
-                       world_->describe(link.rank), core::format_duration(options_.heartbeat))});
+           fmt::format("{} hangs, or its host does: no sign of life for {}{}",
+                       world_->describe(link.rank), core::format_duration(options_.heartbeat),
+                       world_->doing(link.rank))});
   }
-  tell(News{});
+  News sign;  // of life, with what this rank does
+  const std::string doing = world_->seat(world_->rank()).get_note();
+  std::memcpy(sign.text, doing.data(), std::min(doing.size(), sizeof(sign.text) - 1));
+  tell(sign);
 }
 
 void Monitor::tell(const News& news) {
@@ -236,10 +240,12 @@ void Monitor::on_news(Link& link) {
   }
   link.silent = nanoseconds(0);
   if (news.rank < -1 || news.rank >= world_->size()) return;
-  if (news.kind == News::Kind::Left && news.rank >= 0) {
+  news.text[sizeof news.text - 1] = '\0';
+  if (news.kind == News::Kind::Beat) {
+    world_->seat(link.rank).set_note(news.text);
+  } else if (news.kind == News::Kind::Left && news.rank >= 0) {
     world_->seat(news.rank).state.store(static_cast<uint32_t>(SeatState::Left));
   } else if (news.kind == News::Kind::Failed) {
-    news.text[sizeof news.text - 1] = '\0';
     world_->fail({news.cause, news.rank, news.text});
   }
 }
@@ -247,9 +253,9 @@ void Monitor::on_news(Link& link) {
 void Monitor::on_link_lost(Link& link) {
   link.open = false;
   if (world_->seat(link.rank).state.load() == static_cast<uint32_t>(SeatState::Left)) return;
-  world_->fail(
-      {CauseKind::Died, link.rank,
-       fmt::format("{} died, or its host or the network to it did", world_->describe(link.rank))});
+  world_->fail({CauseKind::Died, link.rank,
+                fmt::format("{} died, or its host or the network to it did{}",
+                            world_->describe(link.rank), world_->doing(link.rank))});
 }
 
 }  // namespace trireme::comm

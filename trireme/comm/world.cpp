@@ -92,8 +92,8 @@ std::string World::describe(int rank) const {
 }
 
 std::string World::doing(int rank) const {
-  const std::string text = here(rank) ? seat(rank).get_note() : std::string();
-  return text.empty() ? text : " in " + text;
+  const std::string text = seat(rank).get_note();  // of other hosts, with their last sign of life
+  return text.empty() ? text : (here(rank) ? " in " : ", a moment ago in ") + text;
 }
 
 void World::set_trace(std::shared_ptr<core::Trace> trace) {
@@ -135,7 +135,7 @@ void World::report_timeout(const Task& task, const std::vector<int>& missing,
   for (int ms = 0; !task.certain() && ms < 300 && !failed(); ++ms)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::vector<std::string> who;
-  for (int rank : missing) who.push_back(describe(rank));
+  for (int rank : missing) who.push_back(describe(rank) + doing(rank));
   std::string text =
       fmt::format("no answer from {} in {}", fmt::join(who, ", "), core::format_duration(waited));
   if (task.ordered)
@@ -199,6 +199,7 @@ void World::check(const Lane& lane, uint64_t number, const core::OpInfo& info) {
 
 void World::started(Task& task) {
   task.record = recorder_.started(task.lane->name, task.number, task.info);
+  if (trace_) task.started = core::Trace::Clock::now();  // small ones have no time of their own
 }
 
 void World::finished(const Task& task) {

@@ -69,7 +69,8 @@ class World : public Watch {
 
   /// "rank 1 (host b, pid 8812)"
   std::string describe(int rank) const;
-  /// " in 1B3 (...)": what it said last that it does, where that is known; else nothing.
+  /// " in 1B3 (...)": what it said last that it does, where that is known (of other hosts, of their
+  /// first ranks); else nothing.
   std::string doing(int rank) const;
   void note(std::string_view doing) { seat(rank_).set_note(doing); }
 

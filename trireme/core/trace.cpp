@@ -50,7 +50,8 @@ std::string Trace::take() {
     text += fmt::format(
         "{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"cat\":\"{}\",\"name\":{},\"ts\":{:.3f},\"dur\":{:."
         "3f}}},\n",
-        rank_, static_cast<int>(one.row), name_of(one.row), Json(one.name).dump(),
+        rank_, static_cast<int>(one.row), name_of(one.row),
+        Json(one.name).dump(-1, ' ', false, Json::error_handler_t::replace),
         microseconds(one.begin.time_since_epoch() + offset_), microseconds(one.end - one.begin));
   if (dropped_ > 0)
     text += fmt::format(

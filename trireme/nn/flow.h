@@ -35,6 +35,15 @@ struct Flow {
   /// The tensor, where there is one.
   const at::Tensor& x() const { return tensors.front(); }
 
+  /// The same values without the graph that made them; what needed a gradient still does, of its
+  /// own.
+  Flow detached() const {
+    std::vector<at::Tensor> leaves;
+    for (const at::Tensor& one : tensors)
+      leaves.push_back(one.defined() ? one.detach().requires_grad_(one.requires_grad()) : one);
+    return {std::move(leaves), where};
+  }
+
   /// Another tensor at the same place.
   Flow with(at::Tensor y) const { return {std::move(y), where}; }
 };

@@ -1,6 +1,7 @@
 #include "trireme/nn/linear.h"
 
 #include <torch/autograd.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <cmath>
 
@@ -26,6 +27,14 @@ using HowPtr = c10::intrusive_ptr<How>;
 
 at::Tensor rows_of(const at::Tensor& x) {
   return x.reshape({-1, x.size(-1)});
+}
+
+/// A hook on a weight wants its gradient from autograd.
+bool may_defer(const How& how) {
+  const auto is_free = [](const at::Tensor& one) {
+    return !one.defined() || ag::impl::hooks(one).empty();
+  };
+  return is_free(how.weight) && is_free(how.bias);
 }
 
 /// What is sent while something is computed:
@@ -64,7 +73,7 @@ struct LinearFunction : ag::Function<LinearFunction> {
     const at::Tensor dy_own = gradients[0].contiguous();
     const at::Tensor dy =
         how->style == Style::Row ? how->region->start_enter(dy_own, how->positions).wait() : dy_own;
-    if (how->queue != nullptr && how->queue->defers()) {
+    if (how->queue != nullptr && how->queue->defers() && may_defer(*how)) {
       if (needs_weight)
         how->queue->push({how->weight, [how, x, dy, column] {
                             const at::Tensor in =

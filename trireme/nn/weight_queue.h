@@ -17,7 +17,8 @@ struct WeightJob {
 
 /// Splits a backward in two: input gradients now, weights' later. While `defer` runs, the layers
 /// that know the queue (Linear: two thirds of a backward are its matrices) put what they need for
-/// their weights into it, and go on with what others wait for.
+/// their weights into it, and go on with what others wait for. (Not for a weight that has a hook
+/// of its own: that one wants its gradient from autograd.)
 ///
 ///   I   dx = dy W          queue: (x, dy)
 ///   W   dW = dy^T x  <──── queue

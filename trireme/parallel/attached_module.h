@@ -31,6 +31,10 @@ class AttachedModule : public Attached {
   virtual void hold() {}
   virtual void let_go() {}
 
+  /// Nothing more will come in this step: reductions that have not begun begin. `finish` does it
+  /// too.
+  virtual void start_finish() { gradients().start_rest(); }
+
   virtual Gradients& gradients() = 0;
   virtual const Gradients& gradients() const = 0;
 

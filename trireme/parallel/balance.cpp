@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <set>
 #include <sstream>
 
+#include "trireme/core/env.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/bind.h"
 
@@ -20,16 +22,20 @@ namespace {
 
 constexpr int kRuns = 3;  // the first warms up, the fastest of the others counts
 
-/// Gives a link's parameters memory while it lives.
+/// Gives a link's parameters memory while it lives, and leaves its buffers as they were.
 class Lent {
  public:
   Lent(const nn::ModelImpl& model, const nn::Link& link)
       : module_(nn::part_of_model(model, link.layers)) {
+    for (const at::Tensor& one : module_->buffers()) buffers_.push_back(one.clone());
     for (const auto& one : nn::parameters_of(*module_))
       if (!nn::is_bound(one.tensor)) lent_.push_back(one.tensor);
     nn::materialize(*module_);
   }
   ~Lent() {
+    const at::NoGradGuard guard;
+    const auto buffers = module_->buffers();
+    for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(buffers_[i]);
     for (const at::Tensor& one : module_->parameters()) one.mutable_grad() = at::Tensor();
     for (const at::Tensor& one : lent_)
       nn::unbind(one, "a parameter has no memory: it was lent some only to be measured");
@@ -39,15 +45,21 @@ class Lent {
 
  private:
   std::shared_ptr<torch::nn::Module> module_;
-  std::vector<at::Tensor> lent_;
+  std::vector<at::Tensor> lent_, buffers_;
 };
 
-nn::Flow leaves_of(const nn::Flow& flow) {
-  std::vector<at::Tensor> tensors;
-  for (const at::Tensor& one : flow.tensors)
-    tensors.push_back(one.detach().requires_grad_(one.is_floating_point()));
-  return {std::move(tensors), flow.where};
-}
+/// Puts torch's own chance back where it was.
+class SameChance {
+ public:
+  SameChance() : generator_(at::detail::getDefaultCPUGenerator()), state_(generator_.get_state()) {}
+  ~SameChance() { generator_.set_state(state_); }
+  SameChance(const SameChance&) = delete;
+  SameChance& operator=(const SameChance&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor state_;
+};
 
 double seconds_of(const std::function<at::Tensor()>& forward) {
   double best = std::numeric_limits<double>::infinity();
@@ -65,7 +77,15 @@ double seconds_of(const std::function<at::Tensor()>& forward) {
 std::vector<int> numbers_of(const std::string& list) {
   std::vector<int> numbers;
   std::istringstream in(list);
-  for (std::string one; std::getline(in, one, ',');) numbers.push_back(std::stoi(one));
+  for (std::string one; std::getline(in, one, ',');) {
+    const auto number = core::parse_int(one);
+    if (!number || *number < 1 || *number > std::numeric_limits<int>::max())
+      throw ConfigError(fmt::format(
+          "pipeline.balance = \"{}\" is neither \"time\" nor \"params\" nor a list of layers such "
+          "as \"3,5,5,3\"",
+          list));
+    numbers.push_back(static_cast<int>(*number));
+  }
   return numbers;
 }
 
@@ -169,15 +189,35 @@ double bytes_of(const nn::Flow& flow) {
   return bytes;
 }
 
-/// The finest links of a chain, without the head.
-std::vector<const nn::Link*> finest(const nn::Chain& chain) {
-  std::vector<const nn::Link*> all;
-  for (const nn::Link& link : chain.links) {
-    if (link.inside.empty()) all.push_back(&link);
-    for (const nn::Link& one : link.inside) all.push_back(&one);
+/// Runs links one after the other, and tells how long forward and backward of each take.
+class Stopwatch {
+ public:
+  Stopwatch(const nn::ModelImpl& model, nn::Flow flow) : model_(model), flow_(std::move(flow)) {}
+
+  double seconds(const nn::Link& link) {
+    const Lent lent(model_, link);
+    const nn::Flow in = flow_.detached();
+    return seconds_of([&] {
+      flow_ = link.forward(in);
+      at::Tensor sum = at::zeros({}, flow_.x().options().requires_grad(false));
+      for (const at::Tensor& one : flow_.tensors)
+        if (one.defined() && one.requires_grad()) sum = sum + one.sum();
+      return sum;
+    });
   }
-  return all;
-}
+
+  double seconds(const nn::Chain& chain, const at::Tensor& targets) {
+    const Lent lent(model_, chain.head);
+    const nn::Flow in = flow_.detached();
+    return seconds_of([&] { return chain.loss(in, targets).sum; });
+  }
+
+  nn::Flow& flow() { return flow_; }
+
+ private:
+  const nn::ModelImpl& model_;
+  nn::Flow flow_;
+};
 
 }  // namespace
 
@@ -187,29 +227,38 @@ Measured measure(nn::ModelImpl& model, const nn::Chain& chain, const Mesh& mesh,
     throw ConfigError(
         "pipeline.balance = \"time\" needs a micro-batch to measure, and the model has no "
         "example(); write one, or balance by \"params\" or a list");
-  nn::Flow flow(example->inputs.x().to(mesh.device()), example->inputs.where);
-  const auto links = finest(chain);
-  const auto count = static_cast<int64_t>(links.size()) + 1;
+  const SameChance restored;
   const double per_byte = seconds_per_byte(mesh.group(Axis::Pipe));
-  at::Tensor seconds = at::zeros({2, count}, at::kDouble);
-  for (int64_t i = 0; i < count; ++i) {
-    const bool ends = i + 1 == count;
-    const nn::Link& link = ends ? chain.head : *links[static_cast<std::size_t>(i)];
-    const Lent lent(model, link);
-    const nn::Flow in = leaves_of(flow);
-    seconds[1][i] = 2 * per_byte * bytes_of(in);
-    seconds[0][i] = seconds_of([&] {
-      if (ends) return chain.loss(in, example->targets.to(mesh.device())).sum;
-      flow = link.forward(in);
-      at::Tensor sum = at::zeros({}, flow.x().options().requires_grad(false));
-      for (const at::Tensor& one : flow.tensors)
-        if (one.requires_grad()) sum = sum + one.sum();
-      return sum;
-    });
+  Stopwatch watch(model, {example->inputs.x().to(mesh.device()), example->inputs.where});
+  Measured all;
+  const auto note = [&](const nn::Link& link) {
+    all.edges.push_back(2 * per_byte * bytes_of(watch.flow()));
+    all.places.push_back(watch.seconds(link));
+  };
+  for (const nn::Link& link : chain.links) {
+    if (link.inside.empty()) {
+      note(link);
+      continue;
+    }
+    // As a whole it may take longer than its parts: where it is recomputed.
+    const nn::Flow in = watch.flow();
+    const double whole = watch.seconds(link);
+    watch.flow() = in;
+    const std::size_t first = all.places.size();
+    for (const nn::Link& one : link.inside) note(one);
+    const double parts = std::accumulate(all.places.begin() + static_cast<std::ptrdiff_t>(first),
+                                         all.places.end(), 0.0);
+    for (std::size_t i = first; i < all.places.size() && parts > 0; ++i)
+      all.places[i] *= whole / parts;
   }
-  mesh.world().all_reduce(seconds, comm::ReduceOp::Mean).wait();
-  const double* all = seconds.data_ptr<double>();
-  return {{all, all + count}, {all + count, all + 2 * count}};
+  all.edges.push_back(2 * per_byte * bytes_of(watch.flow()));
+  all.places.push_back(watch.seconds(chain, example->targets.to(mesh.device())));
+  for (auto* list : {&all.places, &all.edges}) {
+    at::Tensor mean = at::tensor(*list, at::kDouble);
+    mesh.world().all_reduce(mean, comm::ReduceOp::Mean).wait();
+    list->assign(mean.data_ptr<double>(), mean.data_ptr<double>() + mean.numel());
+  }
+  return all;
 }
 
 StageSizes balance(nn::ModelImpl& model, const Mesh& mesh, const std::string& how, int stages,

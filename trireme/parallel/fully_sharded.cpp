@@ -1,6 +1,7 @@
 #include "trireme/parallel/fully_sharded.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "trireme/core/error.h"
 #include "trireme/parallel/replicas.h"
@@ -59,35 +60,42 @@ FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullySha
 
 FullySharded::~FullySharded() = default;
 
-/// Backward comes to the units in the order opposite to forward's.
-void FullySharded::settle_order() {
+void FullySharded::begin_backward() {
+  // It comes to the units in the order opposite to forward's.
   if (!ordered_) gradients_->set_unit_order(weights_->backward_order());
   ordered_ = true;
+  weights_->complete_held();
 }
 
 void FullySharded::backward(const nn::Loss& loss, Micro micro) {
-  settle_order();
+  begin_backward();
   gradients_->backward(loss, micro);
   weights_->end_pass();
 }
 
 void FullySharded::collect(Micro micro, const std::function<void()>& body) {
-  settle_order();
+  begin_backward();
   gradients_->collect(micro, body);
   weights_->end_pass();
 }
 
 std::vector<nn::WeightJob> FullySharded::defer(nn::WeightQueue& queue,
                                                const std::function<void()>& body) {
-  settle_order();
+  begin_backward();
   auto jobs = gradients_->defer(queue, body);
   weights_->end_pass();
   return jobs;
 }
 
-Totals FullySharded::finish(std::span<const double> values, Divide divide) {
+void FullySharded::start_finish() {
+  if (std::exchange(finishing_, true)) return;
   weights_->start_check();
   gradients_->start_rest();
+}
+
+Totals FullySharded::finish(std::span<const double> values, Divide divide) {
+  start_finish();
+  finishing_ = false;
   weights_->end_check();
   return gradients_->finish(values, divide);
 }

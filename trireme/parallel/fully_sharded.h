@@ -45,6 +45,7 @@ class FullySharded final : public AttachedModule {
   void collect(Micro micro, const std::function<void()>& body) override;
   std::vector<nn::WeightJob> defer(nn::WeightQueue& queue,
                                    const std::function<void()>& body) override;
+  void start_finish() override;
   void end_forward() override { weights_->end_pass(); }
   void hold() override { weights_->hold(); }
   void let_go() override { weights_->let_go_of_all(); }
@@ -70,9 +71,9 @@ class FullySharded final : public AttachedModule {
   std::vector<std::size_t> trained_;  // which of all
   std::unique_ptr<ShardedWeights> weights_;
   std::unique_ptr<Gradients> gradients_;
-  bool ordered_ = false;
+  bool ordered_ = false, finishing_ = false;
 
-  void settle_order();
+  void begin_backward();
 };
 
 }  // namespace trireme::parallel

@@ -168,11 +168,16 @@ void Gradients::begin_step() {
   for (Kept& one : kept_) one.tensor.mutable_grad() = at::Tensor();
 }
 
-void Gradients::backward(const nn::Loss& loss, Micro micro) {
+void check(const nn::Loss& loss) {
   TORCH_CHECK(loss.sum.defined() && loss.sum.numel() == 1,
-              "backward: the loss must be one number, a sum; it has ", loss.sum.sizes());
+              "backward: the loss must be one number, a sum; it has ",
+              loss.sum.defined() ? loss.sum.sizes() : at::IntArrayRef());
   TORCH_CHECK(loss.weight.defined() && loss.weight.numel() == 1,
               "backward: the loss's weight must be one number: how many tokens or samples counted");
+}
+
+void Gradients::backward(const nn::Loss& loss, Micro micro) {
+  check(loss);
   weight_ += loss.weight.item<double>();
   collect(micro, [&] {
     // A rank without rows may have a loss that depends on nothing.

@@ -27,6 +27,9 @@ struct Scattering {
   bool keep_whole = false;                       ///< until the end of the step
 };
 
+/// Throws unless both are one number.
+void check(const nn::Loss& loss);
+
 /// Sums the gradients of a module's parameters over the ranks that hold them, while backward runs.
 ///
 ///   gradients.backward(loss, Micro::More);    // accumulates

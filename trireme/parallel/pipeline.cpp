@@ -1,28 +1,25 @@
 #include "trireme/parallel/pipeline.h"
 
-#include <torch/autograd.h>
-#include <torch/csrc/autograd/engine.h>
-
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 
+#include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
+#include "trireme/core/hash.h"
 #include "trireme/nn/bind.h"
 #include "trireme/parallel/data_parallel.h"
 #include "trireme/pipeline/passes.h"
+#include "trireme/pipeline/text.h"
 
 namespace trireme::parallel {
 
 namespace {
 
-namespace ag = torch::autograd;
 using pipeline::Act;
 using pipeline::Action;
 using pipeline::Schedule;
-
-constexpr std::size_t kAhead = 4;        // receives that are posted before they are needed
-constexpr int kEvaluationTag = 1 << 30;  // behind those of any schedule
 
 /// The ranks that run the same stages as this one.
 Mesh mesh_of_stage(const Mesh& mesh) {
@@ -52,19 +49,33 @@ Schedule completed(Schedule schedule, const Mesh& mesh, bool holds_weights) {
   return schedule;
 }
 
-/// What stages hand to each other: no graph goes from one into the other.
-std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> leaves;
-  for (const at::Tensor& one : tensors)
-    leaves.push_back(one.defined() ? one.detach().requires_grad_(one.requires_grad()) : one);
-  return leaves;
-}
-
-template <class Map>
-auto take(Map& from, int micro) {
-  auto node = from.extract(micro);
-  TORCH_INTERNAL_ASSERT(!node.empty(), "a verified schedule uses what is not there");
-  return std::move(node.mapped());
+/// Every parameter of the model is of one link, and every layer of one only.
+void check_complete(const nn::ModelImpl& model, const nn::Chain& chain) {
+  std::map<const void*, std::string> owner;
+  std::set<const void*> claimed;
+  for (const nn::Link* link : chain.all_between(0, chain.size()))
+    for (const auto& layer : link->layers) {
+      const auto [found, is_new] = owner.emplace(layer.get(), link->name);
+      core::check(is_new, "Pipeline: layer '{}' is of link '{}' and of '{}'; it can be of one only",
+                  layer->full_name(), found->second, link->name);
+      for (const at::Tensor& one : layer->parameters()) claimed.insert(one.unsafeGetTensorImpl());
+    }
+  for (const nn::Link& link : chain.links) {
+    std::set<const void*> inside;
+    for (const nn::Link& one : link.inside)
+      for (const auto& layer : one.layers)
+        for (const at::Tensor& own : layer->parameters()) inside.insert(own.unsafeGetTensorImpl());
+    for (const auto& layer : link.layers)
+      for (const auto& own : layer->named_parameters())
+        core::check(link.inside.empty() || inside.contains(own.value().unsafeGetTensorImpl()),
+                    "Pipeline: '{}' of link '{}' is in none of the links inside of it", own.key(),
+                    link.name);
+  }
+  for (const nn::Parameter& one : nn::parameters_of(model))
+    core::check(claimed.contains(one.tensor.unsafeGetTensorImpl()),
+                "Pipeline: parameter '{}' is of no link, so that no stage would have it; name the "
+                "layer that has it in chain()",
+                one.name);
 }
 
 }  // namespace
@@ -87,9 +98,24 @@ Pipeline::Pipeline(nn::ModelImpl& model, const Mesh& mesh, Schedule schedule,
       cut_.size() == static_cast<std::size_t>(schedule_.stages()) && places == chain_.size(),
       "Pipeline: {} places in {} stages, but the chain has {} and schedule '{}' has {} stages",
       places, cut_.size(), chain_.size(), schedule_.name, schedule_.stages());
+  check_complete(model, chain_);
+  check_alike();
   build_stages(model);
   build_parts(model);
   collect_parameters();
+}
+
+/// Ranks that cut or run otherwise would give wrong numbers, or wait for ever.
+void Pipeline::check_alike() const {
+  std::string mine = fmt::format("stages {}\n{}", describe(chain_, cut_), to_csv(schedule_));
+  const auto texts = comm::all_gather_texts(
+      mesh_.world(), fmt::format("{:016x}{}", core::hash64(mine), describe(chain_, cut_)));
+  for (std::size_t rank = 1; rank < texts.size(); ++rank)
+    if (texts[rank] != texts[0])
+      throw ConfigError(fmt::format(
+          "rank {} has another pipeline than rank 0: stages {}, not {}, or another schedule '{}'; "
+          "give all ranks the same cut and the same file",
+          rank, texts[rank].substr(16), texts[0].substr(16), schedule_.name));
 }
 
 Pipeline::~Pipeline() = default;
@@ -121,28 +147,38 @@ void Pipeline::build_stages(nn::ModelImpl& model) {
     if (lets_go(program[i].act)) last_of_[static_cast<std::size_t>(program[i].stage)] = i;
 }
 
-/// Stages that share a parameter are one part; each part is attached to for itself.
+/// Stages that share a parameter, also by way of a third, are one part; each part is attached to
+/// for itself.
 void Pipeline::build_parts(const nn::ModelImpl& model) {
-  std::vector<std::set<const void*>> held;
-  std::vector<std::vector<std::shared_ptr<nn::LayerImpl>>> layers;
+  struct Together {
+    std::set<const void*> parameters;
+    std::vector<Stage*> stages;
+  };
+  std::vector<Together> groups;
   for (Stage& stage : stages_) {
-    std::set<const void*> own;
+    Together merged{{}, {&stage}};
     for (const auto& layer : stage.layers)
-      for (const at::Tensor& one : layer->parameters()) own.insert(one.unsafeGetTensorImpl());
-    std::size_t at = 0;
-    while (at < parts_.size() && std::none_of(own.begin(), own.end(), [&](const void* one) {
-             return held[at].contains(one);
-           }))
-      ++at;
-    if (at == parts_.size()) {
-      parts_.push_back(std::make_unique<StagePart>());
-      held.emplace_back();
-      layers.emplace_back();
+      for (const at::Tensor& one : layer->parameters())
+        merged.parameters.insert(one.unsafeGetTensorImpl());
+    for (std::size_t i = groups.size(); i-- > 0;) {
+      if (std::none_of(merged.parameters.begin(), merged.parameters.end(),
+                       [&](const void* one) { return groups[i].parameters.contains(one); }))
+        continue;
+      merged.parameters.merge(groups[i].parameters);
+      merged.stages.insert(merged.stages.begin(), groups[i].stages.begin(), groups[i].stages.end());
+      groups.erase(groups.begin() + static_cast<std::ptrdiff_t>(i));
     }
-    stage.part = parts_[at].get();
-    stage.part->stages.push_back(stage.index);
-    held[at].merge(own);
-    layers[at].insert(layers[at].end(), stage.layers.begin(), stage.layers.end());
+    groups.push_back(std::move(merged));
+  }
+  std::vector<std::vector<std::shared_ptr<nn::LayerImpl>>> layers;
+  for (const Together& group : groups) {
+    StagePart& part = *parts_.emplace_back(std::make_unique<StagePart>());
+    layers.emplace_back();
+    for (Stage* stage : group.stages) {
+      stage->part = &part;
+      part.stages.push_back(stage->index);
+      layers.back().insert(layers.back().end(), stage->layers.begin(), stage->layers.end());
+    }
   }
   using Gathered = FullyShardedOptions::Gathered;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
@@ -177,238 +213,18 @@ void Pipeline::collect_parameters() {
       kept_.push_back(std::move(one));
     }
   }
-  tied_ = std::make_unique<TiedParameters>(kept_, pipe_);
-}
-
-Stage& Pipeline::stage(int index) {
-  return *std::find_if(stages_.begin(), stages_.end(),
-                       [index](const Stage& one) { return one.index == index; });
-}
-
-/// Of the message that an action sends or receives: by the stage that it leaves forwards, or
-/// arrives at backwards.
-int Pipeline::tag(const Action& action) const {
-  const bool forwards = action.act == Act::SendAct || action.act == Act::RecvAct;
-  const bool arrives = action.act == Act::RecvAct || action.act == Act::SendGrad;
-  const int boundary = action.stage - (arrives ? 1 : 0);
-  return (boundary * schedule_.micros + action.micro) * 2 + (forwards ? 0 : 1);
-}
-
-double Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
-  core::check(micros.size() == static_cast<std::size_t>(schedule_.micros),
-              "Pipeline: {} micro-batches, but schedule '{}' is for {}", micros.size(),
-              schedule_.name, schedule_.micros);
-  const auto& program = schedule_.programs[static_cast<std::size_t>(pipe_.rank())];
-  micros_ = &micros;
-  expected_ = 0;
-  alive_ = peak_alive_ = 0;
-  ++steps_;
-  loss_sum_ = loss_weight_ = at::Tensor();
-  for (const auto& part : parts_) part->completed = 0;
-  for (std::size_t i = 0; i < program.size(); ++i) {
-    const Action& action = program[i];
-    const auto began = core::Trace::Clock::now();
-    try {
-      pipe_.note(fmt::format("{} (action {} of {} of '{}', step {})", to_text(action), i + 1,
-                             program.size(), schedule_.name, steps_));
-      expect_ahead(i);
-      transfers_.advance();
-      run(action,
-          i == last_of_[static_cast<std::size_t>(action.stage)] ? Micro::Last : Micro::More);
-    } catch (const CommError& error) {
-      throw CommError(fmt::format("{}; this rank was at {}, action {} of {} of schedule '{}'",
-                                  error.what(), to_text(action), i + 1, program.size(),
-                                  schedule_.name));
-    }
-    if (options_.trace)
-      options_.trace->add(core::Trace::Row::Actions, to_text(action), began,
-                          core::Trace::Clock::now());
-  }
-  transfers_.finish_sends();
-  pipe_.note(fmt::format("what follows the schedule '{}' of step {}", schedule_.name, steps_));
-  return loss_sum_.defined() ? loss_sum_.item<double>() : 0;
-}
-
-/// Posts the receives of the next actions, so that what arrives need not wait for us.
-void Pipeline::expect_ahead(std::size_t at) {
-  const auto& program = schedule_.programs[static_cast<std::size_t>(pipe_.rank())];
-  std::size_t posted = 0;
-  for (std::size_t i = at; i < program.size() && posted < kAhead; ++i) {
-    const Action& action = program[i];
-    if (action.act != Act::RecvAct && action.act != Act::RecvGrad) continue;
-    ++posted;
-    if (i < expected_) continue;
-    const int from = schedule_.rank_of(action.stage + (action.act == Act::RecvAct ? -1 : 1));
-    transfers_.expect(from, tag(action));
-    expected_ = i + 1;
-  }
-}
-
-void Pipeline::run(const Action& action, Micro micro) {
-  Stage& at = stage(action.stage);
-  switch (action.act) {
-    case Act::Forward: return forward(at, action.micro);
-    case Act::Backward:
-    case Act::BackwardInput: return backward(at, action, micro);
-    case Act::BackwardWeight: return backward_weights(at, action.micro, micro);
-    case Act::SendAct:
-      return transfers_.send(take(at.outputs, action.micro), schedule_.rank_of(at.index + 1),
-                             tag(action));
-    case Act::SendGrad:
-      return transfers_.send({take(at.gradients_out, action.micro), nullptr},
-                             schedule_.rank_of(at.index - 1), tag(action));
-    case Act::RecvAct:
-      at.inputs.emplace(action.micro,
-                        transfers_.take(schedule_.rank_of(at.index - 1), tag(action)));
-      return;
-    case Act::RecvGrad:
-      at.gradients_in.emplace(
-          action.micro, transfers_.take(schedule_.rank_of(at.index + 1), tag(action)).tensors);
-      return;
-    case Act::Unshard:
-      if (at.part->holds++ == 0) at.part->attached->hold();
-      return;
-    case Act::Reshard:
-      if (--at.part->holds == 0) at.part->attached->let_go();
-      return;
-    case Act::ReduceGrad:
-      if (++at.part->completed == static_cast<int>(at.part->stages.size()))
-        at.part->attached->gradients().start_rest();
-      return;
-    case Act::Update: TORCH_INTERNAL_ASSERT(false, "refused when the schedule was completed");
-  }
-}
-
-nn::Flow Pipeline::input_of(Stage& stage, int micro) {
-  if (stage.index > 0) return take(stage.inputs, micro);
-  const nn::Flow& in = (*micros_)[static_cast<std::size_t>(micro)].inputs;
-  std::vector<at::Tensor> tensors;
-  for (const at::Tensor& one : in.tensors) tensors.push_back(one.to(mesh_.device()));
-  return {std::move(tensors), in.where};
-}
-
-void Pipeline::forward(Stage& stage, int micro) {
-  nn::Flow flow = input_of(stage, micro);
-  Alive alive{.inputs = flow.tensors, .roots = {}};
-  const auto add_root = [&](const at::Tensor& one) {
-    const bool needs = one.defined() && one.requires_grad();
-    alive.roots.push_back(needs ? ag::impl::gradient_edge(one) : ag::Edge());
-  };
-  const bool ends = stage.index + 1 == schedule_.stages();
-  for (const nn::Link* link : stage.links) flow = link->forward(std::move(flow));
-  if (ends) {
-    const auto& targets = (*micros_)[static_cast<std::size_t>(micro)].targets;
-    const nn::Loss loss = chain_.loss(flow, targets.to(mesh_.device()));
-    const at::Tensor sum = loss.sum.detach().to(at::kDouble);
-    loss_sum_ = loss_sum_.defined() ? loss_sum_ + sum : sum;
-    loss_weight_ = loss_weight_.defined() ? loss_weight_ + loss.weight : loss.weight;
-    add_root(loss.sum);
-    alive.seeds = {at::ones_like(loss.sum.detach())};
-  } else {
-    for (const at::Tensor& one : flow.tensors) add_root(one);
-    stage.outputs.emplace(micro, std::move(flow));
-    hand_on(stage, micro);
-  }
-  stage.part->attached->end_forward();
-  stage.alive.emplace(micro, std::move(alive));
-  peak_alive_ = std::max(peak_alive_, ++alive_);
-}
-
-/// What the next stage, or the one before, gets without a transfer: it is on this rank.
-void Pipeline::hand_on(Stage& from, int micro) {
-  const bool forwards = from.outputs.contains(micro);
-  const int to = from.index + (forwards ? 1 : -1);
-  if (to < 0 || schedule_.rank_of(to) != pipe_.rank()) return;
-  if (!forwards) {
-    stage(to).gradients_in.emplace(micro, take(from.gradients_out, micro));
-    return;
-  }
-  const nn::Flow flow = take(from.outputs, micro);
-  stage(to).inputs.emplace(micro, nn::Flow(leaves_of(flow.tensors), flow.where));
-}
-
-void Pipeline::backward(Stage& stage, const Action& action, Micro micro) {
-  Alive& alive = stage.alive.at(action.micro);
-  const auto given = stage.index + 1 == schedule_.stages() ? std::move(alive.seeds)
-                                                           : take(stage.gradients_in, action.micro);
-  core::check(given.size() == alive.roots.size(), "stage {}: {} gradients came back for {} outputs",
-              stage.index, given.size(), alive.roots.size());
-  ag::edge_list roots;
-  ag::variable_list seeds;
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    if (!given[i].defined() || !alive.roots[i].is_valid()) continue;
-    roots.push_back(std::move(alive.roots[i]));
-    seeds.push_back(given[i]);
-  }
-  alive.roots.clear();
-  const auto body = [&] {
-    if (roots.empty()) return;  // nothing of it counted
-    ag::Engine::get_default_engine().execute(roots, seeds, /*keep_graph=*/false,
-                                             /*create_graph=*/false, /*accumulate_grad=*/true, {});
-    roots.clear();
-  };
-  if (action.act == Act::Backward)
-    stage.part->attached->collect(micro, body);
-  else
-    alive.jobs = stage.part->attached->defer(*stage.part->queue, body);
-  if (stage.index > 0) {
-    std::vector<at::Tensor> back;
-    for (at::Tensor& one : alive.inputs) back.push_back(one.defined() ? one.grad() : one);
-    stage.gradients_out.emplace(action.micro, std::move(back));
-    hand_on(stage, action.micro);
-  }
-  alive.inputs.clear();
-  if (action.act != Act::Backward) return;
-  stage.alive.erase(action.micro);
-  --alive_;
-}
-
-void Pipeline::backward_weights(Stage& stage, int micro, Micro last) {
-  Alive alive = take(stage.alive, micro);
-  stage.part->attached->collect(last, [&] {
-    for (nn::WeightJob& job : alive.jobs) {
-      nn::deliver(job);
-      job = {};  // what it held is free
-    }
-  });
-  --alive_;
-}
-
-std::pair<double, double> Pipeline::evaluate(const std::vector<nn::MicroBatch>& micros) {
-  const at::NoGradGuard guard;
-  micros_ = &micros;
-  double sum = 0, weight = 0;
-  // Stage by stage: nobody waits for what comes after it.
-  for (Stage& stage : stages_) {
-    const bool ends = stage.index + 1 == schedule_.stages();
-    for (int micro = 0; micro < static_cast<int>(micros.size()); ++micro) {
-      transfers_.advance();
-      const int before = stage.index > 0 ? schedule_.rank_of(stage.index - 1) : pipe_.rank();
-      if (before != pipe_.rank())
-        stage.inputs.emplace(micro, transfers_.take(before, kEvaluationTag + stage.index));
-      nn::Flow flow = input_of(stage, micro);
-      for (const nn::Link* link : stage.links) flow = link->forward(std::move(flow));
-      if (ends) {
-        const auto& targets = micros[static_cast<std::size_t>(micro)].targets;
-        const nn::Loss loss = chain_.loss(flow, targets.to(mesh_.device()));
-        sum += loss.sum.item<double>();
-        weight += loss.weight.item<double>();
-        continue;
-      }
-      const int next = schedule_.rank_of(stage.index + 1);
-      stage.outputs.emplace(micro, std::move(flow));
-      if (next == pipe_.rank())
-        hand_on(stage, micro);
-      else
-        transfers_.send(take(stage.outputs, micro), next, kEvaluationTag + stage.index + 1);
-    }
-  }
-  transfers_.finish_sends();
-  return {sum, weight};
+  tied_ = std::make_unique<TiedParameters>(kept_, frozen_of_parts(), pipe_);
+  tied_->mark(kept_);
+  updated();  // what is tied may have got another rank's values
 }
 
 Totals Pipeline::finish(std::span<const double> values, Divide divide) {
   const at::NoGradGuard guard;
+  core::check(
+      state_ == State::Ran || state_ == State::Idle,
+      "Pipeline: a step threw, so that its gradients are incomplete; build it anew and load "
+      "the last checkpoint");
+  for (const auto& part : parts_) part->attached->start_finish();
   // Only the last stage knows weights, and of ranks that compute it together one counts.
   at::Tensor sums = at::zeros({1 + static_cast<int64_t>(values.size())}, at::kDouble);
   double* all = sums.data_ptr<double>();
@@ -425,6 +241,7 @@ Totals Pipeline::finish(std::span<const double> values, Divide divide) {
     for (const Kept& one : kept_)
       if (one.tensor.grad().defined()) one.tensor.mutable_grad().div_(all[0]);
   loss_sum_ = loss_weight_ = at::Tensor();
+  state_ = State::Idle;
   return {all[0], {all + 1, all + sums.numel()}};
 }
 
@@ -438,6 +255,12 @@ void Pipeline::check_same() const {
 }
 
 std::vector<Kept> Pipeline::frozen() const {
+  std::vector<Kept> all = frozen_of_parts();
+  tied_->mark(all);
+  return all;
+}
+
+std::vector<Kept> Pipeline::frozen_of_parts() const {
   std::vector<Kept> all;
   for (const auto& part : parts_)
     for (Kept& one : part->attached->frozen()) all.push_back(std::move(one));

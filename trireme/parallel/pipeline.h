@@ -1,6 +1,6 @@
 #pragma once
 
-#include <map>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,7 +40,7 @@ struct PipelineOptions {
 ///
 /// A rank keeps the layers of its stages only; they keep the names they have in the whole model,
 /// and what is another rank's has no memory here. Every stage has its own DataParallel, or
-/// FullySharded, over the ranks of the other axes.
+/// FullySharded, over the ranks of the other axes. The model must live as long.
 class Pipeline final : public Attached {
  public:
   /// Completes and verifies the schedule: throws ScheduleError, or ConfigError, before anything is
@@ -78,13 +78,18 @@ class Pipeline final : public Attached {
   int peak_alive() const { return peak_alive_; }
 
  private:
+  void check_alike() const;
   void build_stages(nn::ModelImpl& model);
   void build_parts(const nn::ModelImpl& model);
   void collect_parameters();
+  std::vector<Kept> frozen_of_parts() const;
   void run(const pipeline::Action& action, Micro micro);
+  [[noreturn]] void fail(const std::exception& error, const std::string& where) const;
   void expect_ahead(std::size_t at);
   Stage& stage(int index);
   nn::Flow input_of(Stage& stage, int micro);
+  std::optional<nn::Loss> compute(const Stage& stage, int micro, nn::Flow& flow) const;
+  void evaluate(Stage& at, int micro, std::pair<double, double>& sums);
   void forward(Stage& stage, int micro);
   void backward(Stage& stage, const pipeline::Action& action, Micro micro);
   void backward_weights(Stage& stage, int micro, Micro last);
@@ -104,7 +109,8 @@ class Pipeline final : public Attached {
   std::vector<Kept> kept_;
   std::vector<std::pair<std::size_t, std::size_t>> places_;  // part and index of each parameter
   std::unique_ptr<TiedParameters> tied_;
-  const std::vector<nn::MicroBatch>* micros_ = nullptr;
+  const std::vector<nn::MicroBatch>* micros_ = nullptr;  // while they are run
+  enum class State : uint8_t { Idle, Ran, Broken } state_ = State::Idle;
   std::vector<std::size_t> last_of_;  // by stage, where its last backward is in the program
   std::size_t expected_ = 0;          // receives up to here are posted
   at::Tensor loss_sum_, loss_weight_;

@@ -346,6 +346,10 @@ void ShardedWeights::hold() {
   for (std::size_t unit = 0; unit < states_.size(); ++unit) gather(unit);
 }
 
+void ShardedWeights::complete_held() {
+  for (std::size_t unit = 0; unit < states_.size() && held_; ++unit) complete(unit);
+}
+
 void ShardedWeights::let_go_of_all() {
   held_ = false;
   end_pass();

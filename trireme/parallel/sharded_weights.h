@@ -53,6 +53,8 @@ class ShardedWeights {
 
   /// All units are gathered from now on, and stay until they are let go of.
   void hold();
+  /// Waits for those that are held: a backward does not ask for them.
+  void complete_held();
   void let_go_of_all();
 
   /// The units in the order in which the last backward should come to them; empty before the first

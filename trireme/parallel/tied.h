@@ -1,5 +1,8 @@
 #pragma once
 
+#include <map>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "trireme/comm/communicator.h"
@@ -12,9 +15,14 @@ namespace trireme::parallel {
 /// all of them are updated alike.
 class TiedParameters {
  public:
-  /// Finds them by name. Those that an earlier rank of the pipe holds count and are saved there:
-  /// here their pieces are no longer `first`. Collective over the pipe.
-  TiedParameters(std::vector<Kept>& kept, const comm::Communicator& pipe);
+  /// Finds them by name, among those that are trained and those that are not, and makes them equal:
+  /// the first holder's values are everybody's. Collective over the pipe.
+  TiedParameters(const std::vector<Kept>& trained, const std::vector<Kept>& frozen,
+                 const comm::Communicator& pipe);
+
+  /// Those that an earlier rank of the pipe holds count and are saved there: here their pieces are
+  /// no longer `first`.
+  void mark(std::vector<Kept>& kept) const;
 
   /// Adds up what the holders have in .grad. Collective.
   void sum_gradients() const;
@@ -22,15 +30,14 @@ class TiedParameters {
   /// Throws CommError if the holders' values differ. Collective.
   void check_same() const;
 
-  bool empty() const { return groups_.empty(); }
-
  private:
-  struct Group {
+  struct Group {  // of the same holders
     comm::Communicator holders;
-    std::vector<std::string> names;
-    std::vector<at::Tensor> tensors;
+    std::vector<Kept> kept;   // in the same order on each
+    std::size_t trained = 0;  // so many of them, the first
   };
   std::vector<Group> groups_;
+  std::set<std::string> elsewhere_;  // names that count on an earlier rank
 };
 
 }  // namespace trireme::parallel

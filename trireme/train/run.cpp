@@ -221,15 +221,20 @@ class Run {
   void write_trace() {
     world_.set_trace(nullptr);
     const auto parts = comm::gather_texts(world_, trace_->take(), 0);
-    if (leads()) format::write_file(config_.run.dir + "/trace.json", core::Trace::merged(parts));
+    if (!leads()) return;
+    try {
+      format::write_file(config_.run.dir + "/trace.json", core::Trace::merged(parts));
+    } catch (const std::exception& error) {  // the run itself is whole
+      fmt::print(stderr, "trace.json was not written: {}\n", error.what());
+    }
   }
 
   int finish(double stop) {
-    if (trace_) write_trace();
     if (last_saved_ != step_ || step_ == 0) save();
     const auto problem = saver_.wait();
     world_.barrier();  // rank 0 has put it in its place before anybody says that the run is over
     if (problem) throw Error("the last checkpoint could not be written: " + *problem);
+    if (trace_) write_trace();
     files_.log(fmt::format("ends at step {}", step_));
     if (leads())
       fmt::print("{} at step {}; {}/{}\n", step_ < steps_ ? "stopped" : "done", step_,

@@ -68,7 +68,7 @@ void Recorder::note_output(const nn::LayerImpl& layer, const nn::Flow& out) {
     cuts->push_back({.axis = Axis::Tensor, .dim = 1});
   auto [found, is_new] = calls_.try_emplace(name, Calls{std::move(*cuts), {}});
   if (is_new) order_.push_back(name);
-  found->second.outputs.push_back(copy_of(out.x()));
+  found->second.outputs.emplace_back(out.where != nullptr ? out.where->micro : 0, copy_of(out.x()));
 }
 
 std::vector<Note> Recorder::weights() const {
@@ -103,13 +103,16 @@ std::vector<Note> Recorder::end(const train::StepResult& result) {
   if (weights_.empty()) weights_ = weights();
   notes.insert(notes.end(), weights_.begin(), weights_.end());
   for (const std::string& name : order_) {
-    const auto& [cuts, outputs] = calls_.at(name);
+    auto& [cuts, outputs] = calls_.at(name);
+    // A pipeline may run them in another order.
+    std::stable_sort(outputs.begin(), outputs.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
     const auto total = static_cast<int64_t>(outputs.size());
     const int64_t per_micro = total / micros_;
     for (int64_t call = 0; call < per_micro; ++call) {
       std::vector<at::Tensor> parts;
       for (int64_t micro = 0; micro < micros_; ++micro)
-        parts.push_back(outputs[static_cast<std::size_t>(micro * per_micro + call)]);
+        parts.push_back(outputs[static_cast<std::size_t>(micro * per_micro + call)].second);
       at::Tensor whole = at::cat(parts);
       if (total % micros_ != 0 || whole.size(0) != rows_) {  // not by samples
         skipped_.insert(name);

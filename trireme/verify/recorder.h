@@ -46,7 +46,7 @@ class Recorder {
   std::vector<Note> inputs_, weights_, gradients_;
   struct Calls {
     std::vector<Cut> cuts;
-    std::vector<at::Tensor> outputs;
+    std::vector<std::pair<int64_t, at::Tensor>> outputs;  // with the micro-batch of each
   };
   std::map<std::string, Calls> calls_;
   std::vector<std::string> order_;  // of the layers, by their first output

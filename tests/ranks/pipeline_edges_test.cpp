@@ -1,0 +1,310 @@
+// What pipelines must survive: odd models, odd schedules, and steps that throw.
+#include <gmock/gmock.h>
+
+#include <torch/torch.h>
+
+#include "support/backends.h"
+#include "support/cuts.h"
+#include "trireme/core/error.h"
+#include "trireme/nn/linear.h"
+#include "trireme/parallel/pipeline.h"
+#include "trireme/pipeline/generators.h"
+#include "trireme/pipeline/passes.h"
+#include "trireme/pipeline/text.h"
+
+namespace trireme::test {
+namespace {
+
+using comm::Communicator;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+/// x * w, of a weight of its own or of another's.
+struct Times : nn::LayerImpl {
+  explicit Times(const at::Tensor& other = {}) {
+    weight =
+        other.defined() ? tied("weight", other) : parameter("weight", {4}, nn::InitRule::normal(1));
+  }
+  at::Tensor compute(const at::Tensor& x, const nn::Where*) override {
+    return at::tanh(x * weight);
+  }
+  using LayerImpl::compute;
+  at::Tensor weight;
+};
+
+/// A chain of such layers; `ties[i]`: whose weight the i-th has.
+struct TimesModel : nn::ModelImpl {
+  explicit TimesModel(const std::vector<int>& ties, bool frozen = false) {
+    for (std::size_t i = 0; i < ties.size(); ++i) {
+      const auto whose = static_cast<std::size_t>(ties[i]);
+      parts.push_back(register_module(
+          "part" + std::to_string(i),
+          std::make_shared<Times>(whose == i ? at::Tensor() : parts[whose]->weight)));
+    }
+    to(torch::kDouble);
+    if (frozen) parts[0]->weight.requires_grad_(false);
+    nn::initialize(*this, 2);
+  }
+  nn::Chain chain() override {
+    nn::Chain chain;
+    for (const auto& one : parts)
+      chain.links.push_back({.name = one->full_name(), .layers = {one}});
+    chain.loss = [this](const nn::Flow& in, const at::Tensor& targets) {
+      if (throws) throw Error("the user's loss cannot");
+      return nn::Loss{(in.x() - targets).pow(2).sum(), at::tensor(3.0, at::kDouble)};
+    };
+    return chain;
+  }
+  std::vector<std::shared_ptr<Times>> parts;
+  bool throws = false;
+};
+
+const at::Tensor& some_input() {
+  static const at::Tensor x = torch::sin(torch::arange(12, torch::kDouble)).view({3, 4});
+  return x;
+}
+
+/// One step of the model on so many ranks gives every holder the gradient of one rank.
+void expect_gradients_of_one_rank(const std::vector<int>& ties, const char* schedule, int ranks,
+                                  int per_rank) {
+  const at::Tensor& x = some_input();
+  TimesModel alone(ties);
+  const nn::Loss loss = alone.loss(x, x * 2);
+  loss.sum.backward();
+  const auto expected = alone.named_parameters();
+  run_world(kThreads, ranks, [&](const Communicator& world) {
+    TimesModel model(ties);
+    const auto made =
+        pipeline::make(schedule, {.ranks = ranks, .micros = 1, .stages_per_rank = per_rank});
+    parallel::Pipeline pipe(model, Mesh(world, {.pipe = ranks}), made, {.cut = [&] {
+                              parallel::StageSizes cut(static_cast<std::size_t>(made.stages()), 1);
+                              cut.back() += static_cast<int>(ties.size()) + 1 - made.stages();
+                              return cut;
+                            }()});
+    for (int step = 0; step < 2; ++step) {
+      pipe.run({{x, x * 2}});
+      pipe.finish({}, parallel::Divide::Later);
+      for (const parallel::Kept& one : pipe.kept())
+        EXPECT_LE((one.tensor.grad() - expected[one.name].grad()).abs().max().item<double>(), 1e-14)
+            << one.name << " on rank " << world.rank();
+    }
+    pipe.check_same();
+  });
+}
+
+TEST(PipelineEdges, TiedWeightsThatComeInAnotherOrderElsewhere) {
+  expect_gradients_of_one_rank({0, 1, 1, 0}, "1f1b", 2, 1);  // an autoencoder: e1 e2 | d2 d1
+  expect_gradients_of_one_rank({0, 1, 2, 2, 1, 0}, "1f1b", 3, 1);
+}
+
+TEST(PipelineEdges, StagesOfOneRankThatShareByWayOfAThird) {
+  // Rank 0 has stages 0, 2 and 4: the last shares with each of the others, they not.
+  expect_gradients_of_one_rank({0, 1, 2, 3, 0, 1}, "interleaved", 2, 3);
+  expect_gradients_of_one_rank({0, 1, 1, 0}, "zb-v", 2, 2);
+}
+
+TEST(PipelineEdges, TiedWeightsBeginEqualAndFrozenOnesAreSavedOnce) {
+  for (const bool frozen : {false, true}) {
+    run_world(kThreads, 2, [&](const Communicator& world) {
+      TimesModel model({0, 1, 0}, frozen);
+      {
+        const at::NoGradGuard guard;
+        model.parts[0]->weight.fill_(world.rank() + 1.0);  // nobody has told them to be alike
+      }
+      parallel::Pipeline pipe(model, Mesh(world, {.pipe = 2}),
+                              pipeline::make("1f1b", {.ranks = 2, .micros = 1}), {.cut = {2, 2}});
+      EXPECT_EQ(model.parts[0]->weight[0].item<double>(), 1);
+      pipe.check_same();
+      const auto& list = frozen ? pipe.frozen() : pipe.kept();
+      const auto tied = std::find_if(list.begin(), list.end(), [](const parallel::Kept& one) {
+        return one.name == "part0.weight";
+      });
+      ASSERT_NE(tied, list.end());
+      EXPECT_EQ(tied->held[0].first, world.rank() == 0);
+      pipe.run({{some_input(), some_input()}});
+      pipe.finish();
+    });
+  }
+}
+
+TEST(PipelineEdges, AStageThatThrowsEndsTheStepEverywhereWithItsOwnWords) {
+  for (const BackendUnderTest& backend : all_backends()) {
+    run_world(backend, 2, [&](const Communicator& world) {
+      TimesModel model({0, 1, 2});
+      model.throws = world.rank() == 1;
+      parallel::Pipeline pipe(model, Mesh(world, {.pipe = 2}),
+                              pipeline::make("1f1b", {.ranks = 2, .micros = 6}));
+      const std::vector<nn::MicroBatch> micros(6, {some_input(), some_input()});
+      const auto began = std::chrono::steady_clock::now();
+      try {
+        pipe.run(micros);
+        ADD_FAILURE() << "it went on";
+      } catch (const std::exception& error) {
+        EXPECT_THAT(error.what(), HasSubstr("the user's loss cannot"));
+        if (world.rank() == 0) {
+          EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 1"), HasSubstr("was at 1F0")));
+        }
+      }
+      EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(20));
+      EXPECT_ANY_THROW(pipe.run(micros)) << "a step that threw is not gone on from";
+      EXPECT_ANY_THROW(pipe.finish());
+    });
+  }
+}
+
+TEST(PipelineEdges, AStepIsARunAndAFinish) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    TimesModel model({0, 1, 2});
+    parallel::Pipeline pipe(model, Mesh(world, {.pipe = 2}),
+                            pipeline::make("gpipe", {.ranks = 2, .micros = 1}));
+    const std::vector<nn::MicroBatch> micros(1, {some_input(), some_input()});
+    pipe.run(micros);
+    EXPECT_THROW(pipe.run(micros), MisuseError);
+    EXPECT_THROW(pipe.evaluate(micros), MisuseError);
+    pipe.finish();
+    EXPECT_THROW(pipe.run({}), MisuseError);
+  });
+}
+
+TEST(PipelineEdges, RanksThatWouldRunOtherPipelinesAreTold) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    TimesModel model({0, 1, 2});
+    try {
+      const parallel::Pipeline pipe(
+          model, Mesh(world, {.pipe = 2}), pipeline::make("1f1b", {.ranks = 2, .micros = 1}),
+          {.cut = world.rank() == 0 ? parallel::StageSizes{1, 3} : parallel::StageSizes{2, 2}});
+      ADD_FAILURE() << "it was taken";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("part0 | part1"), HasSubstr("part0, part1 | ")));
+    }
+  });
+}
+
+TEST(PipelineEdges, AChainMustNameEveryParameterOnce) {
+  struct Forgetful : TimesModel {
+    Forgetful() : TimesModel({0, 1, 2}) {}
+    nn::Chain chain() override {
+      nn::Chain chain = TimesModel::chain();
+      if (twice)
+        chain.links[1].layers = chain.links[0].layers;
+      else
+        chain.links.pop_back();
+      return chain;
+    }
+    bool twice = false;
+  };
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    for (const bool twice : {false, true}) {
+      Forgetful model;
+      model.twice = twice;
+      try {
+        const parallel::Pipeline pipe(model, Mesh(world, {.pipe = 2}),
+                                      pipeline::make("1f1b", {.ranks = 2, .micros = 1}));
+        ADD_FAILURE() << "it was taken";
+      } catch (const MisuseError& error) {
+        EXPECT_THAT(error.what(),
+                    HasSubstr(twice ? "of one only" : "'part2.weight' is of no link"));
+      }
+    }
+  });
+}
+
+TEST(PipelineEdges, WeightsMayBeLetGoBetweenForwardAndBackward) {
+  const char* const text =
+      "0UNSHARD,0F0,0F1,0RESHARD,0UNSHARD,0B0,0B1,0RESHARD\n"
+      "1UNSHARD,1F0,1B0,1RESHARD,1UNSHARD,1F1,1RESHARD,1UNSHARD,1B1,1RESHARD\n";
+  const auto schedule = pipeline::parse_csv("lets go", text);
+  const at::Tensor& x = some_input();
+  TimesModel alone({0, 1, 2});
+  for (int micro = 0; micro < 4; ++micro) alone.loss(x, x * 2).sum.backward();
+  run_world(kThreads, 4, [&](const Communicator& world) {
+    TimesModel model({0, 1, 2});
+    parallel::Pipeline pipe(model, Mesh(world, {.pipe = 2, .shard = 2}), schedule);
+    pipe.run(std::vector<nn::MicroBatch>(2, {x, x * 2}));
+    pipe.finish({}, parallel::Divide::Later);
+    for (std::size_t i = 0; i < pipe.parameters().size(); ++i) {
+      const auto& wanted = alone.named_parameters()[pipe.parameters()[i].name].grad();
+      EXPECT_LE((pipe.gradient(i) - wanted).abs().max().item<double>(), 1e-14);
+    }
+  });
+}
+
+TEST(PipelineEdges, AHookOnAWeightIsCalledThoughBackwardIsSplit) {
+  nn::Linear linear(3, 2);
+  nn::initialize(*linear, 3);
+  const auto queue = std::make_shared<nn::WeightQueue>();
+  nn::defer_weights(*linear, queue);
+  linear->weight.register_hook([](const at::Tensor& gradient) { return gradient * 0; });
+  const auto y = linear->forward(torch::ones({4, 3})).sum();
+  for (const auto& job : queue->defer([&] { y.backward(); })) nn::deliver(job);
+  EXPECT_EQ(linear->weight.grad().abs().sum().item<float>(), 0);
+  EXPECT_EQ(linear->bias.grad().sum().item<float>(), 8);
+}
+
+TEST(SplitBackward, GivesTheBitsOfAWholeOne) {
+  for (const bool bias : {true, false}) {
+    nn::Linear first(5, 7, nn::LinearOptions{.bias = bias}), second(7, 3);
+    const auto queue = std::make_shared<nn::WeightQueue>();
+    nn::initialize(*first, 3);
+    nn::initialize(*second, 3);
+    nn::defer_weights(*first, queue);
+    nn::defer_weights(*second, queue);
+    const auto run = [&](bool split) {
+      for (auto& one : {first, second})
+        for (auto& parameter : one->parameters()) parameter.mutable_grad() = at::Tensor();
+      const auto x = torch::sin(torch::arange(20.)).view({4, 5}).requires_grad_();
+      const auto y = second->forward(at::tanh(first->forward(x))).sum();
+      if (split) {
+        const auto jobs = queue->defer([&] { y.backward(); });
+        EXPECT_EQ(jobs.size(), bias ? 4u : 3u);
+        EXPECT_FALSE(first->weight.grad().defined());
+        EXPECT_TRUE(x.grad().defined());
+        for (const nn::WeightJob& job : jobs) nn::deliver(job);
+      } else {
+        y.backward();
+      }
+      std::vector<at::Tensor> all = {x.grad().clone()};
+      for (const auto& one : {first, second})
+        for (const auto& parameter : one->parameters()) all.push_back(parameter.grad().clone());
+      return all;
+    };
+    const auto whole = run(false), halves = run(true);
+    ASSERT_EQ(whole.size(), halves.size());
+    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(whole[i].equal(halves[i])) << i;
+  }
+}
+
+TEST(Balance, CutsWhereTheDearestStageIsCheapest) {
+  using parallel::cut_evenly;
+  using Sizes = parallel::StageSizes;
+  EXPECT_EQ(cut_evenly({1, 1, 1, 1}, 2), (Sizes{2, 2}));
+  EXPECT_EQ(cut_evenly({5, 1, 1, 1, 1, 1}, 2), (Sizes{1, 5}));
+  EXPECT_EQ(cut_evenly({1, 2, 3, 4, 5, 6}, 3), (Sizes{3, 2, 1}));
+  EXPECT_EQ(cut_evenly({0, 0, 0}, 3), (Sizes{1, 1, 1}));
+  // A cut before the third costs too much to move.
+  EXPECT_EQ(cut_evenly({2, 2, 2, 2}, 2, {0, 0, 9, 0}), (Sizes{1, 3}));
+  // Against all cuts of small chains.
+  for (int seed = 0; seed < 200; ++seed) {
+    std::vector<double> costs;
+    for (int i = 0; i < 6; ++i) costs.push_back((seed * 7 + i * i * 13 + i * seed) % 11);
+    double best = 1e9;
+    for (int a = 1; a < 5; ++a)
+      for (int b = a + 1; b < 6; ++b) {
+        double stage[3] = {0, 0, 0};
+        for (int i = 0; i < 6; ++i)
+          stage[i < a ? 0 : i < b ? 1 : 2] += costs[static_cast<std::size_t>(i)];
+        best = std::min(best, *std::max_element(stage, stage + 3));
+      }
+    std::size_t at = 0;
+    double dearest = 0;
+    for (const int size : cut_evenly(costs, 3)) {
+      double sum = 0;
+      for (int i = 0; i < size; ++i) sum += costs[at++];
+      dearest = std::max(dearest, sum);
+    }
+    EXPECT_EQ(dearest, best) << seed;
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,292 @@
+// How a pipeline goes through its program; the rest of it is in pipeline.cpp.
+#include <torch/autograd.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+
+#include "trireme/core/error.h"
+#include "trireme/parallel/pipeline.h"
+
+namespace trireme::parallel {
+
+namespace {
+
+namespace ag = torch::autograd;
+using pipeline::Act;
+using pipeline::Action;
+
+constexpr std::size_t kAhead = 4;         // receives that are posted before they are needed
+constexpr std::size_t kMostSending = 16;  // evaluation: then the next stage must catch up
+constexpr int kEvaluationTag = 1 << 30;   // behind those of any schedule
+
+template <class Map>
+auto take(Map& from, int micro) {
+  auto node = from.extract(micro);
+  TORCH_INTERNAL_ASSERT(!node.empty(), "a verified schedule uses what is not there");
+  return std::move(node.mapped());
+}
+
+}  // namespace
+
+Stage& Pipeline::stage(int index) {
+  return *std::find_if(stages_.begin(), stages_.end(),
+                       [index](const Stage& one) { return one.index == index; });
+}
+
+/// Of the message that an action sends or receives: by the stage that it leaves forwards, or
+/// arrives at backwards.
+int Pipeline::tag(const Action& action) const {
+  const bool forwards = action.act == Act::SendAct || action.act == Act::RecvAct;
+  const bool arrives = action.act == Act::RecvAct || action.act == Act::SendGrad;
+  const int boundary = action.stage - (arrives ? 1 : 0);
+  return (boundary * schedule_.micros + action.micro) * 2 + (forwards ? 0 : 1);
+}
+
+double Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
+  core::check(state_ == State::Idle, "Pipeline: {}",
+              state_ == State::Ran ? "a step is a run and a finish; call finish() first"
+                                   : "a step threw; build it anew and load the last checkpoint");
+  core::check(micros.size() == static_cast<std::size_t>(schedule_.micros),
+              "Pipeline: {} micro-batches, but schedule '{}' is for {}", micros.size(),
+              schedule_.name, schedule_.micros);
+  const auto& program = schedule_.programs[static_cast<std::size_t>(pipe_.rank())];
+  state_ = State::Broken;  // until it has come to its end
+  micros_ = &micros;
+  expected_ = 0;
+  alive_ = peak_alive_ = 0;
+  ++steps_;
+  loss_sum_ = loss_weight_ = at::Tensor();
+  for (const auto& part : parts_) part->completed = 0;
+  for (std::size_t i = 0; i < program.size(); ++i) {
+    const Action& action = program[i];
+    const auto began = core::Trace::Clock::now();
+    try {
+      pipe_.note(fmt::format("{} (action {} of {} of '{}', step {})", to_text(action), i + 1,
+                             program.size(), schedule_.name, steps_));
+      expect_ahead(i);
+      transfers_.advance();
+      run(action,
+          i == last_of_[static_cast<std::size_t>(action.stage)] ? Micro::Last : Micro::More);
+    } catch (const std::exception& error) {
+      fail(error, fmt::format("{}, action {} of {} of schedule '{}'", to_text(action), i + 1,
+                              program.size(), schedule_.name));
+    }
+    if (options_.trace)
+      options_.trace->add(core::Trace::Row::Actions, to_text(action), began,
+                          core::Trace::Clock::now());
+  }
+  transfers_.finish_sends();
+  micros_ = nullptr;
+  state_ = State::Ran;
+  pipe_.note(fmt::format("what follows the schedule '{}' of step {}", schedule_.name, steps_));
+  return loss_sum_.defined() ? loss_sum_.item<double>() : 0;
+}
+
+/// Says where this rank was. An error of its own ends the world: the others would wait for what
+/// never comes, and this rank for what they would have sent.
+void Pipeline::fail(const std::exception& error, const std::string& where) const {
+  const std::string said = fmt::format("{}; this rank was at {}", error.what(), where);
+  if (dynamic_cast<const TimeoutError*>(&error) != nullptr) throw TimeoutError(said);
+  if (dynamic_cast<const CommError*>(&error) != nullptr) throw CommError(said);
+  pipe_.abort(said);
+  throw;
+}
+
+/// Posts the receives of the next actions, so that what arrives need not wait for us.
+void Pipeline::expect_ahead(std::size_t at) {
+  const auto& program = schedule_.programs[static_cast<std::size_t>(pipe_.rank())];
+  std::size_t posted = 0;
+  for (std::size_t i = at; i < program.size() && posted < kAhead; ++i) {
+    const Action& action = program[i];
+    if (action.act != Act::RecvAct && action.act != Act::RecvGrad) continue;
+    ++posted;
+    if (i < expected_) continue;
+    const int from = schedule_.rank_of(action.stage + (action.act == Act::RecvAct ? -1 : 1));
+    transfers_.expect(from, tag(action));
+    expected_ = i + 1;
+  }
+}
+
+void Pipeline::run(const Action& action, Micro micro) {
+  Stage& at = stage(action.stage);
+  switch (action.act) {
+    case Act::Forward: return forward(at, action.micro);
+    case Act::Backward:
+    case Act::BackwardInput: return backward(at, action, micro);
+    case Act::BackwardWeight: return backward_weights(at, action.micro, micro);
+    case Act::SendAct:
+      return transfers_.send(take(at.outputs, action.micro), schedule_.rank_of(at.index + 1),
+                             tag(action));
+    case Act::SendGrad:
+      return transfers_.send({take(at.gradients_out, action.micro), nullptr},
+                             schedule_.rank_of(at.index - 1), tag(action));
+    case Act::RecvAct:
+      at.inputs.emplace(action.micro,
+                        transfers_.take(schedule_.rank_of(at.index - 1), tag(action)));
+      return;
+    case Act::RecvGrad:
+      at.gradients_in.emplace(
+          action.micro, transfers_.take(schedule_.rank_of(at.index + 1), tag(action)).tensors);
+      return;
+    case Act::Unshard:
+      if (at.part->holds++ == 0) at.part->attached->hold();
+      return;
+    case Act::Reshard:
+      if (--at.part->holds == 0) at.part->attached->let_go();
+      return;
+    case Act::ReduceGrad:
+      if (++at.part->completed == static_cast<int>(at.part->stages.size()))
+        at.part->attached->gradients().start_rest();  // the rest of finishing waits for others
+      return;
+    case Act::Update: TORCH_INTERNAL_ASSERT(false, "refused when the schedule was completed");
+  }
+}
+
+nn::Flow Pipeline::input_of(Stage& stage, int micro) {
+  if (stage.index > 0) return take(stage.inputs, micro);
+  const nn::Flow& in = (*micros_)[static_cast<std::size_t>(micro)].inputs;
+  std::vector<at::Tensor> tensors;
+  for (const at::Tensor& one : in.tensors)
+    tensors.push_back(one.defined() ? one.to(mesh_.device()) : one);
+  return {std::move(tensors), in.where};
+}
+
+/// The stage's links; on the last stage the loss, instead of an output.
+std::optional<nn::Loss> Pipeline::compute(const Stage& stage, int micro, nn::Flow& flow) const {
+  for (const nn::Link* link : stage.links) flow = link->forward(std::move(flow));
+  if (stage.index + 1 < schedule_.stages()) return std::nullopt;
+  const auto& targets = (*micros_)[static_cast<std::size_t>(micro)].targets;
+  nn::Loss loss = chain_.loss(flow, targets.to(mesh_.device()));
+  check(loss);
+  return loss;
+}
+
+void Pipeline::forward(Stage& stage, int micro) {
+  nn::Flow flow = input_of(stage, micro);
+  Alive alive{.inputs = flow.tensors, .roots = {}};
+  const auto add_root = [&](const at::Tensor& one) {
+    const bool needs = one.defined() && one.requires_grad();
+    alive.roots.push_back(needs ? ag::impl::gradient_edge(one) : ag::Edge());
+  };
+  if (const auto loss = compute(stage, micro, flow)) {
+    const at::Tensor sum = loss->sum.detach().to(at::kDouble);
+    loss_sum_ = loss_sum_.defined() ? loss_sum_ + sum : sum;
+    loss_weight_ = loss_weight_.defined() ? loss_weight_ + loss->weight : loss->weight;
+    add_root(loss->sum);
+    alive.seeds = {at::ones_like(loss->sum.detach())};
+  } else {
+    for (const at::Tensor& one : flow.tensors) add_root(one);
+    stage.outputs.emplace(micro, std::move(flow));
+    hand_on(stage, micro);
+  }
+  stage.part->attached->end_forward();
+  stage.alive.emplace(micro, std::move(alive));
+  peak_alive_ = std::max(peak_alive_, ++alive_);
+}
+
+/// What the next stage, or the one before, gets without a transfer: it is on this rank.
+void Pipeline::hand_on(Stage& from, int micro) {
+  const bool forwards = from.outputs.contains(micro);
+  const int to = from.index + (forwards ? 1 : -1);
+  if (to < 0 || schedule_.rank_of(to) != pipe_.rank()) return;
+  if (!forwards) {
+    stage(to).gradients_in.emplace(micro, take(from.gradients_out, micro));
+    return;
+  }
+  stage(to).inputs.emplace(micro, take(from.outputs, micro).detached());
+}
+
+void Pipeline::backward(Stage& stage, const Action& action, Micro micro) {
+  Alive& alive = stage.alive.at(action.micro);
+  const auto given = stage.index + 1 == schedule_.stages() ? std::move(alive.seeds)
+                                                           : take(stage.gradients_in, action.micro);
+  core::check(given.size() == alive.roots.size(), "stage {}: {} gradients came back for {} outputs",
+              stage.index, given.size(), alive.roots.size());
+  ag::edge_list roots;
+  ag::variable_list seeds;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (!given[i].defined() || !alive.roots[i].is_valid()) continue;
+    roots.push_back(std::move(alive.roots[i]));
+    seeds.push_back(given[i]);
+  }
+  alive.roots.clear();
+  const auto body = [&] {
+    if (roots.empty()) return;  // nothing of it counted
+    ag::Engine::get_default_engine().execute(roots, seeds, /*keep_graph=*/false,
+                                             /*create_graph=*/false, /*accumulate_grad=*/true, {});
+    roots.clear();
+  };
+  if (action.act == Act::Backward)
+    stage.part->attached->collect(micro, body);
+  else
+    alive.jobs = stage.part->attached->defer(*stage.part->queue, body);
+  if (stage.index > 0) {
+    std::vector<at::Tensor> back;
+    for (at::Tensor& one : alive.inputs) back.push_back(one.defined() ? one.grad() : one);
+    stage.gradients_out.emplace(action.micro, std::move(back));
+    hand_on(stage, action.micro);
+  }
+  alive.inputs.clear();
+  if (action.act != Act::Backward) return;
+  stage.alive.erase(action.micro);
+  --alive_;
+}
+
+void Pipeline::backward_weights(Stage& stage, int micro, Micro last) {
+  Alive alive = take(stage.alive, micro);
+  stage.part->attached->collect(last, [&] {
+    for (nn::WeightJob& job : alive.jobs) {
+      nn::deliver(job);
+      job = {};  // what it held is free
+    }
+  });
+  --alive_;
+}
+
+std::pair<double, double> Pipeline::evaluate(const std::vector<nn::MicroBatch>& micros) {
+  const at::NoGradGuard guard;
+  core::check(state_ == State::Idle, "Pipeline: evaluate between steps, after finish()");
+  state_ = State::Broken;
+  micros_ = &micros;
+  std::pair<double, double> sums;
+  // Stage by stage: nobody waits for what comes after it.
+  for (Stage& at : stages_) {
+    for (int micro = 0; micro < static_cast<int>(micros.size()); ++micro) {
+      const std::string what =
+          fmt::format("stage {} of micro-batch {} (evaluation)", at.index, micro);
+      try {
+        pipe_.note(what);
+        evaluate(at, micro, sums);
+      } catch (const std::exception& error) {
+        fail(error, what);
+      }
+    }
+  }
+  transfers_.finish_sends();
+  pipe_.note("");
+  micros_ = nullptr;
+  state_ = State::Idle;
+  return sums;
+}
+
+void Pipeline::evaluate(Stage& at, int micro, std::pair<double, double>& sums) {
+  transfers_.advance();
+  if (transfers_.num_sending() > kMostSending) transfers_.finish_sends();
+  const int before = at.index > 0 ? schedule_.rank_of(at.index - 1) : pipe_.rank();
+  if (before != pipe_.rank())
+    at.inputs.emplace(micro, transfers_.take(before, kEvaluationTag + at.index));
+  nn::Flow flow = input_of(at, micro);
+  if (const auto loss = compute(at, micro, flow)) {
+    sums.first += loss->sum.item<double>();
+    sums.second += loss->weight.item<double>();
+    return;
+  }
+  at.outputs.emplace(micro, std::move(flow));
+  const int next = schedule_.rank_of(at.index + 1);
+  if (next == pipe_.rank())
+    hand_on(at, micro);
+  else
+    transfers_.send(take(at.outputs, micro), next, kEvaluationTag + at.index + 1);
+}
+
+}  // namespace trireme::parallel
