@@ -35,10 +35,10 @@ constexpr const char* kFooter =
 
   gpipe          all forwards, then all backwards: the simplest; every micro-batch stays alive
   1f1b           as fast, but at most P alive: a good first choice
-  interleaved    several stages per rank: a bubble V times smaller, V times the transfers
+  interleaved    several stages per rank: V times less idle time, V times the transfers
   looped-bfs     several stages per rank, one after the other: for weights that are sharded
-  zb-h1          backward in two halves: a third of 1f1b's bubble; every rank keeps P alive
-  zb-v           two stages per rank in a V: no bubble where F, I and W take the same
+  zb-h1          backward in two halves: a third of 1f1b's idle time; every rank keeps P alive
+  zb-v           two stages per rank in a V: idle only at the start where F, I and W are alike
   dualpipe-v     two stages per rank in a V: transfers hide behind overlapped pairs
   pipedream      never drains, updates after every backward: weights of several ages
   pipedream-2bw  never drains, updates every P micro-batches: weights of two ages

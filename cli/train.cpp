@@ -54,8 +54,8 @@ int train_check(const std::vector<std::string>& args) {
              config.batch.micro);
   if (degrees.pipe > 1) {
     const auto schedule = train::schedule_of(config, degrees);
-    fmt::print("a pipeline of {} stages: {} micro-batches by {}{}\n", schedule.stages(),
-               schedule.micros, schedule.name,
+    fmt::print("a pipeline of {} stages: {} micro-batch{} by {}{}\n", schedule.stages(),
+               schedule.micros, schedule.micros == 1 ? "" : "es", schedule.name,
                config.pipeline.balance == "time"
                    ? "; stages will be even in time, here in parameters"
                    : "");

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <set>
 
 #include "support/sentence.h"
@@ -107,24 +108,35 @@ TEST(Json, KeepsTheOrderOfKeysAndSaysWhereItIsWrong) {
 }
 
 TEST(Trace, MergesWhatRanksSawIntoOneDocument) {
+  using std::chrono::microseconds;
+  const auto origin = core::Trace::time_of_day();
   const auto now = core::Trace::Clock::now();
-  core::Trace first(0), second(7);
-  first.add(core::Trace::Row::Actions, "0F1 \"quoted\"", now,
-            now + std::chrono::microseconds(1500));
-  second.add(core::Trace::Row::Ops, "send", now + std::chrono::microseconds(500),
-             now + std::chrono::microseconds(600));
-  const auto all = core::parse_json(core::Trace::merged({first.take(), second.take()}), "trace");
-  std::vector<core::Json> events;
-  for (const auto& one : all)
-    if (one.at("ph") == "X") events.push_back(one);
-  ASSERT_EQ(events.size(), 2u);
-  EXPECT_EQ(events[0].at("name"), "0F1 \"quoted\"");
-  EXPECT_EQ(events[0].at("pid"), 0);
-  EXPECT_EQ(events[0].at("cat"), "actions");
-  EXPECT_NEAR(events[0].at("dur").get<double>(), 1500, 1e-3);
-  EXPECT_EQ(events[1].at("pid"), 7);
-  // The clocks of the two are one, to what reading them takes.
-  EXPECT_NEAR(events[1].at("ts").get<double>() - events[0].at("ts").get<double>(), 500, 200);
+  core::Trace first(0, origin), second(7, origin);
+  first.add(core::Trace::Row::Actions, "0F1 \"quoted\"", now, now + microseconds(1500));
+  second.add(core::Trace::Row::Ops, "send", now + microseconds(500), now + microseconds(600));
+  second.add(core::Trace::Row::Ops, "recv", now + microseconds(550), now + microseconds(900));
+  std::map<std::string, std::vector<core::Json>> by_kind;
+  for (const auto& one :
+       core::parse_json(core::Trace::merged({first.take(), second.take()}), "trace"))
+    by_kind[one.at("ph").get<std::string>()].push_back(one);
+  ASSERT_EQ(by_kind["X"].size(), 1u);
+  const auto& action = by_kind["X"][0];
+  EXPECT_EQ(action.at("name"), "0F1 \"quoted\"");
+  EXPECT_EQ(action.at("pid"), 0);
+  EXPECT_NEAR(action.at("dur").get<double>(), 1500, 1e-3);
+  EXPECT_LT(action.at("ts").get<double>(), 60e6) << "counted from the origin";
+  // Ops overlap: they begin and end for themselves.
+  ASSERT_EQ(by_kind["b"].size(), 2u);
+  ASSERT_EQ(by_kind["e"].size(), 2u);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(by_kind["b"][i].at("id"), by_kind["e"][i].at("id"));
+    EXPECT_EQ(by_kind["b"][i].at("pid"), 7);
+  }
+  EXPECT_NE(by_kind["b"][0].at("id"), by_kind["b"][1].at("id"));
+  EXPECT_NEAR(by_kind["e"][1].at("ts").get<double>() - by_kind["b"][1].at("ts").get<double>(), 350,
+              1e-3);
+  // The clocks of two ranks are one, to what reading them takes.
+  EXPECT_NEAR(by_kind["b"][0].at("ts").get<double>() - action.at("ts").get<double>(), 500, 200);
   EXPECT_EQ(core::parse_json(core::Trace::merged({first.take()}), "trace").size(), 3u)
       << "taken once";
   EXPECT_EQ(core::Trace::merged({}), "[\n\n]\n");

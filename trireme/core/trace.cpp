@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "trireme/core/json.h"
@@ -16,16 +17,20 @@ constexpr std::string_view name_of(Trace::Row row) {
   return row == Trace::Row::Actions ? "actions" : "ops";
 }
 
-double microseconds(nanoseconds time) {
-  return static_cast<double>(time.count()) / 1e3;
+/// Exact: viewers drop events that seem to overlap.
+std::string microseconds(nanoseconds time) {
+  const int64_t ns = std::max<int64_t>(0, time.count());
+  return fmt::format("{}.{:03}", ns / 1000, ns % 1000);
 }
 
 }  // namespace
 
-Trace::Trace(int rank)
-    : rank_(rank),
-      offset_(std::chrono::system_clock::now().time_since_epoch() -
-              Clock::now().time_since_epoch()) {}
+Trace::Trace(int rank, nanoseconds origin)
+    : rank_(rank), offset_(time_of_day() - Clock::now().time_since_epoch() - origin) {}
+
+nanoseconds Trace::time_of_day() {
+  return std::chrono::system_clock::now().time_since_epoch();
+}
 
 void Trace::add(Row row, std::string name, Clock::time_point begin, Clock::time_point end) {
   const std::lock_guard lock(mutex_);
@@ -46,13 +51,22 @@ std::string Trace::take() {
         "{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}"
         "}},\n",
         rank_, static_cast<int>(row), name_of(row));
-  for (const Event& one : events_)
-    text += fmt::format(
-        "{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"cat\":\"{}\",\"name\":{},\"ts\":{:.3f},\"dur\":{:."
-        "3f}}},\n",
-        rank_, static_cast<int>(one.row), name_of(one.row),
-        Json(one.name).dump(-1, ' ', false, Json::error_handler_t::replace),
-        microseconds(one.begin.time_since_epoch() + offset_), microseconds(one.end - one.begin));
+  std::size_t id = 0;
+  for (const Event& one : events_) {
+    const std::string what = fmt::format(
+        "\"pid\":{},\"tid\":{},\"cat\":\"{}\",\"name\":{}", rank_, static_cast<int>(one.row),
+        name_of(one.row), Json(one.name).dump(-1, ' ', false, Json::error_handler_t::replace));
+    const std::string begin = microseconds(one.begin.time_since_epoch() + offset_);
+    if (one.row == Row::Actions) {
+      text += fmt::format("{{\"ph\":\"X\",{},\"ts\":{},\"dur\":{}}},\n", what, begin,
+                          microseconds(one.end - one.begin));
+      continue;
+    }
+    text +=
+        fmt::format("{{\"ph\":\"b\",{},\"id\":\"{}.{}\",\"ts\":{}}},\n", what, rank_, ++id, begin);
+    text += fmt::format("{{\"ph\":\"e\",{},\"id\":\"{}.{}\",\"ts\":{}}},\n", what, rank_, id,
+                        microseconds(one.end.time_since_epoch() + offset_));
+  }
   if (dropped_ > 0)
     text += fmt::format(
         "{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_labels\",\"args\":{{\"labels\":\"{} events "

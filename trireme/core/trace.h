@@ -14,10 +14,12 @@ class Trace {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// What goes on beside each other is drawn in rows of its own.
+  /// Actions come one after the other, or one in another; ops go on beside each other.
   enum class Row : uint8_t { Actions, Ops };
 
-  explicit Trace(int rank);
+  /// `origin`: the time of day that counts as 0, the same for all ranks whose traces are merged.
+  explicit Trace(int rank, std::chrono::nanoseconds origin = {});
+  static std::chrono::nanoseconds time_of_day();
 
   void add(Row row, std::string name, Clock::time_point begin, Clock::time_point end);
 
@@ -38,7 +40,7 @@ class Trace {
     Clock::time_point begin, end;
   };
   const int rank_;
-  const std::chrono::nanoseconds offset_;  // from the steady clock to the time of day
+  const std::chrono::nanoseconds offset_;  // from the steady clock to the time since the origin
   std::mutex mutex_;
   std::vector<Event> events_;
   std::size_t dropped_ = 0;

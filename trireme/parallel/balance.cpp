@@ -269,10 +269,12 @@ StageSizes balance(nn::ModelImpl& model, const Mesh& mesh, const std::string& ho
         "{} cannot be cut into {} stages: it does not say of which links it is made (chain())",
         model.name(), stages));
   const auto links = chain.all_between(0, chain.size());
-  if (static_cast<std::size_t>(stages) > links.size())
-    throw ConfigError(
-        fmt::format("{} stages are more than the model has layers: it is a chain of {} ({})",
-                    stages, links.size(), describe(chain, {static_cast<int>(chain.size())})));
+  const std::size_t most = how == "time" ? chain.size() : links.size();
+  if (static_cast<std::size_t>(stages) > most)
+    throw ConfigError(fmt::format(
+        "{} stages are more than the model has layers: it is a chain of {} ({}){}", stages,
+        links.size(), describe(chain, {static_cast<int>(chain.size())}),
+        most > links.size() ? fmt::format(", which can be cut into {} at most", most) : ""));
   if (how == "time") {
     const Measured measured = measure(model, chain, mesh, rows);
     return cut_evenly(measured.places, stages, measured.edges);

@@ -128,9 +128,15 @@ Own own_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
   for (int stage = 0; stage < schedule.stages(); ++stage) {
     const std::size_t end = begin + static_cast<std::size_t>(cut[static_cast<std::size_t>(stage)]);
     if (schedule.rank_of(stage) == rank) {
-      for (const nn::Link* link : chain.all_between(begin, end)) {
+      for (const nn::Link* link : chain.all_between(begin, end))
         own.insert(own.end(), link->layers.begin(), link->layers.end());
-        layers += link->counts ? 1 : 0;
+      std::size_t place = 0;
+      for (const nn::Link& link : chain.links) {
+        const std::size_t first = place, parts = std::max<std::size_t>(1, link.inside.size());
+        place += parts;
+        const std::size_t from = std::max(begin, first), until = std::min(end, place);
+        if (link.counts && from < until)
+          layers += static_cast<double>(until - from) / static_cast<double>(parts);
       }
       head = head || end == chain.size();
     }
@@ -153,8 +159,13 @@ Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const De
   const pipeline::Schedule schedule = schedule_of(config, degrees);
   const std::string& how = config.pipeline.balance;
   nn::name_layers(whole);
-  const auto cut = parallel::balance(whole, mesh_of_one(), how == "time" ? "params" : how,
-                                     schedule.stages(), of_all.rows);
+  const nn::Chain chain = whole.chain();
+  const bool finer = how == "time" && static_cast<std::size_t>(schedule.stages()) >
+                                          chain.all_between(0, chain.size()).size();
+  const auto cut =
+      finer ? parallel::cut_evenly(std::vector<double>(chain.size(), 1), schedule.stages())
+            : parallel::balance(whole, mesh_of_one(), how == "time" ? "params" : how,
+                                schedule.stages(), of_all.rows);
   Footprint fullest;
   for (int rank = 0; rank < degrees.pipe; ++rank) {
     const Footprint one =

@@ -54,7 +54,7 @@ class Run {
         order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
         steps_(steps_of(config, order_)),
         files_(config, world),
-        trace_(config.log.trace ? std::make_shared<core::Trace>(world.rank()) : nullptr),
+        trace_(make_trace()),
         trainer_(config, mesh_, build(model, mesh_), steps_, {known_cut(), trace_}),
         saver_(files_.checkpoints(), mesh_, config.checkpoint.keep) {
     world_.set_trace(trace_);
@@ -77,6 +77,14 @@ class Run {
 
  private:
   bool leads() const { return world_.rank() == 0; }
+
+  std::shared_ptr<core::Trace> make_trace() const {
+    if (!config_.log.trace) return nullptr;
+    at::Tensor origin = at::tensor({core::Trace::time_of_day().count()}, at::kLong);
+    world_.broadcast(origin, 0).wait();
+    return std::make_shared<core::Trace>(world_.rank(),
+                                         std::chrono::nanoseconds(origin.item<int64_t>()));
+  }
 
   /// How the pipeline of the run that this one continues was cut; empty where none was.
   parallel::StageSizes known_cut() const {
@@ -148,12 +156,21 @@ class Run {
                world_.size(), world_.size() == 1 ? "" : "s",
                cut ? fmt::format(" ({})", to_string(mesh_.degrees())) : "", world_.backend(),
                config_.batch.global, config_.run.dir);
-    if (pipe != nullptr)
-      fmt::print("{} micro-batches by {}; stages: {}\n", pipe->schedule().micros,
-                 pipe->schedule().name, parallel::describe(trainer_.model().chain(), pipe->cut()));
+    if (pipe != nullptr) announce(*pipe);
     if (data_->floor())
       fmt::print("the data's entropy is {:.4f} nats: no loss stays below it\n", *data_->floor());
     std::fflush(stdout);
+  }
+
+  void announce(const parallel::Pipeline& pipe) {
+    const auto& schedule = pipe.schedule();
+    fmt::print("{} micro-batch{} by {}; stages: {}\n", schedule.micros,
+               schedule.micros == 1 ? "" : "es", schedule.name,
+               parallel::describe(trainer_.model().chain(), pipe.cut()));
+    if (schedule.micros < schedule.ranks())
+      fmt::print(
+          "fewer micro-batches than ranks in the pipe: they wait for each other; lower "
+          "batch.micro\n");
   }
 
   /// Returns what the ranks gave as their wish to stop.

@@ -22,6 +22,13 @@ bool is_name(const std::string& schedule) {
   return std::find(names.begin(), names.end(), schedule) != names.end();
 }
 
+[[noreturn]] void refuse_updates(const std::string& asked) {
+  throw ConfigError(fmt::format(
+      "{}: schedules that update weights in the middle are not run yet; this version runs those "
+      "that update once a step, such as 1f1b",
+      asked));
+}
+
 }  // namespace
 
 int64_t micros_of(int64_t rows, int64_t most) {
@@ -36,11 +43,7 @@ pipeline::Schedule schedule_of(const config::Config& config, const Degrees& degr
       fmt::format("pipeline.schedule = \"{}\" on pipe {}", wanted, degrees.pipe);
   try {
     if (is_name(wanted)) {
-      if (!pipeline::is_synchronous(wanted))
-        throw ConfigError(fmt::format(
-            "{}: schedules that update weights in the middle are not run yet; this version runs "
-            "those that update once a step, such as 1f1b",
-            asked));
+      if (!pipeline::is_synchronous(wanted)) refuse_updates(asked);
       return pipeline::make(wanted,
                             {.ranks = degrees.pipe,
                              .micros = micros,
@@ -59,6 +62,7 @@ pipeline::Schedule schedule_of(const config::Config& config, const Degrees& degr
           "of batch.micro = {} are {}",
           asked, read.micros, rows, config.batch.micro, micros));
     pipeline::verify(read);
+    if (read.has(pipeline::Act::Update)) refuse_updates(asked);
     return read;
   } catch (const ScheduleError& error) {
     throw ConfigError(fmt::format("{}: {}", asked, error.what()));

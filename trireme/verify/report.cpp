@@ -95,7 +95,9 @@ std::string Report::text() const {
   }
   if (!skipped.empty())
     text += fmt::format(
-        "not compared (no layout of the output is declared, or it is not by samples): {}\n",
+        "not compared (no layout of the output is declared, it is not by samples, or a pipeline is "
+        "cut "
+        "inside): {}\n",
         fmt::join(skipped, ", "));
   const std::string what = fmt::format(
       "{} step{} of {} against one rank, float64, tolerance {:.0e}", steps, steps == 1 ? "" : "s",
