@@ -58,6 +58,11 @@ TEST(TrainOnAPipeAxis, IsProvedByVerify) {
               HasSubstr("same: 3 steps of pipe 2 x replica 2 x tensor 2"));
   EXPECT_THAT(must(with(keys, {"mesh.pipe=3", "mesh.replica=1", "pipeline.schedule=zb-h1"})).out,
               HasSubstr("same: 3 steps"));
+  // The last stage is the head alone, whose loss is no call of a layer.
+  EXPECT_THAT(must(with(keys, {"mesh.pipe=3", "mesh.replica=1", "model.kind=mlp", "model.seq=4",
+                               "model.layers=1"}))
+                  .out,
+              HasSubstr("same: 3 steps"));
   for (const char* mistake : {"average", "reduce", "stale", "data"}) {
     const auto result = must(with(keys, {"mesh.pipe=2", "mesh.replica=2", "--plant", mistake}), 3);
     EXPECT_THAT(result.out + result.err, HasSubstr("differs")) << mistake;

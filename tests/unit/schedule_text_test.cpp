@@ -125,5 +125,18 @@ TEST(ScheduleText, IsReadFromAFile) {
               HasSubstr("cannot be read"));
 }
 
+TEST(ScheduleText, GarbageIsShownShortAndHarmless) {
+  const std::string cell = "\x1b[31m" + std::string(3'000'000, 'x') + std::string("\0y", 2);
+  try {
+    parse_csv("bad", "0F0," + cell);
+    ADD_FAILURE() << "it was read";
+  } catch (const ScheduleError& error) {
+    const std::string said = error.what();
+    EXPECT_LT(said.size(), 400u);
+    EXPECT_EQ(said.find('\x1b'), said.npos);
+    EXPECT_NE(said.find("is no action"), said.npos);
+  }
+}
+
 }  // namespace
 }  // namespace trireme::pipeline

@@ -115,7 +115,7 @@ class Pipeline final : public Attached {
   std::size_t expected_ = 0;          // receives up to here are posted
   at::Tensor loss_sum_, loss_weight_;
   int alive_ = 0, peak_alive_ = 0;
-  int64_t steps_ = 0;
+  int64_t step_ = 0;
 };
 
 }  // namespace trireme::parallel

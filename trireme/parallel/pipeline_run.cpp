@@ -54,7 +54,8 @@ double Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
   micros_ = &micros;
   expected_ = 0;
   alive_ = peak_alive_ = 0;
-  ++steps_;
+  const auto& where = micros.front().inputs.where;  // of the run, where it is told
+  step_ = where != nullptr ? where->step : step_ + 1;
   loss_sum_ = loss_weight_ = at::Tensor();
   for (const auto& part : parts_) part->completed = 0;
   for (std::size_t i = 0; i < program.size(); ++i) {
@@ -62,7 +63,7 @@ double Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
     const auto began = core::Trace::Clock::now();
     try {
       pipe_.note(fmt::format("{} (action {} of {} of '{}', step {})", to_text(action), i + 1,
-                             program.size(), schedule_.name, steps_));
+                             program.size(), schedule_.name, step_));
       expect_ahead(i);
       transfers_.advance();
       run(action,
@@ -78,7 +79,7 @@ double Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
   transfers_.finish_sends();
   micros_ = nullptr;
   state_ = State::Ran;
-  pipe_.note(fmt::format("what follows the schedule '{}' of step {}", schedule_.name, steps_));
+  pipe_.note(fmt::format("what follows the schedule '{}' of step {}", schedule_.name, step_));
   return loss_sum_.defined() ? loss_sum_.item<double>() : 0;
 }
 
@@ -136,7 +137,7 @@ void Pipeline::run(const Action& action, Micro micro) {
       return;
     case Act::ReduceGrad:
       if (++at.part->completed == static_cast<int>(at.part->stages.size()))
-        at.part->attached->gradients().start_rest();  // the rest of finishing waits for others
+        at.part->attached->gradients().start_rest();
       return;
     case Act::Update: TORCH_INTERNAL_ASSERT(false, "refused when the schedule was completed");
   }
@@ -254,9 +255,12 @@ std::pair<double, double> Pipeline::evaluate(const std::vector<nn::MicroBatch>& 
     for (int micro = 0; micro < static_cast<int>(micros.size()); ++micro) {
       const std::string what =
           fmt::format("stage {} of micro-batch {} (evaluation)", at.index, micro);
+      const auto began = core::Trace::Clock::now();
       try {
         pipe_.note(what);
         evaluate(at, micro, sums);
+        if (options_.trace)
+          options_.trace->add(core::Trace::Row::Actions, what, began, core::Trace::Clock::now());
       } catch (const std::exception& error) {
         fail(error, what);
       }

@@ -13,6 +13,15 @@ namespace trireme::pipeline {
 
 namespace {
 
+/// A cell as it may stand in a message: short, and without what moves a terminal's cursor.
+std::string printable(std::string_view cell) {
+  constexpr std::size_t kMost = 60;
+  std::string text;
+  for (const char one : cell.substr(0, kMost))
+    text += static_cast<unsigned char>(one) < 32 || one == 127 ? '?' : one;
+  return cell.size() > kMost ? text + "..." : text;
+}
+
 constexpr std::string_view kPair = "OVERLAP_F_B", kDigits = "0123456789", kSpace = " \t\r";
 
 std::string_view trimmed(std::string_view text) {
@@ -108,7 +117,7 @@ class Reader {
       refuse_cell(
           "'{}' is no action; write stage, act and micro-batch, as in 2F0, 1UNSHARD or "
           "(0F1;3B0)OVERLAP_F_B",
-          cell);
+          printable(cell));
     action->join = join;
     schedule_.programs.back().push_back(*action);
     ++num_actions_;
@@ -193,12 +202,21 @@ Schedule parse_csv(std::string name, std::string_view text) {
   return Reader(std::move(name)).read(text);
 }
 
+namespace {
+constexpr std::size_t kMostBytes = std::size_t{256} << 20;
+}  // namespace
+
 Schedule read_csv(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text;
   std::array<char, 1 << 16> part;
-  while (file.read(part.data(), part.size()), file.gcount() > 0)
+  while (file.read(part.data(), part.size()), file.gcount() > 0) {
     text.append(part.data(), static_cast<std::size_t>(file.gcount()));
+    if (text.size() > kMostBytes)
+      throw ScheduleError(
+          fmt::format("the schedule file '{}' is longer than {} MiB: it is no schedule", path,
+                      kMostBytes >> 20));
+  }
   if (!file.is_open() || file.bad())
     throw ScheduleError(fmt::format("the schedule file '{}' cannot be read", path));
   return parse_csv(path, text);

@@ -56,6 +56,11 @@ pipeline::Schedule schedule_of(const config::Config& config, const Degrees& degr
     pipeline::Schedule read = pipeline::read_csv(wanted);
     if (read.ranks() != degrees.pipe)
       throw ConfigError(fmt::format("{}: the file is for {} ranks", asked, read.ranks()));
+    const auto per_rank = config.pipeline.stages_per_rank;
+    if (per_rank != 1 && per_rank * degrees.pipe != read.stages())
+      throw ConfigError(
+          fmt::format("{}: the file has {} stages, pipeline.stages_per_rank = {} are {}", asked,
+                      read.stages(), per_rank, per_rank * degrees.pipe));
     if (read.micros != micros)
       throw ConfigError(fmt::format(
           "{}: the file is for {} micro-batches, but {} rows of a rank in micro-batches "

@@ -34,7 +34,6 @@ Recorder::Recorder(train::Trainer& trainer, const Mesh& mesh) : trainer_(trainer
 nn::Flow Recorder::look(const nn::LayerImpl& layer, nn::Flow in, const nn::LayerImpl::Call& inner) {
   const bool again = in.where != nullptr && in.where->again;
   if (!recording_ || again) return inner(std::move(in));
-  if (weights_.empty()) weights_ = weights();
   nn::Flow out = inner(std::move(in));
   note_output(layer, out);
   return out;
@@ -45,7 +44,7 @@ void Recorder::begin(const data::Batch& batch, int64_t first_row, int64_t micros
   first_row_ = first_row;
   rows_ = batch.inputs.size(0);
   micros_ = micros;
-  weights_.clear();
+  weights_ = weights();
   gradients_.clear();
   calls_.clear();
   order_.clear();
@@ -100,7 +99,6 @@ void Recorder::note_gradients(double weight) {
 std::vector<Note> Recorder::end(const train::StepResult& result) {
   recording_ = false;
   std::vector<Note> notes = inputs_;
-  if (weights_.empty()) weights_ = weights();
   notes.insert(notes.end(), weights_.begin(), weights_.end());
   for (const std::string& name : order_) {
     auto& [cuts, outputs] = calls_.at(name);

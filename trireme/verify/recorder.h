@@ -21,7 +21,8 @@ class Recorder {
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  /// Before a step. `first_row`: of this rank's rows in the batch; `micros`: how many it is cut in.
+  /// Before a step; notes the weights that it starts from. Collective. `first_row`: of this rank's
+  /// rows in the batch; `micros`: how many it is cut in.
   void begin(const data::Batch& batch, int64_t first_row, int64_t micros);
   /// In it, when the gradients are there, as sums: to be divided by `weight`. Collective.
   void note_gradients(double weight);
