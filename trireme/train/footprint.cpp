@@ -160,8 +160,9 @@ Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const De
   const std::string& how = config.pipeline.balance;
   nn::name_layers(whole);
   const nn::Chain chain = whole.chain();
-  const bool finer = how == "time" && static_cast<std::size_t>(schedule.stages()) >
-                                          chain.all_between(0, chain.size()).size();
+  const auto stages = static_cast<std::size_t>(schedule.stages());
+  const bool finer =
+      how == "time" && stages > chain.all_between(0, chain.size()).size() && stages <= chain.size();
   const auto cut =
       finer ? parallel::cut_evenly(std::vector<double>(chain.size(), 1), schedule.stages())
             : parallel::balance(whole, mesh_of_one(), how == "time" ? "params" : how,
