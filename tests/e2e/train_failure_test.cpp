@@ -280,7 +280,7 @@ TEST(BadInput, IsOneSentenceAndAnExitCode) {
       {{"run.device=cuda"}, {"run.device"}},
       {{"data.kind=tokens", "data.path=" + folder / "beyond.bin", "eval.every=5"}, {"data.valid"}},
       {{"mesh.replica=2", "mesh.shard=0", "mesh.replica=0"}, {"mesh"}},
-      {{"mesh.pipe=2"}, {"mesh.pipe", "not built yet"}},
+      {{"mesh.context=2"}, {"mesh.context", "not built yet"}},
       {{"precision.compute=bfloat16"}, {"bfloat16"}},
       {{"model.heads=3"}, {"32", "3"}},
       {{"model.kind=llama"}, {"llama"}},
