@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace trireme::verify {
 
@@ -34,6 +35,8 @@ Recorder::Recorder(train::Trainer& trainer, const Mesh& mesh) : trainer_(trainer
 nn::Flow Recorder::look(const nn::LayerImpl& layer, nn::Flow in, const nn::LayerImpl::Call& inner) {
   const bool again = in.where != nullptr && in.where->again;
   if (!recording_ || again) return inner(std::move(in));
+  // As they are when they are first used: something may change them after the step has begun.
+  if (!std::exchange(looked_, true)) weights_ = weights();
   nn::Flow out = inner(std::move(in));
   note_output(layer, out);
   return out;
@@ -44,7 +47,8 @@ void Recorder::begin(const data::Batch& batch, int64_t first_row, int64_t micros
   first_row_ = first_row;
   rows_ = batch.inputs.size(0);
   micros_ = micros;
-  weights_ = weights();
+  weights_ = weights();  // of a stage that has only a loss, and calls no layer
+  looked_ = false;
   gradients_.clear();
   calls_.clear();
   order_.clear();

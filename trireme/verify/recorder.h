@@ -42,7 +42,7 @@ class Recorder {
 
   train::Trainer& trainer_;
   const Mesh& mesh_;
-  bool recording_ = false;
+  bool recording_ = false, looked_ = false;
   int64_t first_row_ = 0, rows_ = 0, micros_ = 1;
   std::vector<Note> inputs_, weights_, gradients_;
   struct Calls {
