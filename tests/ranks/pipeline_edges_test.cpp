@@ -180,6 +180,18 @@ TEST(PipelineEdges, RanksThatWouldRunOtherPipelinesAreTold) {
   });
 }
 
+TEST(PipelineEdges, ACutWithoutAPlaceForAStageIsRefused) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    for (const parallel::StageSizes& cut : {parallel::StageSizes{4, 0}, {-1, 5}, {2, 3}, {4}}) {
+      TimesModel model({0, 1, 2});
+      EXPECT_THROW(
+          parallel::Pipeline(model, Mesh(world, {.pipe = 2}),
+                             pipeline::make("1f1b", {.ranks = 2, .micros = 1}), {.cut = cut}),
+          MisuseError);
+    }
+  });
+}
+
 TEST(PipelineEdges, AChainMustNameEveryParameterOnce) {
   struct Forgetful : TimesModel {
     Forgetful() : TimesModel({0, 1, 2}) {}

@@ -1,5 +1,7 @@
 #include "trireme/parallel/pipeline.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -95,9 +97,11 @@ Pipeline::Pipeline(nn::ModelImpl& model, const Mesh& mesh, Schedule schedule,
   chain_ = model.chain();
   const auto places = static_cast<std::size_t>(std::accumulate(cut_.begin(), cut_.end(), 0));
   core::check(
-      cut_.size() == static_cast<std::size_t>(schedule_.stages()) && places == chain_.size(),
-      "Pipeline: {} places in {} stages, but the chain has {} and schedule '{}' has {} stages",
-      places, cut_.size(), chain_.size(), schedule_.name, schedule_.stages());
+      cut_.size() == static_cast<std::size_t>(schedule_.stages()) && places == chain_.size() &&
+          std::all_of(cut_.begin(), cut_.end(), [](int size) { return size >= 1; }),
+      "Pipeline: a cut into {} places, but the chain has {} and schedule '{}' has {} stages, of at "
+      "least one place each",
+      fmt::join(cut_, " + "), chain_.size(), schedule_.name, schedule_.stages());
   check_complete(model, chain_);
   check_alike();
   build_stages(model);
