@@ -2,29 +2,35 @@
 PRESET ?= release
 BUILD := $(if $(filter release,$(PRESET)),build,build-$(PRESET))
 JOBS ?= $(shell nproc)
+# Every step says what it does, and how long it has taken: [done/all, seconds].
+export NINJA_STATUS = [%f/%t %es] 
+patiently = scripts/patiently
+configured = grep -qs '^TRIREME_TESTS:BOOL=ON' $(BUILD)/CMakeCache.txt
 
-.PHONY: help setup configure build train test bench format asan tsan clean
+.PHONY: help setup build train test bench format asan tsan clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
-setup:  ## install what is missing (idempotent)
-	@scripts/setup
+setup:  ## install what is missing for the build and the tests (idempotent)
+	@scripts/setup test
 
-configure: setup
-	@test -f $(BUILD)/build.ninja || cmake --preset $(PRESET) -DCMAKE_MAKE_PROGRAM=ninja
+build: setup  ## build the library, the programs and the tests into build/bin
+	@$(configured) || $(patiently) configure cmake --preset $(PRESET) -DCMAKE_MAKE_PROGRAM=ninja -DTRIREME_TESTS=ON
+	@$(patiently) build cmake --build --preset $(PRESET) -j $(JOBS)
 
-build: configure  ## build the library, the programs and the tests into build/bin
-	@cmake --build --preset $(PRESET) -j $(JOBS)
-
-train: configure  ## train a small GPT on two ranks and see it learn (about a minute)
-	@cmake --build --preset $(PRESET) -j $(JOBS) --target trireme trireme-rank
+train:  ## train a small GPT on two ranks and see it learn (about a minute); builds only what that needs
+	@scripts/setup train
+	@test -f $(BUILD)/build.ninja || \
+	  $(patiently) configure cmake --preset $(PRESET) -DCMAKE_MAKE_PROGRAM=ninja -DTRIREME_TESTS=OFF
+	@$(patiently) build cmake --build --preset $(PRESET) -j $(JOBS) --target trireme trireme-rank
 	@$(BUILD)/bin/trireme train configs/gpt-small.toml
 
 test: build  ## run every test that this machine can run
-	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
+	@$(patiently) test ctest --test-dir $(BUILD) -j 4 --output-on-failure --no-tests=error
 
 bench: build  ## time collectives, training, cut layers and sharded state against their peers, interleaved
+	@scripts/setup bench
 	@bench/run
 	@bench/train
 	@bench/tensor

@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kShape =
     "comm [OPTIONS] | train CONFIG [KEY=VALUE]... | checkpoint --dir FOLDER [OPTIONS]";
-constexpr const char* kFooter =
+constexpr const char* kBenchFooter =
     "Prints a line such as\n"
     R"(  {"bench":"comm","op":"all_reduce","backend":"shm","ranks":2,"bytes":4096,"us":1.9,...})"
     "\nper op and size: the median over repetitions of the slowest rank, each after a barrier and "
@@ -97,7 +97,7 @@ CommBench parse(const std::vector<std::string>& args) {
   CommBench bench;
   Arguments arguments("trireme bench", "Times collectives between ranks on this host.");
   arguments.usage(kShape);
-  arguments.footer(kFooter);
+  arguments.footer(kBenchFooter);
   arguments.value("--op", bench.op, "all_reduce, all_gather, reduce_scatter, ...; several: a,b");
   arguments.value("--backend", bench.backend, "auto, shm, tcp, or local (threads of one process)");
   arguments.value("--ranks", bench.ranks, "how many (2)");

@@ -21,7 +21,7 @@ namespace trireme::cli {
 
 namespace {
 
-constexpr const char* kPurpose =
+constexpr const char* kCkptPurpose =
     "Looks into checkpoints, and rewrites them for other tools. No torch is loaded.\n\n"
     "  trireme ckpt ls PATH              the steps that are there, their sizes and times\n"
     "  trireme ckpt info PATH [--json]   tensors, dtypes, shapes, pieces, and what else was saved\n"
@@ -30,7 +30,7 @@ constexpr const char* kPurpose =
     "  trireme ckpt reshard PATH OUT     writes one anew: every tensor whole, in one file\n"
     "  trireme ckpt reshard PATH OUT --ranks N   or as N ranks with mesh.shard=N would have";
 
-constexpr const char* kExamples =
+constexpr const char* kCkptExamples =
     "PATH is a run's folder, its checkpoints/, or one step in there; of several steps the newest\n"
     "is taken. How the tensors were cut when they were saved makes no difference to diff.\n\n"
     "  trireme ckpt ls runs/gpt\n"
@@ -188,9 +188,9 @@ struct Words {
 /// Options may stand anywhere among the words.
 Words parse_words(const std::vector<std::string>& args) {
   Words parsed;
-  Arguments arguments("trireme ckpt", kPurpose);
+  Arguments arguments("trireme ckpt", kCkptPurpose);
   arguments.usage("ls|info|verify|diff|reshard PATH [PATH] [OPTIONS]");
-  arguments.footer(kExamples);
+  arguments.footer(kCkptExamples);
   arguments.flag("--json", parsed.json, "info: print one JSON object");
   arguments.value("--ranks", parsed.ranks, "reshard: for how many ranks (1: tensors stay whole)");
   std::vector<std::string> options;

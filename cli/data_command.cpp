@@ -10,12 +10,12 @@ namespace trireme::cli {
 
 namespace {
 
-constexpr const char* kPurpose =
+constexpr const char* kDataPurpose =
     "Files of tokens: raw uint16, llm.c's .bin, Megatron's .bin and .idx.\n\n"
     "  trireme data make OUT [OPTIONS]   writes a generated language whose entropy is known\n"
     "  trireme data info FILE            what kind it is, how many tokens, the largest";
 
-constexpr const char* kExamples =
+constexpr const char* kDataExamples =
     "  trireme data make data/train.bin --tokens 1000000 --vocab 256 --kind llmc\n"
     "  trireme data info data/train.bin\n"
     "  trireme train configs/gpt-small.toml \\\n"
@@ -33,9 +33,9 @@ int info(const std::string& path) {
 }  // namespace
 
 int data_command(const std::vector<std::string>& args) {
-  Arguments arguments("trireme data", kPurpose);
+  Arguments arguments("trireme data", kDataPurpose);
   arguments.usage("make OUT [OPTIONS] | info FILE");
-  arguments.footer(kExamples);
+  arguments.footer(kDataExamples);
   const std::string what = args.empty() ? "" : args[0];
   if (what == "make" && args.size() >= 2 && !args[1].starts_with("-")) {
     std::vector<std::string> command{"data-make", "--out", args[1]};

@@ -11,7 +11,7 @@ namespace trireme::cli {
 
 namespace {
 
-constexpr const char* kPurpose =
+constexpr const char* kRunPurpose =
     "Starts N ranks of any program on this host and watches them.\n"
     "Each finds its place in RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and the rest "
     "of\n"
@@ -19,7 +19,7 @@ constexpr const char* kPurpose =
     "its\n"
     "exit code is passed on. No rank is left behind, however this command ends.";
 
-constexpr const char* kExamples =
+constexpr const char* kRunExamples =
     "Options stand before PROGRAM; what follows it is the program's. Each has its PET_ variable, "
     "as\n"
     "with torchrun: PET_NPROC_PER_NODE=4. Underscores may be written for dashes. torchrun's\n"
@@ -154,9 +154,9 @@ void add_python(const Typed& typed, std::vector<std::string>& command) {
 int run_command(const std::vector<std::string>& args) {
   Typed typed;
   launch::RunOptions options;
-  Arguments arguments("trireme run", kPurpose);
+  Arguments arguments("trireme run", kRunPurpose);
   arguments.usage("[OPTIONS] [--] PROGRAM [ARG]...");
-  arguments.footer(kExamples);
+  arguments.footer(kRunExamples);
   describe_job(arguments, typed, options);
   describe_output(arguments, typed, options);
 

@@ -25,12 +25,12 @@ namespace {
 using pipeline::Schedule;
 using pipeline::StageTimes;
 
-constexpr const char* kPurpose =
+constexpr const char* kSchedulePurpose =
     "Draws a pipeline schedule: which rank computes which micro-batch when, how long nobody\n"
     "computes, and how many micro-batches each rank keeps alive. Nothing is run; no torch is "
     "loaded.";
 
-constexpr const char* kFooter =
+constexpr const char* kScheduleFooter =
     R"(NAME is one of these, or a file with a schedule of your own (PyTorch's CSV, a row per rank):
 
   gpipe          all forwards, then all backwards: the simplest; every micro-batch stays alive
@@ -62,9 +62,9 @@ struct Wanted {
 Wanted parse(std::vector<std::string> args) {
   Wanted wanted;
   std::string ranks, micros, stages;
-  Arguments arguments("trireme schedule", kPurpose);
+  Arguments arguments("trireme schedule", kSchedulePurpose);
   arguments.usage("NAME --ranks P --micros M [OPTIONS]");
-  arguments.footer(kFooter);
+  arguments.footer(kScheduleFooter);
   arguments.value("--ranks", ranks, "how many ranks the pipeline has");
   arguments.value("--micros", micros, "how many micro-batches a step has");
   arguments.value("--stages-per-rank", stages, "of interleaved and looped-bfs (1)");

@@ -16,8 +16,8 @@ namespace trireme::cli {
 
 namespace {
 
-constexpr const char* kPurpose = "Trains a model as a configuration file says.";
-constexpr const char* kExamples =
+constexpr const char* kTrainPurpose = "Trains a model as a configuration file says.";
+constexpr const char* kTrainExamples =
     "  trireme train configs/gpt-small.toml\n"
     "  trireme train configs/gpt-small.toml mesh.replica=4 optim.lr=3e-4 run.dir=runs/try\n"
     "  trireme train configs/gpt2-124m.toml --check     what it would take; runs nothing\n"
@@ -55,9 +55,9 @@ int train_ranks(std::vector<std::string> command, const std::vector<std::string>
 }
 
 int train_command(const std::vector<std::string>& args) {
-  Arguments arguments("trireme train", kPurpose);
+  Arguments arguments("trireme train", kTrainPurpose);
   arguments.usage("CONFIG [KEY=VALUE]... [--check]");
-  arguments.footer(kExamples + config::list_keys());
+  arguments.footer(kTrainExamples + config::list_keys());
   bool check = false;
   arguments.flag("--check", check, "validate, print the mesh and the memory it takes, run nothing");
   // Options may stand anywhere; everything else is the file and its overrides.

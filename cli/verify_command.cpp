@@ -12,9 +12,9 @@ namespace trireme::cli {
 
 namespace {
 
-constexpr const char* kPurpose =
+constexpr const char* kVerifyPurpose =
     "Proves that a mesh trains as one rank does, or names the first tensor that differs.";
-constexpr const char* kExamples =
+constexpr const char* kVerifyExamples =
     "  trireme verify configs/gpt-small.toml mesh.tensor=2 mesh.replica=2\n"
     "  trireme verify configs/gpt-small.toml mesh.replica=2 --plant average    see it work\n\n"
     "Runs the mesh and, on its first rank, one rank alone, in float64 from the same weights and\n"
@@ -34,9 +34,9 @@ constexpr const char* kExamples =
 }  // namespace
 
 int verify_command(const std::vector<std::string>& args) {
-  Arguments arguments("trireme verify", kPurpose);
+  Arguments arguments("trireme verify", kVerifyPurpose);
   arguments.usage("CONFIG [KEY=VALUE]... [--steps 3] [--json FILE] [--plant KIND]");
-  arguments.footer(kExamples);
+  arguments.footer(kVerifyExamples);
   int steps = 3;
   std::string json, plant;
   arguments.value("--steps", steps, "how many updates to compare");

@@ -35,7 +35,7 @@ find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
 enable_language(C)
 find_package(MPI QUIET COMPONENTS C)  # only for the benchmark that times Open MPI beside us
 
-# Libraries of headers: found by their main header, in the system or in .deps. fmt and spdlog are
+# Libraries of headers: found by their main header, in the system or in .deps. fmt is
 # used so too: libtorch brings headers of a fmt of its own, which come first where torch is
 # included, and no library for them.
 function(trireme_header_only name header)
@@ -48,7 +48,6 @@ function(trireme_header_only name header)
   install(TARGETS trireme_${name} EXPORT TriremeTargets)
 endfunction()
 trireme_header_only(fmt fmt/format.h FMT_HEADER_ONLY)
-trireme_header_only(spdlog spdlog/spdlog.h SPDLOG_FMT_EXTERNAL)
 trireme_header_only(json nlohmann/json.hpp)
 trireme_header_only(cli11 CLI/CLI.hpp)
 trireme_header_only(toml toml++/toml.h TOML_HEADER_ONLY=1)

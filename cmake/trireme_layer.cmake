@@ -1,12 +1,24 @@
-# trireme_layer(NAME USES other... [TORCH] [PCH] [LINKS target...])
+# trireme_layer(NAME USES other... [TORCH] [PCH] [COLD] [LINKS target...])
 #
 # One folder of trireme/ is one layer is one static library. USES names the layers that it may
 # include; tests/unit/architecture_test.cpp reads these calls and the #include lines and fails on
-# any other. A layer without TORCH sees no torch header and links no torch library.
+# any other. A layer without TORCH sees no torch header and links no torch library. COLD: nothing in it
+# is done often enough to be worth more than -O1, which compiles in half the time.
 set_property(GLOBAL PROPERTY TRIREME_LAYERS "")
 
+# trireme_pch(NAME HEADERS header... [LINKS target...] [OPTIONS option...])
+#
+# A precompiled header for targets of the same options (in the order in which CMake gives them).
+function(trireme_pch name)
+  cmake_parse_arguments(ARG "" "" "HEADERS;LINKS;OPTIONS" ${ARGN})
+  add_library(${name} OBJECT ${PROJECT_SOURCE_DIR}/cmake/pch.cpp)
+  target_link_libraries(${name} PRIVATE trireme_comm ${ARG_LINKS})
+  target_compile_options(${name} PRIVATE ${ARG_OPTIONS})
+  target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
+endfunction()
+
 function(trireme_layer name)
-  cmake_parse_arguments(ARG "TORCH;PCH" "" "USES;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;PCH;COLD" "" "USES;LINKS" ${ARGN})
   set(target trireme_${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
   add_library(${target} STATIC ${sources})
@@ -23,21 +35,30 @@ function(trireme_layer name)
   if(ARG_PCH)
     target_precompile_headers(${target} REUSE_FROM trireme_pch)
   endif()
+  if(ARG_COLD)
+    target_compile_options(${target} PRIVATE ${TRIREME_COLD})
+  endif()
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
   set_property(GLOBAL APPEND PROPERTY TRIREME_LAYERS ${name})
 endfunction()
 
-# trireme_program(NAME SOURCES file... USES layer... [LINKS target...] [PCH])
+# trireme_program(NAME SOURCES file... USES layer... [LINKS target...] [PCH name] [QUICK])
+#
+# QUICK: what only calls the library, tests and examples, is compiled without optimization: that is
+# half the time, and the work is done elsewhere.
 function(trireme_program name)
-  cmake_parse_arguments(ARG "PCH" "" "SOURCES;USES;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "QUICK" "PCH" "SOURCES;USES;LINKS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   foreach(layer ${ARG_USES})
     target_link_libraries(${name} PRIVATE trireme_${layer})
   endforeach()
   target_link_libraries(${name} PRIVATE ${ARG_LINKS})
+  if(ARG_QUICK)
+    target_compile_options(${name} PRIVATE ${TRIREME_QUICK})
+  endif()
   if(ARG_PCH)
-    target_precompile_headers(${name} REUSE_FROM trireme_pch)
+    target_precompile_headers(${name} REUSE_FROM ${ARG_PCH})
   endif()
 endfunction()
 
@@ -49,10 +70,10 @@ function(trireme_test name)
   cmake_parse_arguments(ARG "PCH" "TIMEOUT" "SOURCES;USES;LINKS;LABELS;ENVIRONMENT;NEEDS" ${ARGN})
   set(pch "")
   if(ARG_PCH)
-    set(pch PCH)
+    set(pch PCH trireme_torch_pch)
   endif()
   trireme_program(${name} SOURCES ${ARG_SOURCES} USES ${ARG_USES}
-                  LINKS ${ARG_LINKS} GTest::gmock GTest::gtest ${pch})
+                  LINKS ${ARG_LINKS} GTest::gmock GTest::gtest QUICK ${pch})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE TRIREME_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                              TRIREME_BINARY_DIR="${PROJECT_BINARY_DIR}")

@@ -9,8 +9,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const std::string kBin = TRIREME_BINARY_DIR "/bin/";
-
 CommandResult run_example(const std::string& name, int ranks, const std::string& backend = "auto") {
   return run_command({kBin + "trireme", "run", "-n", std::to_string(ranks), kBin + name},
                      {.environment = {{"TRIREME_BACKEND", backend}}});

@@ -18,12 +18,11 @@ namespace {
 using namespace std::chrono_literals;
 using test::Command;
 using test::CommandResult;
+using test::kTestRank;
+using test::kTrireme;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-const std::string kTrireme = TRIREME_BINARY_DIR "/bin/trireme";
-const std::string kRank = TRIREME_BINARY_DIR "/bin/trireme_test_rank";
 
 class FailingJob : public ::testing::TestWithParam<std::string> {
  protected:
@@ -31,7 +30,7 @@ class FailingJob : public ::testing::TestWithParam<std::string> {
 
   /// Three ranks of the scene.
   Command start(std::vector<std::string> scene) {
-    std::vector<std::string> words = {kTrireme, "run", "-n", "3", kRank};
+    std::vector<std::string> words = {kTrireme, "run", "-n", "3", kTestRank};
     words.insert(words.end(), scene.begin(), scene.end());
     return Command(std::move(words),
                    {.environment = {{"TRIREME_BACKEND", GetParam()}}, .deadline = 30s});
@@ -159,7 +158,7 @@ TEST_P(FailingJob, GoesOnAfterMemoryWasRefused) {
 }
 
 TEST_P(FailingJob, GoesOnAfterAPauseThatIsLongerThanItsHeartbeat) {
-  Command job({kTrireme, "run", "-n", "3", kRank, "work", "3"},
+  Command job({kTrireme, "run", "-n", "3", kTestRank, "work", "3"},
               {.environment = {{"TRIREME_BACKEND", GetParam()},
                                {"TRIREME_HEARTBEAT_S", "1"},
                                {"TRIREME_TIMEOUT_S", "2"}},
@@ -176,9 +175,9 @@ TEST_P(FailingJob, GoesOnAfterAPauseThatIsLongerThanItsHeartbeat) {
 
 TEST_P(FailingJob, StartsAgainWithFreshRanks) {
   // The second group must not meet what is left of the first.
-  const auto result =
-      test::run_command({kTrireme, "run", "-n", "3", "--max-restarts", "1", kRank, "die-at", "1"},
-                        {.environment = {{"TRIREME_BACKEND", GetParam()}}, .deadline = 30s});
+  const auto result = test::run_command(
+      {kTrireme, "run", "-n", "3", "--max-restarts", "1", kTestRank, "die-at", "1"},
+      {.environment = {{"TRIREME_BACKEND", GetParam()}}, .deadline = 30s});
   EXPECT_EQ(result.code, 128 + SIGKILL);
   EXPECT_THAT(result.err, HasSubstr("restart 1 of 1"));
   const std::string again =

@@ -19,14 +19,13 @@ namespace {
 using namespace std::chrono_literals;
 using test::Command;
 using test::CommandResult;
+using test::kBin;
+using test::kTestRank;
 using test::run_command;
 using Clock = std::chrono::steady_clock;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-
-const std::string kBin = TRIREME_BINARY_DIR "/bin/";
-const std::string kRank = kBin + "trireme_test_rank";
 
 /// Two namespaces, "a" and "b", and a cable; gone when this is.
 class Hosts {
@@ -161,7 +160,7 @@ class TwoHosts : public ::testing::Test {
 
   /// Kills that rank of host b, whose number the test learns from what it says.
   void kill_on_b(int victim) {
-    Command a = start("a", {kRank, "loop"}), b = start("b", {kRank, "loop"});
+    Command a = start("a", {kTestRank, "loop"}), b = start("b", {kTestRank, "loop"});
     everybody_is_ready(a, b);
     const auto ranks =
         run_command({"pgrep", "-P", std::to_string(b.pid()), "-x", "trireme_test_ra"});
@@ -217,7 +216,7 @@ TEST_F(TwoHosts, NameTheFirstRankOfAHostThatWasKilled) {
 }
 
 TEST_F(TwoHosts, NameARankThatHangsOnTheOtherHost) {
-  Command a = start("a", {kRank, "stop-at", "3"}), b = start("b", {kRank, "stop-at", "3"});
+  Command a = start("a", {kTestRank, "stop-at", "3"}), b = start("b", {kTestRank, "stop-at", "3"});
   const auto [on_a, on_b] = finish(a, b);
   const std::string name = "rank 3 (host host-b, pid " + pid_of(on_b, 3) + ") hangs";
   for (const int rank : {0, 1, 2})
@@ -225,7 +224,7 @@ TEST_F(TwoHosts, NameARankThatHangsOnTheOtherHost) {
 }
 
 TEST_F(TwoHosts, NameTheOtherHostWhenTheCableIsCut) {
-  Command a = start("a", {kRank, "loop"}), b = start("b", {kRank, "loop"});
+  Command a = start("a", {kTestRank, "loop"}), b = start("b", {kTestRank, "loop"});
   everybody_is_ready(a, b);
   const auto cut = Clock::now();
   hosts_->cut_the_cable();
@@ -240,7 +239,7 @@ TEST_F(TwoHosts, NameTheOtherHostWhenTheCableIsCut) {
 }
 
 TEST_F(TwoHosts, EndWhenOneLauncherIsKilled) {
-  Command a = start("a", {kRank, "loop"}), b = start("b", {kRank, "loop"});
+  Command a = start("a", {kTestRank, "loop"}), b = start("b", {kTestRank, "loop"});
   everybody_is_ready(a, b);
   b.signal(SIGKILL);
   const auto [on_a, on_b] = finish(a, b);
@@ -252,7 +251,8 @@ TEST_F(TwoHosts, EndWhenOneLauncherIsKilled) {
 
 TEST_F(TwoHosts, LetRanksLeaveOneAfterTheOther) {
   // The first rank of a host carries its news; here it leaves before the other one does.
-  Command a = start("a", {kRank, "leave-in-order"}), b = start("b", {kRank, "leave-in-order"});
+  Command a = start("a", {kTestRank, "leave-in-order"}),
+          b = start("b", {kTestRank, "leave-in-order"});
   const auto [on_a, on_b] = finish(a, b);
   EXPECT_EQ(on_b.code, 0) << on_b.err;
   EXPECT_EQ(on_a.code, 0) << on_a.err;
@@ -260,7 +260,7 @@ TEST_F(TwoHosts, LetRanksLeaveOneAfterTheOther) {
 }
 
 TEST_F(TwoHosts, NameTheRanksOfAHostThatNeverCame) {
-  Command a = start("a", {kRank, "loop"}, {{"TRIREME_TIMEOUT_S", "2"}});
+  Command a = start("a", {kTestRank, "loop"}, {{"TRIREME_TIMEOUT_S", "2"}});
   const auto result = a.finish();
   EXPECT_EQ(result.code, 1);
   EXPECT_LT(result.wall, 10s);
@@ -274,8 +274,8 @@ TEST_F(TwoHosts, NameTheRanksOfAHostThatNeverCame) {
 }
 
 TEST_F(TwoHosts, RefuseAHostWithAnotherSecret) {
-  Command a = start("a", {kRank, "loop"}, {{"TRIREME_TIMEOUT_S", "3"}});
-  Command b = start("b", {kRank, "loop"},
+  Command a = start("a", {kTestRank, "loop"}, {{"TRIREME_TIMEOUT_S", "3"}});
+  Command b = start("b", {kTestRank, "loop"},
                     {{"TRIREME_TIMEOUT_S", "3"}, {"TRIREME_SECRET", "not the secret of this job"}});
   const auto [on_a, on_b] = finish(a, b);
   EXPECT_EQ(on_a.code, 1);

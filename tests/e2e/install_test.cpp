@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::seconds;
 
-CommandResult must(std::vector<std::string> argv) {
+CommandResult must_run(std::vector<std::string> argv) {
   auto result = run_command(std::move(argv), {.deadline = seconds(240)});
   EXPECT_EQ(result.code, 0) << result.out << result.err;
   return result;
@@ -22,13 +22,13 @@ CommandResult must(std::vector<std::string> argv) {
 TEST(Install, AProjectOfTenLinesBuildsAgainstTheInstalledTree) {
   std::string scratch = (fs::temp_directory_path() / "trireme-install-XXXXXX").string();
   ASSERT_NE(::mkdtemp(scratch.data()), nullptr);
-  must({"cmake", "--install", TRIREME_BINARY_DIR, "--prefix", scratch + "/prefix"});
-  must({"cmake", "-G", "Ninja", "-S", TRIREME_SOURCE_DIR "/tests/e2e/consumer", "-B",
-        scratch + "/build", "-DCMAKE_PREFIX_PATH=" + scratch + "/prefix",
-        "-DCMAKE_BUILD_TYPE=Debug"});
-  must({"cmake", "--build", scratch + "/build"});
+  must_run({"cmake", "--install", TRIREME_BINARY_DIR, "--prefix", scratch + "/prefix"});
+  must_run({"cmake", "-G", "Ninja", "-S", TRIREME_SOURCE_DIR "/tests/e2e/consumer", "-B",
+            scratch + "/build", "-DCMAKE_PREFIX_PATH=" + scratch + "/prefix",
+            "-DCMAKE_BUILD_TYPE=Debug"});
+  must_run({"cmake", "--build", scratch + "/build"});
   const auto result =
-      must({scratch + "/prefix/bin/trireme", "run", "-n", "2", scratch + "/build/consumer"});
+      must_run({scratch + "/prefix/bin/trireme", "run", "-n", "2", scratch + "/build/consumer"});
   EXPECT_THAT(result.out, ::testing::HasSubstr("sum 3"));
   fs::remove_all(scratch);
 }

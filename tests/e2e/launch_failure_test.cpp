@@ -17,10 +17,9 @@ using test::Command;
 using test::CommandOptions;
 using test::CommandResult;
 using test::eventually;
+using test::kTrireme;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-const std::string kTrireme = TRIREME_BINARY_DIR "/bin/trireme";
 
 /// A job whose every process carries a mark, so that one can look for those that are left.
 class LaunchFailure : public ::testing::Test {

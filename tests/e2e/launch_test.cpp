@@ -16,6 +16,7 @@ namespace {
 
 using test::CommandOptions;
 using test::CommandResult;
+using test::kTrireme;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
@@ -25,8 +26,6 @@ constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
 #endif
-
-const std::string kTrireme = TRIREME_BINARY_DIR "/bin/trireme";
 
 CommandResult trireme(std::vector<std::string> args, CommandOptions options = {}) {
   args.insert(args.begin(), kTrireme);

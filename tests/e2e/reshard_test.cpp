@@ -23,7 +23,7 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
-CommandResult ckpt(std::vector<std::string> args, test::CommandOptions options = {}) {
+CommandResult run_ckpt(std::vector<std::string> args, test::CommandOptions options = {}) {
   args.insert(args.begin(), {TRIREME_BINARY_DIR "/bin/trireme", "ckpt"});
   return test::run_command(std::move(args), std::move(options));
 }
@@ -54,7 +54,7 @@ struct Reshard : testing::Test {
   const std::string out = scratch / "deep/er/out";
 
   CommandResult must(std::vector<std::string> args) {
-    auto result = ckpt(std::move(args));
+    auto result = run_ckpt(std::move(args));
     EXPECT_EQ(result.code, 0) << result.out << result.err;
     return result;
   }
@@ -98,7 +98,7 @@ TEST_F(Reshard, ToManyRanksCutsAsShardDoesAndGoesBack) {
 
 TEST_F(Reshard, RefusesWithOneSentence) {
   const auto says = [](std::vector<std::string> args, int code) {
-    const auto result = ckpt(std::move(args));
+    const auto result = run_ckpt(std::move(args));
     EXPECT_EQ(result.code, code) << result.out;
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
     return result.err;
@@ -129,10 +129,10 @@ TEST_F(Reshard, IsWholeOrAbsentWhateverFails) {
     for (bool done = false; !done; ++n) {
       SCOPED_TRACE(how + " at operation " + std::to_string(n));
       ASSERT_EQ(::mkdir(folder.c_str(), 0755), 0);
-      const auto result =
-          ckpt({"reshard", from, folder + "/out", "--ranks", "2"},
-               {.environment = {{"LD_PRELOAD", TRIREME_BINARY_DIR "/lib/libfaulty_disk.so"},
-                                {"FAULTY_DISK", how + " " + std::to_string(n) + " " + folder}}});
+      const auto result = run_ckpt(
+          {"reshard", from, folder + "/out", "--ranks", "2"},
+          {.environment = {{"LD_PRELOAD", TRIREME_BINARY_DIR "/lib/libfaulty_disk.so"},
+                           {"FAULTY_DISK", how + " " + std::to_string(n) + " " + folder}}});
       const bool lost = result.code == test::kPowerLost;
       ASSERT_TRUE(result.code == 0 || result.code == 1 || lost) << result.code << result.err;
       if (is_there(folder + "/out")) must({"verify", folder + "/out"});

@@ -20,8 +20,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr std::chrono::milliseconds kPatience{120'000};
-const std::string kTrireme = TRIREME_BINARY_DIR "/bin/trireme";
 const std::vector<std::string> kLong = {"run.steps=200", "checkpoint.every=7", "log.every=1"};
 
 CommandResult run_to_end(std::vector<std::string> argv) {

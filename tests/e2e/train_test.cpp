@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "support/training.h"
+#include "support/curves.h"
 
 namespace trireme::test {
 namespace {
@@ -16,15 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-constexpr std::chrono::milliseconds kPatience{120'000};
-const std::string kTrireme = TRIREME_BINARY_DIR "/bin/trireme";
-
-CommandResult must(std::vector<std::string> argv, int code = 0) {
-  auto result = run_command(std::move(argv), {.deadline = kPatience});
-  EXPECT_EQ(result.code, code) << result.out << result.err;
-  return result;
-}
 
 /// The largest relative difference of two curves.
 double difference(const std::vector<double>& a, const std::vector<double>& b) {

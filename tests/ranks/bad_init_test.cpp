@@ -56,12 +56,6 @@ Refusal refused(const std::function<void()>& joining) {
   return refusal;
 }
 
-void expect_it_works(const comm::Communicator& world) {
-  const auto data = torch::full({100}, world.rank() + 1.0);
-  world.all_reduce(data).wait();
-  EXPECT_EQ(data[99].item<float>(), world.size() * (world.size() + 1) / 2.0);
-}
-
 /// How ranks are told to meet: a free port of this machine, or a file.
 class BadInit : public ::testing::TestWithParam<std::string> {
  protected:

@@ -7,7 +7,7 @@ namespace {
 
 using comm::Communicator;
 
-constexpr int64_t kBig = (int64_t{2} << 30) + 17;  // bytes
+constexpr int64_t kBigBytes = (int64_t{2} << 30) + 17;
 
 BackendUnderTest backend_named(const std::string& name) {
   for (const auto& backend : all_backends()) {
@@ -33,12 +33,12 @@ void mark(at::Tensor& data, int rank) {
 TEST(Big, AllReduceOfMoreThanTwoGiBOverSharedMemory) {
   run_world(backend_named("shm"), 2,
             [](const Communicator& world) {
-              at::Tensor data = at::full({kBig}, world.rank() + 3, at::kByte);
+              at::Tensor data = at::full({kBigBytes}, world.rank() + 3, at::kByte);
               mark(data, world.rank());
               world.all_reduce(data).wait();
-              EXPECT_EQ(data[kBig / 3].item().toInt(), 7);
-              EXPECT_EQ(data[kBig / 3 * 2].item().toInt(), 7);
-              for (const auto& [begin, end] : looked_at(kBig))
+              EXPECT_EQ(data[kBigBytes / 3].item().toInt(), 7);
+              EXPECT_EQ(data[kBigBytes / 3 * 2].item().toInt(), 7);
+              for (const auto& [begin, end] : looked_at(kBigBytes))
                 EXPECT_TRUE(same_bits(
                     data.slice(0, begin, end),
                     (at::arange(begin, end, at::kLong).remainder(97) * 2 + 1).to(at::kByte)))
@@ -52,14 +52,14 @@ TEST(Big, AllGatherOfMoreThanTwoGiBBetweenThreads) {
       backend_named("local"), 2,
       [](const Communicator& world) {
         constexpr int64_t kFirst = (int64_t{1} << 30) + 11;
-        const comm::Rows rows = {kFirst, kBig - kFirst};
+        const comm::Rows rows = {kFirst, kBigBytes - kFirst};
         const int64_t mine = rows[static_cast<std::size_t>(world.rank())];
         at::Tensor part = at::full({mine}, world.rank() + 3, at::kByte),
-                   all = at::zeros({kBig}, at::kByte);
+                   all = at::zeros({kBigBytes}, at::kByte);
         part.slice(0, mine - 100).copy_(marked(world.rank(), {100}, at::kByte));
         world.all_gather(all, part, rows).wait();
         EXPECT_TRUE(same_bits(all.slice(0, kFirst - 100, kFirst), marked(0, {100}, at::kByte)));
-        EXPECT_TRUE(same_bits(all.slice(0, kBig - 100), marked(1, {100}, at::kByte)));
+        EXPECT_TRUE(same_bits(all.slice(0, kBigBytes - 100), marked(1, {100}, at::kByte)));
         EXPECT_EQ(all[0].item().toInt(), 3);
         EXPECT_EQ(all[kFirst].item().toInt(), 4);
       },
@@ -70,7 +70,7 @@ TEST(Big, AMessageOfMoreThanTwoGiBOverSockets) {
   run_world(
       backend_named("tcp"), 2,
       [](const Communicator& world) {
-        at::Tensor data = at::full({kBig}, world.rank() + 3, at::kByte);
+        at::Tensor data = at::full({kBigBytes}, world.rank() + 3, at::kByte);
         if (world.rank() == 0) {
           mark(data, 0);
           world.send(data, 1).wait();
@@ -78,8 +78,8 @@ TEST(Big, AMessageOfMoreThanTwoGiBOverSockets) {
           return;
         }
         world.recv(data, 0).wait();
-        EXPECT_EQ(data[kBig / 3].item().toInt(), 3);
-        for (const auto& [begin, end] : looked_at(kBig))
+        EXPECT_EQ(data[kBigBytes / 3].item().toInt(), 3);
+        for (const auto& [begin, end] : looked_at(kBigBytes))
           EXPECT_TRUE(same_bits(data.slice(0, begin, end),
                                 at::arange(begin, end, at::kLong).remainder(97).to(at::kByte)))
               << begin;

@@ -16,7 +16,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const Degrees kRanks{.shard = 2, .tensor = 2};
+const Degrees kFour{.shard = 2, .tensor = 2};
 
 bool is_there(const std::string& path) {
   struct stat status {};
@@ -30,11 +30,11 @@ struct DamagedCheckpoint : testing::Test {
   std::string warnings;
 
   DamagedCheckpoint() {
-    for (const int64_t each : {1, 2}) EXPECT_EQ(save_state(folder, kRanks, each, 5), std::nullopt);
+    for (const int64_t each : {1, 2}) EXPECT_EQ(save_state(folder, kFour, each, 5), std::nullopt);
   }
 
   /// The step that is loaded on a mesh.
-  int64_t load(const Degrees& degrees = kRanks) {
+  int64_t load(const Degrees& degrees = kFour) {
     testing::internal::CaptureStderr();
     const int64_t loaded = load_state(folder, degrees);
     warnings = testing::internal::GetCapturedStderr();
@@ -47,7 +47,7 @@ struct DamagedCheckpoint : testing::Test {
     std::vector<std::string> said(4);
     testing::internal::CaptureStderr();
     run_world(kThreads, 4, [&](const comm::Communicator& world) {
-      const Mesh mesh(world, kRanks);
+      const Mesh mesh(world, kFour);
       said[static_cast<std::size_t>(world.rank())] =
           sentence_of<E>([&] { checkpoint::load_newest(folder, state_of(mesh, 0), world, fits); });
     });
@@ -144,7 +144,7 @@ TEST_F(DamagedCheckpoint, ByAPartOfAnotherStep) {
 
 TEST_F(DamagedCheckpoint, IsPutAsideUnderANewNameEachTime) {
   for (const char* aside : {".damaged", ".damaged-2"}) {
-    EXPECT_EQ(save_state(folder, kRanks, 2, 5), std::nullopt);
+    EXPECT_EQ(save_state(folder, kFour, 2, 5), std::nullopt);
     ::unlink(part_with("a").c_str());
     EXPECT_EQ(load(), 1);
     EXPECT_TRUE(is_there(step + aside));

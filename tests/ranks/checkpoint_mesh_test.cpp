@@ -20,7 +20,7 @@ namespace {
 
 using comm::Communicator;
 
-constexpr double kSame = 1e-10;  // ten losses in float64
+constexpr double kSameLoss = 1e-10;  // ten losses in float64
 
 struct MeshCase {
   Degrees degrees;
@@ -109,7 +109,7 @@ class OnMesh {
 void expect_near(const std::vector<double>& got, const std::vector<double>& wanted,
                  std::size_t from) {
   for (std::size_t i = 0; i < got.size(); ++i)
-    EXPECT_NEAR(got[i], wanted[from + i], kSame) << "step " << from + i + 1;
+    EXPECT_NEAR(got[i], wanted[from + i], kSameLoss) << "step " << from + i + 1;
 }
 
 /// Every tensor of a checkpoint, whole.

@@ -28,7 +28,7 @@ at::Tensor numbers(at::IntArrayRef shape, int64_t seed) {
 
 /// A collective under test: from this rank's input to its output, and how the inputs of the ranks
 /// depend on each other.
-struct Named {
+struct NamedOp {
   const char* name;
   std::function<at::Tensor(const at::Tensor&, const Communicator&)> run;
   bool same_input;  ///< every rank gives the same tensor (fan_out, split)
@@ -36,7 +36,7 @@ struct Named {
 
 /// d(sum over ranks of weights . output)/d(element of one rank's input), by differences. Where
 /// every rank gives the same tensor, all of them move.
-at::Tensor differences(const Named& op, const at::Tensor& x, const at::Tensor& weights,
+at::Tensor differences(const NamedOp& op, const at::Tensor& x, const at::Tensor& weights,
                        const Communicator& world, int of_rank) {
   at::Tensor slope = torch::zeros_like(x);
   const auto total = [&](const at::Tensor& at) {
@@ -71,7 +71,7 @@ TEST_P(Collectives, HaveTheGradientOfTheirFormula) {
         all[static_cast<std::size_t>(dim)] = size;
         return all;
       };
-      const Named ops[] = {
+      const NamedOp ops[] = {
           {"fan_out", [](const at::Tensor& x, const auto& g) { return F::fan_out(x, g); }, true},
           {"gather",
            [&](const at::Tensor& x, const auto& g) { return F::gather(x, dim, g, whole); }, false},
@@ -82,7 +82,7 @@ TEST_P(Collectives, HaveTheGradientOfTheirFormula) {
            false},
           {"fan_in", [](const at::Tensor& x, const auto& g) { return F::fan_in(x, g); }, false},
       };
-      for (const Named& op : ops) {
+      for (const NamedOp& op : ops) {
         SCOPED_TRACE(op.name);
         const std::string name = op.name;
         const bool alike = name == "join" || name == "fan_in";
@@ -100,12 +100,12 @@ TEST_P(Collectives, HaveTheGradientOfTheirFormula) {
           const auto probe = world.rank() == rank || op.same_input
                                  ? x.detach()
                                  : torch::zeros({count.item<int64_t>()}, torch::kDouble);
-          const Named moved{op.name,
-                            [&](const at::Tensor& at, const Communicator& g) {
-                              return op.run(world.rank() == rank || op.same_input ? at : x.detach(),
-                                            g);
-                            },
-                            op.same_input};
+          const NamedOp moved{op.name,
+                              [&](const at::Tensor& at, const Communicator& g) {
+                                return op.run(
+                                    world.rank() == rank || op.same_input ? at : x.detach(), g);
+                              },
+                              op.same_input};
           const auto slope = differences(moved, probe, weights, world, rank);
           if (world.rank() != rank && !op.same_input) continue;
           const auto expected = alike ? slope / ranks : slope;

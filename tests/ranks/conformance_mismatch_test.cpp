@@ -30,14 +30,14 @@ using ::testing::Not;
 ON_EVERY_BACKEND(Mismatch);
 
 /// What two ranks call instead of the same thing, and what the error must say of it.
-struct Case {
+struct Mismatched {
   std::string name;
   std::function<void(const Communicator& world)> call;
   std::vector<std::string> said = {};
 };
 
 template <class First, class Second>
-Case differing(std::string name, First first, Second second, std::vector<std::string> said) {
+Mismatched differing(std::string name, First first, Second second, std::vector<std::string> said) {
   return {std::move(name),
           [=](const Communicator& world) {
             if (world.rank() == 0)
@@ -51,9 +51,10 @@ Case differing(std::string name, First first, Second second, std::vector<std::st
 /// Each case in a world of its own: a mismatch ends it. The op itself may be over on the rank that
 /// had nothing to wait for; then the next one says it. And a rank may still be joining when the
 /// others are as far as that: then joining says it.
-void expect_mismatches(const BackendUnderTest& backend, int size, const std::vector<Case>& cases) {
+void expect_mismatches(const BackendUnderTest& backend, int size,
+                       const std::vector<Mismatched>& cases) {
   run_worlds(backend, size, [&](int, const Join& join) {
-    for (const Case& one : cases) {
+    for (const Mismatched& one : cases) {
       SCOPED_TRACE(one.name);
       std::optional<Communicator> world;
       const std::string sentence = sentence_of<CommError>([&] {
@@ -193,30 +194,30 @@ TEST_P(Mismatch, OfWhatIsSentAndWhatIsReceivedNamesBothShapes) {
 }
 
 TEST_P(Mismatch, OfOneRankAmongManyReachesAllOfThem) {
-  const Case odd_one = {"odd-one",
-                        [](const Communicator& world) {
-                          if (world.rank() == 2)
-                            world.all_gather(floats({4, 2}), floats({1, 2})).wait();
-                          else
-                            world.all_reduce(floats({4, 2})).wait();
-                        },
-                        {"rank 2: all_gather [4, 2] float32", ": all_reduce [4, 2] float32"}};
-  const Case one_ahead = {"one-ahead",  // rank 1 forgot the barrier
-                          [](const Communicator& world) {
-                            if (world.rank() != 1) world.barrier();
-                            world.all_reduce(floats({4})).wait();
-                          },
-                          {"barrier", "rank 1: all_reduce [4] float32"}};
-  const Case in_a_group = {"in-a-group",
-                           [](const Communicator& world) {
-                             const Communicator group =
-                                 world.split("pair", world.rank() / 2, -world.rank());
-                             if (world.rank() == 3)
-                               group.all_reduce(floats({5})).wait();
-                             else
-                               group.all_reduce(floats({6})).wait();
-                           },
-                           {"rank 2: all_reduce [6] float32", "rank 3: all_reduce [5] float32"}};
+  const Mismatched odd_one = {"odd-one",
+                              [](const Communicator& world) {
+                                if (world.rank() == 2)
+                                  world.all_gather(floats({4, 2}), floats({1, 2})).wait();
+                                else
+                                  world.all_reduce(floats({4, 2})).wait();
+                              },
+                              {"rank 2: all_gather [4, 2] float32", ": all_reduce [4, 2] float32"}};
+  const Mismatched one_ahead = {"one-ahead",  // rank 1 forgot the barrier
+                                [](const Communicator& world) {
+                                  if (world.rank() != 1) world.barrier();
+                                  world.all_reduce(floats({4})).wait();
+                                },
+                                {"barrier", "rank 1: all_reduce [4] float32"}};
+  const Mismatched in_a_group = {
+      "in-a-group",
+      [](const Communicator& world) {
+        const Communicator group = world.split("pair", world.rank() / 2, -world.rank());
+        if (world.rank() == 3)
+          group.all_reduce(floats({5})).wait();
+        else
+          group.all_reduce(floats({6})).wait();
+      },
+      {"rank 2: all_reduce [6] float32", "rank 3: all_reduce [5] float32"}};
   expect_mismatches(GetParam(), 4, {odd_one, one_ahead, in_a_group});
 }
 

@@ -10,7 +10,7 @@ using comm::Communicator;
 using comm::Work;
 using core::ReduceOp;
 
-constexpr int64_t kBig = 3'000'000;  // floats: more than any ring or socket buffer holds
+constexpr int64_t kManyFloats = 3'000'000;  // floats: more than any ring or socket buffer holds
 
 ON_EVERY_BACKEND(SendRecv);
 
@@ -72,18 +72,18 @@ TEST_P(SendRecv, MessagesOfOneTagArriveInTheOrderTheyWereSent) {
 TEST_P(SendRecv, ABigMessageThatNobodyTakesYetHoldsUpNoOther) {
   run_world(GetParam(), 2, [](const Communicator& world) {
     if (world.rank() == 0) {
-      Work big = world.send(marked(1, {kBig}), 1, 1);
+      Work big = world.send(marked(1, {kManyFloats}), 1, 1);
       world.send(marked(2, {10}), 1, 2).wait();
       at::Tensor answer = at::zeros({1});
       world.recv(answer, 1, 3).wait();  // comes only once tag 2 was received
       big.wait();
     } else {
-      at::Tensor small = at::zeros({10}), big = at::zeros({kBig});
+      at::Tensor small = at::zeros({10}), big = at::zeros({kManyFloats});
       world.recv(small, 0, 2).wait();
       EXPECT_TRUE(same_bits(small, marked(2, {10})));
       world.send(at::ones({1}), 0, 3).wait();
       world.recv(big, 0, 1).wait();
-      EXPECT_TRUE(same_bits(big, marked(1, {kBig})));
+      EXPECT_TRUE(same_bits(big, marked(1, {kManyFloats})));
     }
   });
 }
@@ -91,12 +91,12 @@ TEST_P(SendRecv, ABigMessageThatNobodyTakesYetHoldsUpNoOther) {
 TEST_P(SendRecv, AReceivePostedEarlyNeverHoldsUpASendOrACollective) {
   run_world(GetParam(), 2, [](const Communicator& world) {
     const int peer = 1 - world.rank();
-    at::Tensor early = at::zeros({kBig});
+    at::Tensor early = at::zeros({kManyFloats});
     Work receive = world.recv(early, peer, 7);  // both post it first: the sends come last of all
     for (int i = 0; i < 3; ++i) {
-      at::Tensor sum = marked(world.rank(), {kBig / 10});
+      at::Tensor sum = marked(world.rank(), {kManyFloats / 10});
       world.all_reduce(sum).wait();
-      EXPECT_TRUE(same_bits(sum, marked(0, {kBig / 10}) + marked(1, {kBig / 10})));
+      EXPECT_TRUE(same_bits(sum, marked(0, {kManyFloats / 10}) + marked(1, {kManyFloats / 10})));
       at::Tensor other = at::zeros({1000});
       Work incoming = world.recv(other, peer, 8);
       world.send(marked(world.rank() + i, {1000}), peer, 8).wait();
@@ -104,9 +104,9 @@ TEST_P(SendRecv, AReceivePostedEarlyNeverHoldsUpASendOrACollective) {
       EXPECT_TRUE(same_bits(other, marked(peer + i, {1000})));
     }
     EXPECT_FALSE(receive.done());
-    world.send(marked(world.rank(), {kBig}), peer, 7).wait();
+    world.send(marked(world.rank(), {kManyFloats}), peer, 7).wait();
     receive.wait();
-    EXPECT_TRUE(same_bits(early, marked(peer, {kBig})));
+    EXPECT_TRUE(same_bits(early, marked(peer, {kManyFloats})));
   });
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const Degrees kRanks{.shard = 2}, kOne{};
+const Degrees kTwo{.shard = 2}, kOne{};
 constexpr unsigned kPatience_s = 60;
 
 /// How a process that saves has ended.
@@ -47,7 +47,7 @@ int64_t newest(const std::string& folder) {
 class Crash : public testing::TestWithParam<const char*> {
  protected:
   Crash() {
-    EXPECT_EQ(in_process([&] { return save_state(scratch_ / "good", kRanks, 1) ? 1 : 0; }), 0);
+    EXPECT_EQ(in_process([&] { return save_state(scratch_ / "good", kTwo, 1) ? 1 : 0; }), 0);
   }
   void start_over() {
     const std::string command = "rm -rf " + folder_ + " && cp -r " + scratch_ / "good " + folder_;
@@ -67,7 +67,7 @@ TEST_P(PowerLoss, LeavesTheNewestCheckpointWholeAtEveryOperation) {
     start_over();
     const int code = in_process([&] {
       faulty_disk_arm(GetParam(), n, folder_.c_str(), nullptr);
-      if (save_state(folder_, kRanks, 2)) return kSaidSo;
+      if (save_state(folder_, kTwo, 2)) return kSaidSo;
       faulty_disk_disarm();
       return kSaved;
     });
@@ -97,7 +97,7 @@ TEST_P(PowerLoss, WhileAStepTakesTheOldOnesPlaceLeavesOneOfThem) {
     start_over();
     code = in_process([&] {
       faulty_disk_arm(GetParam(), n, folder_.c_str(), nullptr);
-      return save_state(folder_, kRanks, 1) ? kSaidSo : kSaved;
+      return save_state(folder_, kTwo, 1) ? kSaidSo : kSaved;
     });
     ASSERT_TRUE(code == kPowerLost || code == kSaved) << code;
     ASSERT_EQ(in_process([&] {
@@ -120,12 +120,12 @@ TEST_P(DiskFailure, CostsAtMostTheCheckpointThatIsBeingWritten) {
     start_over();
     const int code = in_process([&] {
       faulty_disk_arm(GetParam(), n, folder_.c_str(), nullptr);
-      const auto problem = save_state(folder_, kRanks, 2);
+      const auto problem = save_state(folder_, kTwo, 2);
       const bool fired = faulty_disk_count() >= n;
       faulty_disk_disarm();
       const int64_t step = newest(folder_);
       EXPECT_TRUE(step == 2 || (step == 1 && problem)) << step;
-      EXPECT_EQ(save_state(folder_, kRanks, 3), std::nullopt) << "the next one is saved";
+      EXPECT_EQ(save_state(folder_, kTwo, 3), std::nullopt) << "the next one is saved";
       EXPECT_EQ(newest(folder_), 3);
       EXPECT_THAT(format::list(folder_), testing::ElementsAre(3));
       return fired ? kSaidSo : kSaved;
@@ -146,7 +146,7 @@ TEST_F(CrashFolder, ThatIsReadOnlyIsSaidAndCostsNothing) {
   start_over();
   EXPECT_EQ(in_process([&] {
               faulty_disk_arm("erofs", 1, folder_.c_str(), nullptr);
-              EXPECT_THAT(save_state(folder_, kRanks, 2).value_or(""),
+              EXPECT_THAT(save_state(folder_, kTwo, 2).value_or(""),
                           HasSubstr("Read-only file system"));
               EXPECT_EQ(load_state(folder_, kOne), 1) << "loading changes nothing";
               return kSaved;
@@ -158,7 +158,7 @@ TEST_F(CrashFolder, ThatIsFullIsSaidByFileAndReason) {
   start_over();
   EXPECT_EQ(in_process([&] {
               faulty_disk_arm("enospc", 3, folder_.c_str(), nullptr);
-              EXPECT_THAT(save_state(folder_, kRanks, 2).value_or(""),
+              EXPECT_THAT(save_state(folder_, kTwo, 2).value_or(""),
                           testing::AllOf(HasSubstr(".safetensors"), HasSubstr("No space left")));
               return kSaved;
             }),
@@ -171,7 +171,7 @@ TEST_F(CrashFolder, LosesNothingBeforeItsSuccessorIsThere) {
   const std::string log = scratch_ / "log";
   EXPECT_EQ(in_process([&] {
               faulty_disk_arm("none", 0, folder_.c_str(), log.c_str());
-              EXPECT_EQ(save_state(folder_, kRanks, 2), std::nullopt);
+              EXPECT_EQ(save_state(folder_, kTwo, 2), std::nullopt);
               return kSaved;
             }),
             kSaved);

@@ -45,12 +45,6 @@ void allow_only(std::size_t more_bytes) {
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &limit), 0);
 }
 
-void expect_it_works(const comm::Communicator& world) {
-  const auto data = torch::full({3000}, world.rank() + 1.0);
-  world.all_reduce(data).wait();
-  EXPECT_EQ(data[2999].item<float>(), world.size() * (world.size() + 1) / 2.0);
-}
-
 class Resources : public ::testing::TestWithParam<std::string> {
  protected:
   void TearDown() override { left_.expect_none(); }

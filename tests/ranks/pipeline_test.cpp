@@ -21,12 +21,13 @@ using comm::Communicator;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-struct Named {
+struct NamedSchedule {
   const char* schedule;
   int stages_per_rank;
 };
-const Named kSchedules[] = {{"gpipe", 1}, {"1f1b", 1}, {"interleaved", 2}, {"looped-bfs", 2},
-                            {"zb-h1", 1}, {"zb-v", 2}, {"dualpipe-v", 2}};
+const NamedSchedule kSchedules[] = {{"gpipe", 1},      {"1f1b", 1},  {"interleaved", 2},
+                                    {"looped-bfs", 2}, {"zb-h1", 1}, {"zb-v", 2},
+                                    {"dualpipe-v", 2}};
 
 /// Every schedule with every degree of the other axes, tied and not, recomputed and not, with
 /// micro-batches that are uneven: each pair of these at least once.

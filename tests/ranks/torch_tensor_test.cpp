@@ -23,7 +23,7 @@ using nn::Flow;
 using nn::Style;
 
 constexpr int64_t kRows = 2, kPositions = 5, kWidth = 16, kWide = 24, kHeads = 4;
-constexpr double kSame = 1e-12;
+constexpr double kSameAsTorch = 1e-12;
 
 struct MlpImpl : nn::LayerImpl {
   nn::Linear up{register_module("up", nn::Linear(kWidth, kWide))};
@@ -37,7 +37,7 @@ struct MlpImpl : nn::LayerImpl {
 /// What goes to the file: whole tensors by name.
 using Tensors = std::map<std::string, at::Tensor>;
 
-at::Tensor numbers(at::IntArrayRef shape, double seed) {
+at::Tensor wave(at::IntArrayRef shape, double seed) {
   int64_t count = 1;
   for (const int64_t size : shape) count *= size;
   return torch::sin(torch::arange(count, torch::kDouble) * 1.7 + seed).view(shape);
@@ -50,8 +50,8 @@ void run_block(nn::LayerImpl& block, const nn::Plan& plan, const Mesh& mesh,
   nn::cut(block, plan, mesh);
   block.to(torch::kDouble);
   nn::initialize(block, 11);
-  const at::Tensor x = numbers({kRows, kPositions, kWidth}, 0.3).requires_grad_();
-  const at::Tensor dy = numbers({kRows, kPositions, kWidth}, 2.1);
+  const at::Tensor x = wave({kRows, kPositions, kWidth}, 0.3).requires_grad_();
+  const at::Tensor dy = wave({kRows, kPositions, kWidth}, 2.1);
   const at::Tensor y = block.forward(x);
   y.backward(dy);
   const auto put = [&](const std::string& name, const nn::Parameter& one, const at::Tensor& part) {
@@ -118,7 +118,7 @@ TEST(TensorParallel, EqualsTorchsColwiseAndRowwise) {
   ASSERT_EQ(result.code, 0) << result.err;
   const auto report = core::parse_json(result.out, "torch_tensor.py's answer");
   EXPECT_EQ(report.at("tensors").size(), 12u) << "y, x.grad and four gradients, twice";
-  EXPECT_LE(report.at("worst").get<double>(), kSame) << result.out;
+  EXPECT_LE(report.at("worst").get<double>(), kSameAsTorch) << result.out;
 }
 
 }  // namespace

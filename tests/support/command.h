@@ -12,6 +12,11 @@
 
 namespace trireme::test {
 
+/// The folder of the programs, and the one that most tests run.
+inline const std::string kBin = TRIREME_BINARY_DIR "/bin/", kTrireme = kBin + "trireme",
+                         kTestRank =
+                             kBin + "trireme_test_rank";  ///< tests/support/rank_program.cpp
+
 struct CommandOptions {
   std::vector<std::pair<std::string, std::string>> environment{};  ///< added to ours
   std::string input{};                                             ///< its stdin

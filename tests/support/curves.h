@@ -9,11 +9,10 @@
 
 namespace trireme::test {
 
-inline const std::string kTrireme = TRIREME_BINARY_DIR "/bin/trireme";
 constexpr double kSame = 1e-12;  // of a loss, relative, in float64
 
 inline CommandResult must(std::vector<std::string> argv, int code = 0) {
-  auto result = run_command(std::move(argv), {.deadline = std::chrono::seconds(120)});
+  auto result = run_command(std::move(argv), {.deadline = kPatience});
   EXPECT_EQ(result.code, code) << result.out << result.err;
   return result;
 }

@@ -18,6 +18,9 @@ constexpr auto kLongest = std::chrono::seconds(20);
 comm::Communicator join(const Rank& self, const std::string& backend,
                         const std::string& name = "meet");
 
+/// Adds up something; the sum is right.
+void expect_it_works(const comm::Communicator& world);
+
 /// One kind of operation, as something to do again and again.
 struct Doing {
   std::string name;  ///< of the case: "all_reduce_16MB_registered"

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kMark = "TRIREME_TEST_MARK";
-constexpr const char* kListening = "0A";
+constexpr const char* kListenState = "0A";
 
 std::string target_of(const fs::path& link) {
   std::error_code gone;
@@ -75,7 +75,7 @@ std::map<std::string, std::string> tcp_listeners() {
       std::string slot, local, remote, state, queues, timer, retries, user, timeout, inode;
       words >> slot >> local >> remote >> state >> queues >> timer >> retries >> user >> timeout >>
           inode;
-      if (state == kListening) found[inode] = local;
+      if (state == kListenState) found[inode] = local;
     }
   }
   return found;

@@ -26,6 +26,11 @@ inline Deadline soon() {
   return in(std::chrono::seconds(20));
 }
 
+constexpr int kRanks = 8;
+inline Identity rank(int r, int size = kRanks, const char* job = "job-a") {
+  return {.job = job, .role = "rank", .rank = r, .size = size};
+}
+
 inline const Address kLoopback{"127.0.0.1", 0};
 
 /// Two connected ends.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -7,6 +8,9 @@
 #include "support/scratch.h"
 
 namespace trireme::test {
+
+/// Long enough that only a hang gets there.
+constexpr std::chrono::milliseconds kPatience{120'000};
 
 /// A configuration that trains in a moment: a tiny GPT, 20 steps of 10 samples.
 std::string tiny_config(const Scratch& folder);

@@ -57,13 +57,14 @@ std::vector<fs::path> files_below(const fs::path& root, const fs::path& folder) 
 
 /// One call, such as: trireme_layer(mesh USES comm layout TORCH LINKS fmt::fmt)
 void read_call(const std::string& arguments, Rules& rules) {
+  static const std::set<std::string> keywords{"TORCH", "PCH", "COLD", "USES", "LINKS"};
   std::istringstream words(arguments);
   std::string name, word, keyword;
   words >> name;
   LayerRule rule;
   while (words >> word) {
     if (word == "TORCH") rule.torch = true;
-    if (word == "TORCH" || word == "USES" || word == "LINKS") {
+    if (keywords.contains(word)) {
       keyword = word;
     } else if (keyword == "USES") {
       rule.uses.insert(word);

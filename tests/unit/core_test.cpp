@@ -1,4 +1,4 @@
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <cstdlib>
 #include <functional>
@@ -9,6 +9,7 @@
 #include "trireme/core/env.h"
 #include "trireme/core/error.h"
 #include "trireme/core/json.h"
+#include "trireme/core/log.h"
 #include "trireme/core/op_info.h"
 #include "trireme/core/philox.h"
 #include "trireme/core/trace.h"
@@ -73,6 +74,27 @@ TEST(Units, DurationsCarryTheirUnit) {
   EXPECT_EQ(format_duration(5min), "5 min");
   EXPECT_EQ(from_seconds(1.5), 1500ms);
   EXPECT_GT(from_seconds(1e300), 24h);
+}
+
+TEST(Log, SaysWhatItsLevelAllowsAndWho) {
+  const auto said = [](const char* level) {
+    const WithEnv wanted("TRIREME_LOG", level);
+    ::testing::internal::CaptureStderr();
+    const Log log(3, "tensor");
+    log.info("it began");
+    log.warning("it is late");
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::string clock = "[0-9][0-9]:[0-9][0-9]:[0-9][0-9][.][0-9][0-9][0-9] ";
+  const std::string warning = clock + "warning \\[rank 3 tensor\\] it is late\n";
+  EXPECT_THAT(said(""), ::testing::MatchesRegex(warning));
+  EXPECT_THAT(said("info"),
+              ::testing::MatchesRegex(clock + "info \\[rank 3 tensor\\] it began\n" + warning));
+  EXPECT_EQ(said("error"), "");
+  EXPECT_EQ(said("off"), "");
+  const WithEnv loud("TRIREME_LOG", "loud");
+  EXPECT_EQ(sentence_of<ConfigError>([] { Log(0, "world"); }),
+            "TRIREME_LOG is 'loud'; it can be trace, debug, info, warning, error or off");
 }
 
 TEST(Env, UnsetAndEmptyAreNothing) {

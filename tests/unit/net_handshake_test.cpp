@@ -23,10 +23,6 @@ using State = Handshake::State;
 const Secret kSecret = Secret::from_text("a secret of enough bytes");
 const Secret kOther = Secret::from_text("another secret of enough");
 
-Identity rank(int r, int size = 8, const char* job = "job-a") {
-  return {.job = job, .role = "rank", .rank = r, .size = size};
-}
-
 /// Lets both sides talk, a number of bytes at a time, until neither has more to say.
 void converse(Handshake& client, Handshake& server, size_t bytes_at_a_time) {
   std::string to_server, to_client;

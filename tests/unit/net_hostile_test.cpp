@@ -22,10 +22,6 @@ using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-Identity rank(int r, int size = 8, const char* job = "job-a") {
-  return {.job = job, .role = "rank", .rank = r, .size = size};
-}
-
 /// The memory that the process, the server in it, really uses.
 size_t resident_bytes() {
   size_t pages = 0, resident = 0;

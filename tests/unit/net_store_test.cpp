@@ -22,12 +22,6 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr int kRanks = 8;
-
-Identity rank(int r) {
-  return {.job = "job-a", .role = "rank", .rank = r, .size = kRanks};
-}
-
 /// Where a kind of store lives, and how a rank gets to it. One more kind joins with one more of
 /// these in the list below.
 class Home {

@@ -14,7 +14,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string says(const std::string& text) {
+std::string not_read(const std::string& text) {
   return test::sentence_of<ScheduleError>([&] { parse_csv("mine", text); });
 }
 
@@ -70,7 +70,7 @@ TEST(ScheduleText, IsReadHoweverItIsSpaced) {
 
 TEST(ScheduleText, WhatIsNoScheduleIsRefusedWithItsPlace) {
   EXPECT_THAT(
-      says("0F0,0B0\n1F0,1X0\n"),
+      not_read("0F0,0B0\n1F0,1X0\n"),
       AllOf(HasSubstr("row 2, column 2"), HasSubstr("'1X0' is no action"), HasSubstr("as in 2F0")));
   for (const char* cell : {"F0",
                            "0F",
@@ -92,23 +92,23 @@ TEST(ScheduleText, WhatIsNoScheduleIsRefusedWithItsPlace) {
                            "()OVERLAP_F_B",
                            "(0F0;0B0)OVERLAP",
                            "\"0F0"})
-    EXPECT_THAT(says("0F0,0B0," + std::string(cell) + "\n"),
+    EXPECT_THAT(not_read("0F0,0B0," + std::string(cell) + "\n"),
                 AllOf(HasSubstr("row 1, column 3"), HasSubstr(cell)));
 }
 
 TEST(ScheduleText, NumbersThatCannotBeAreRefusedBeforeMemoryIsTaken) {
-  EXPECT_THAT(says("0F0,0B999999999\n"),
+  EXPECT_THAT(not_read("0F0,0B999999999\n"),
               AllOf(HasSubstr("row 1, column 2"), HasSubstr("2 actions in all")));
-  EXPECT_THAT(says("0F0,0B0,999999999F0\n"), HasSubstr("column 3"));
-  EXPECT_THAT(says("0F0,0B0\n2F0,2B0\n"), HasSubstr("no rank computes stage 1"));
-  EXPECT_THAT(says("0F0,0B0,1UNSHARD\n"), HasSubstr("no rank computes stage 1"));
-  EXPECT_THAT(says("0F0,0B0\n1F0,0B0\n"),
+  EXPECT_THAT(not_read("0F0,0B0,999999999F0\n"), HasSubstr("column 3"));
+  EXPECT_THAT(not_read("0F0,0B0\n2F0,2B0\n"), HasSubstr("no rank computes stage 1"));
+  EXPECT_THAT(not_read("0F0,0B0,1UNSHARD\n"), HasSubstr("no rank computes stage 1"));
+  EXPECT_THAT(not_read("0F0,0B0\n1F0,0B0\n"),
               AllOf(HasSubstr("row 2, column 2"), HasSubstr("rank 0 computes stage 0 already")));
 }
 
 TEST(ScheduleText, AnEmptyFileIsRefused) {
   for (const char* text : {"", "\n\n", "  \r\n", ",,\n,\n"})
-    EXPECT_THAT(says(text), HasSubstr("a row for every rank"));
+    EXPECT_THAT(not_read(text), HasSubstr("a row for every rank"));
 }
 
 TEST(ScheduleText, IsReadFromAFile) {

@@ -5,6 +5,8 @@ constexpr int kVectorBytes = 32;
 }  // namespace
 }  // namespace trireme::comm
 
+#include <immintrin.h>
+
 #include "trireme/comm/kernels_body.h"
 
 namespace trireme::comm {
@@ -30,6 +32,10 @@ Vec<uint16_t, N> float_to_half(Vec<float, N> v) {
 
 void stream(char* to, Register value) {
   _mm256_stream_si256(reinterpret_cast<__m256i*>(to), bits_as<__m256i>(value));
+}
+
+void end_of_stream() {
+  _mm_sfence();
 }
 
 }  // namespace

@@ -5,6 +5,8 @@ constexpr int kVectorBytes = 64;
 }  // namespace
 }  // namespace trireme::comm
 
+#include <immintrin.h>
+
 #include "trireme/comm/kernels_body.h"
 
 namespace trireme::comm {
@@ -32,6 +34,10 @@ Vec<uint16_t, N> float_to_half(Vec<float, N> v) {
 
 void stream(char* to, Register value) {
   _mm512_stream_si512(reinterpret_cast<__m512i*>(to), bits_as<__m512i>(value));
+}
+
+void end_of_stream() {
+  _mm_sfence();
 }
 
 }  // namespace

@@ -1,13 +1,12 @@
-// The reduction kernels, written once and compiled for three kinds of CPU. Each of
-// kernels_base.cpp, kernels_avx2.cpp and kernels_avx512.cpp says kVectorBytes, includes this, and
-// then defines what is only declared here: half_to_float, float_to_half and stream.
+// The reduction kernels, written once in vectors of gcc's and compiled for several kinds of CPU.
+// Each of kernels_base.cpp, kernels_avx2.cpp and kernels_avx512.cpp (x86-64) and kernels_plain.cpp
+// (all others) says kVectorBytes, includes this, and then defines what is only declared here:
+// half_to_float, float_to_half, stream and end_of_stream.
 //
 // These files are compiled for CPUs that this one may not be. An inline function or a template of
 // std:: that they emitted could be the copy that the linker keeps for the whole program, so
 // everything here has internal linkage and nothing of std:: is called.
 #pragma once
-
-#include <immintrin.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -74,6 +73,9 @@ Vec<uint16_t, N> float_to_half(Vec<float, N> v);
 
 /// A non-temporal store; `to` is aligned to a register.
 void stream(char* to, Register value);
+
+/// Orders such stores before every later one.
+void end_of_stream();
 
 // How an element is stored (Item) and what it is computed in (Number).
 template <class T>
@@ -357,7 +359,7 @@ void copy(void* to, const void* from, int64_t bytes) {
 void copy_streaming(void* to, const void* from, int64_t bytes) {
   copy_by(static_cast<char*>(to), static_cast<const char*>(from), bytes,
           [](char* place, Register value) { stream(place, value); });
-  _mm_sfence();
+  end_of_stream();
 }
 
 }  // namespace

@@ -1,8 +1,28 @@
-#include "trireme/comm/kernels.h"
+// CPUs other than x86-64: vectors of 16 bytes, which is what NEON has, and halves converted by
+// hand.
+namespace trireme::comm {
+namespace {
+constexpr int kVectorBytes = 16;
+}  // namespace
+}  // namespace trireme::comm
+
+#include "trireme/comm/kernels_halves.h"
 
 namespace trireme::comm {
+namespace {
 
-extern const Kernels kBaseKernels;
+/// gcc has no non-temporal store for these CPUs.
+void stream(char* to, Register value) {
+  store(to, value);
+}
+
+void end_of_stream() {
+  __atomic_thread_fence(__ATOMIC_RELEASE);
+}
+
+constexpr Kernels kBaseKernels = {"base", reduce, fold, divide, copy, copy_streaming};
+
+}  // namespace
 
 std::vector<const Kernels*> runnable_kernels() {
   return {&kBaseKernels};

@@ -1,37 +1,52 @@
 #include "trireme/core/log.h"
 
 #include <fmt/format.h>
-#include <spdlog/logger.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
 
 #include "trireme/core/env.h"
+#include "trireme/core/error.h"
 
 namespace trireme::core {
 
-struct Log::Sink {
-  spdlog::logger logger;
-};
+namespace {
 
-Log::Log(int rank, std::string_view group)
-    : sink_(new Sink{spdlog::logger(fmt::format("rank {} {}", rank, group),
-                                    std::make_shared<spdlog::sinks::stderr_sink_mt>())}) {
-  sink_->logger.set_pattern("%T.%e %l [%n] %v");
-  sink_->logger.set_level(spdlog::level::from_str(env("TRIREME_LOG").value_or("warning")));
+// In the order of Log::Level.
+constexpr std::array<std::string_view, 6> kLevels = {"trace",   "debug", "info",
+                                                     "warning", "error", "off"};
+
+std::string time_of_day() {
+  const auto now = std::chrono::system_clock::now();
+  const time_t seconds = std::chrono::system_clock::to_time_t(now);
+  tm local{};
+  ::localtime_r(&seconds, &local);
+  const auto milliseconds =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
+  return fmt::format("{:02}:{:02}:{:02}.{:03}", local.tm_hour, local.tm_min, local.tm_sec,
+                     milliseconds);
 }
 
-Log::~Log() = default;
+}  // namespace
 
-void Log::debug(std::string_view text) const {
-  sink_->logger.debug(text);
+Log::Log(int rank, std::string_view group) : who_(fmt::format("rank {} {}", rank, group)) {
+  const auto wanted = env("TRIREME_LOG");
+  if (!wanted) return;
+  const auto found = std::find(kLevels.begin(), kLevels.end(), *wanted);
+  if (found == kLevels.end())
+    throw ConfigError(fmt::format(
+        "TRIREME_LOG is '{}'; it can be trace, debug, info, warning, error or off", *wanted));
+  least_ = static_cast<Level>(found - kLevels.begin());
 }
-void Log::info(std::string_view text) const {
-  sink_->logger.info(text);
-}
-void Log::warning(std::string_view text) const {
-  sink_->logger.warn(text);
-}
-void Log::error(std::string_view text) const {
-  sink_->logger.error(text);
+
+void Log::say(Level level, std::string_view text) const {
+  if (level < least_) return;
+  const std::string line = fmt::format("{} {} [{}] {}\n", time_of_day(),
+                                       kLevels[static_cast<std::size_t>(level)], who_, text);
+  std::fwrite(line.data(), 1, line.size(), stderr);  // at once: lines of threads do not mix
 }
 
 }  // namespace trireme::core

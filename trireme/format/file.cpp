@@ -108,6 +108,11 @@ void File::finish() {
   if (::close(std::exchange(fd_, -1)) != 0) fail("write", path_, errno);
 }
 
+bool is_file(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+}
+
 std::string read_file(const std::string& path, int64_t most_bytes) {
   const File file = File::open(path);
   const int64_t bytes = file.bytes();

@@ -37,6 +37,9 @@ class File {
   int fd_ = -1;
 };
 
+/// Whether a regular file is there, by this name or a link.
+bool is_file(const std::string& path);
+
 /// All of a file of at most `most_bytes`.
 std::string read_file(const std::string& path, int64_t most_bytes);
 

@@ -13,6 +13,7 @@
 
 #include "trireme/core/env.h"
 #include "trireme/core/error.h"
+#include "trireme/format/file.h"
 #include "trireme/format/index.h"
 
 namespace trireme::format {
@@ -26,11 +27,6 @@ namespace {
 bool is_folder(const std::string& path) {
   struct stat status {};
   return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
-
-bool is_file(const std::string& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
 }
 
 /// The names in a folder; none if it is not there.

@@ -12,7 +12,7 @@ namespace trireme::format {
 namespace {
 
 constexpr int64_t kMostIndexBytes = core::kGiB;
-constexpr int kMostDepth = 64;
+constexpr int kMostIndexDepth = 64;
 
 /// A plain name: an index must not lead out of its folder.
 bool is_file_name(const std::string& name) {
@@ -137,7 +137,7 @@ std::string to_text(const Index& index) {
 }
 
 Index from_text(std::string_view text, const std::string& path) {
-  core::Json json = parse_untrusted(text, path, kMostDepth);
+  core::Json json = parse_untrusted(text, path, kMostIndexDepth);
   const JsonObject object(json, path, "the index");
   if (object.number("version") != kIndexVersion) return index_of(json, path);  // which says so
   const std::string checksum = object.text("checksum");

@@ -11,7 +11,7 @@ namespace trireme::format {
 namespace {
 
 constexpr int64_t kMostHeaderBytes = 100'000'000;  // the limit of Hugging Face's reader
-constexpr int kMostDepth = 4;
+constexpr int kMostHeaderDepth = 4;
 
 Entry parse_entry(const std::string& name, const core::Json& json, const std::string& path) {
   const JsonObject object(json, path, fmt::format("tensor '{}'", name));
@@ -94,7 +94,7 @@ void SafetensorsReader::open(std::string_view what) {
   std::string text(header_bytes, '\0');
   read_at(8, static_cast<int64_t>(header_bytes), text.data(), what);
 
-  const core::Json header = parse_untrusted(text, path, kMostDepth);
+  const core::Json header = parse_untrusted(text, path, kMostHeaderDepth);
   const JsonObject object(header, path, "its header");
   for (const auto& [name, value] : header.items()) {
     if (name == "__metadata__")

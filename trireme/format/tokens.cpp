@@ -1,7 +1,5 @@
 #include "trireme/format/tokens.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <limits>
 
@@ -12,11 +10,6 @@
 namespace trireme::format {
 
 namespace {
-
-bool is_file(const std::string& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
-}
 
 /// NAME of NAME.bin and NAME.idx.
 std::string without_suffix(const std::string& path) {

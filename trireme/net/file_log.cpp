@@ -17,9 +17,9 @@ namespace trireme::net {
 
 namespace {
 
-constexpr std::string_view kMagic = "trireme store 1\n";
+constexpr std::string_view kFileMagic = "trireme store 1\n";
 constexpr size_t kRecordHeadBytes = 13;
-constexpr size_t kMaxJobBytes = 4096;
+constexpr size_t kMaxFileJobBytes = 4096;
 constexpr size_t kReadBytes = 4 << 20;  // a record always fits
 static_assert(kReadBytes > kRecordHeadBytes + kMaxKeyBytes + kMaxValueBytes);
 
@@ -37,7 +37,7 @@ uint32_t checksum(char mark, std::string_view key, std::string_view value) {
 }
 
 std::string encode_header(const Identity& me) {
-  std::string header(kMagic);
+  std::string header(kFileMagic);
   put(header, static_cast<uint32_t>(me.size));
   put_text<uint32_t>(header, me.job);
   return header;
@@ -56,8 +56,8 @@ std::string encode_record(char mark, std::string_view key, std::string_view valu
 }  // namespace
 
 FileLog::FileLog(std::string path, const Identity& me, Deadline deadline) : path_(std::move(path)) {
-  core::check(me.job.size() <= kMaxJobBytes, "job id has {} bytes; it may have {}", me.job.size(),
-              kMaxJobBytes);
+  core::check(me.job.size() <= kMaxFileJobBytes, "job id has {} bytes; it may have {}",
+              me.job.size(), kMaxFileJobBytes);
   // No symbolic links: in /tmp anybody could have put one there.
   fd_ = Fd(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   if (!fd_)
@@ -132,10 +132,11 @@ void FileLog::start_or_check_header(const Identity& me) {
   const std::string header = encode_header(me);
   header_bytes_ = header.size();
   if (file_bytes() == 0) return append(header);
-  const std::string found = read_bytes(0, std::min(file_bytes(), kMagic.size() + 8 + kMaxJobBytes));
+  const std::string found =
+      read_bytes(0, std::min(file_bytes(), kFileMagic.size() + 8 + kMaxFileJobBytes));
   try {
     ByteReader reader(found);
-    if (reader.take(kMagic.size()) != kMagic) throw CommError("no magic");
+    if (reader.take(kFileMagic.size()) != kFileMagic) throw CommError("no magic");
     const int size = static_cast<int>(reader.number<uint32_t>());
     const std::string_view job = reader.text<uint32_t>();
     if (job != me.job)
@@ -153,7 +154,7 @@ void FileLog::start_or_check_header(const Identity& me) {
     throw ConfigError(
         fmt::format("{} is not a file store of trireme (it begins with \"{}\"); "
                     "remove it or give another path",
-                    path_, printable(found.substr(0, kMagic.size()))));
+                    path_, printable(found.substr(0, kFileMagic.size()))));
   }
   read_new_records();
 }

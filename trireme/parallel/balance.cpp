@@ -3,7 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #include "trireme/verify/compare.h"
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // What a mistake looks like in the numbers. Each kind is a formula that the wrong values satisfy.
 #include <fmt/format.h>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <cmath>
 

@@ -1,6 +1,6 @@
 #include "trireme/verify/note.h"
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <array>
 

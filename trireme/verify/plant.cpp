@@ -1,6 +1,6 @@
 #include "trireme/verify/plant.h"
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <map>
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <utility>

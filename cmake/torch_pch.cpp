@@ -1,1 +1,0 @@
-// Only here so that the precompiled header of torch has a target to belong to.
