@@ -28,6 +28,10 @@ if(NOT Torch_FOUND)
 endif()
 # Torch's flags only say which C++ ABI it was built with; its targets carry the rest.
 add_compile_options(${TORCH_CXX_FLAGS})
+# A libtorch for CUDA exports functions of an older libstdc++ that it carries inside, std::filesystem
+# among them; called in place of the system's they crash. Symbols are taken from the first library
+# that has them, so the system's comes first in every program (and, by trireme_all, in a consumer's).
+link_libraries(stdc++)
 message(STATUS "Trireme: libtorch ${Torch_VERSION} in ${TORCH_INSTALL_PREFIX}")
 
 find_package(Threads REQUIRED)

@@ -19,6 +19,15 @@ CommandResult must_run(std::vector<std::string> argv) {
   return result;
 }
 
+/// A libtorch for CUDA exports parts of an older libstdc++ that crash when they are found first.
+void expect_system_library_first(const std::string& program) {
+  const std::string needed = must({"readelf", "-d", program}).out;
+  const auto system = needed.find("[libstdc++"), torch = needed.find("[libtorch");
+  ASSERT_NE(system, needed.npos) << needed;
+  ASSERT_NE(torch, needed.npos) << needed;
+  EXPECT_LT(system, torch) << program << " would call libtorch's std::filesystem\n" << needed;
+}
+
 TEST(Install, AProjectOfTenLinesBuildsAgainstTheInstalledTree) {
   std::string scratch = (fs::temp_directory_path() / "trireme-install-XXXXXX").string();
   ASSERT_NE(::mkdtemp(scratch.data()), nullptr);
@@ -30,6 +39,8 @@ TEST(Install, AProjectOfTenLinesBuildsAgainstTheInstalledTree) {
   const auto result =
       must_run({scratch + "/prefix/bin/trireme", "run", "-n", "2", scratch + "/build/consumer"});
   EXPECT_THAT(result.out, ::testing::HasSubstr("sum 3"));
+  expect_system_library_first(scratch + "/build/consumer");
+  expect_system_library_first(scratch + "/prefix/bin/trireme-rank");
   fs::remove_all(scratch);
 }
 
