@@ -175,11 +175,11 @@ TEST(Handshake, BoundsWhatAPeerMayAnnounce) {
 TEST(Handshake, OverSocketsNamesThePeerAndLeavesTheRestUnread) {
   auto [a, b] = tcp_pair();
   auto client = std::async(std::launch::async, [&, &end = a] {
-    const Identity who = prove_as_client(end, kSecret, rank(3), soon());
+    const Identity who = prove(end, Handshake(Side::Client, kSecret, rank(3)), soon());
     end.send_all("next", 4, soon());
     return who;
   });
-  EXPECT_EQ(prove_as_server(b, kSecret, rank(0), soon()).rank, 3);
+  EXPECT_EQ(prove(b, Handshake(Side::Server, kSecret, rank(0)), soon()).rank, 3);
   EXPECT_EQ(client.get().rank, 0);
   char text[4];
   b.recv_all(text, 4, soon());
@@ -188,21 +188,21 @@ TEST(Handshake, OverSocketsNamesThePeerAndLeavesTheRestUnread) {
   auto [c, d] = tcp_pair();
   const std::string peer = c.peer().to_string();
   auto refused = std::async(std::launch::async, [&, &end = c] {
-    return sentence_of<CommError>([&] { prove_as_client(end, kOther, rank(3), soon()); });
+    return sentence_of<CommError>([&] { prove(end, Handshake(Side::Client, kOther, rank(3)), soon()); });
   });
-  sentence_of<CommError>([&, &end = d] { prove_as_server(end, kSecret, rank(0), soon()); });
+  sentence_of<CommError>([&, &end = d] { prove(end, Handshake(Side::Server, kSecret, rank(0)), soon()); });
   EXPECT_THAT(refused.get(), AllOf(HasSubstr(peer), HasSubstr("TRIREME_SECRET")));
 }
 
 TEST(Handshake, WithASilentPeerEndsAtTheDeadline) {
   auto [a, b] = tcp_pair();
   EXPECT_THAT(sentence_of<TimeoutError>([&, &end = a] {
-                prove_as_client(end, kSecret, rank(3), in(std::chrono::milliseconds(20)));
+                prove(end, Handshake(Side::Client, kSecret, rank(3)), in(std::chrono::milliseconds(20)));
               }),
               HasSubstr(a.peer().to_string()));
   b = Socket();
   EXPECT_THAT(
-      sentence_of<CommError>([&, &end = a] { prove_as_server(end, kSecret, rank(3), soon()); }),
+      sentence_of<CommError>([&, &end = a] { prove(end, Handshake(Side::Server, kSecret, rank(3)), soon()); }),
       Not(HasSubstr("deadline")));
 }
 

@@ -36,9 +36,7 @@ class Hostile : public ::testing::Test {
   Socket stranger() { return connect(server_.address(), soon()); }
   /// Knows the secret, and misbehaves afterwards.
   Socket traitor() {
-    Socket socket = stranger();
-    prove_as_client(socket, secret_, rank(7), soon());
-    return socket;
+    return connect_and_prove(server_.address(), "store", secret_, rank(7), soon()).socket;
   }
 
   void expect_nobody_is_delayed() {

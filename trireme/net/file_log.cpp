@@ -117,6 +117,13 @@ std::optional<FileLog::Hold> FileLog::try_lock(Lock lock) {
   return hold;
 }
 
+void FileLog::remove() const noexcept {
+  struct stat ours {}, there {};
+  if (::fstat(fd_.get(), &ours) == 0 && ::lstat(path_.c_str(), &there) == 0 &&
+      ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
+    ::unlink(path_.c_str());
+}
+
 void FileLog::check_owner() const {
   struct stat info {};
   if (::fstat(fd_.get(), &info) != 0 || !S_ISREG(info.st_mode))

@@ -43,6 +43,9 @@ class FileLog {
   /// Nothing if another process has the lock now. Throws CommError on a damaged file.
   std::optional<Hold> try_lock(Lock lock);
 
+  /// Removes the file, if the path still leads to it.
+  void remove() const noexcept;
+
   const std::string& path() const { return path_; }
 
  private:

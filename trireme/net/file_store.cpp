@@ -34,14 +34,26 @@ class FileStore : public Store {
     return found;
   }
 
-  std::string wait(const std::string& key, Deadline deadline) override {
+  std::vector<std::string> wait_all(const std::vector<std::string>& keys,
+                                    Deadline deadline) override {
     const auto start = Clock::now();
+    std::vector<std::string> values;
     for (Backoff backoff(std::chrono::microseconds(100), std::chrono::milliseconds(10));;) {
-      if (auto value = get(key, deadline)) return *std::move(value);
+      // Under one lock, as many as there are: the rest is waited for.
+      const std::string& next = keys[values.size()];
+      check_sizes(next);
+      locked(FileLog::Lock::Shared, next, deadline, [&](FileLog::Hold& hold) {
+        while (values.size() < keys.size()) {
+          const auto value = hold.table().get(keys[values.size()]);
+          if (!value) break;
+          values.push_back(*value);
+        }
+      });
+      if (values.size() == keys.size()) return values;
       if (backoff.sleep(deadline) == Readiness::DeadlinePassed)
-        throw TimeoutError(
-            fmt::format("wait for key '{}' of the file store {}: nobody set it in {}",
-                        printable(key), log_.path(), core::format_duration(Clock::now() - start)));
+        throw TimeoutError(fmt::format("wait for key '{}' of the file store {}: nobody set it in {}",
+                                       printable(keys[values.size()]), log_.path(),
+                                       core::format_duration(Clock::now() - start)));
     }
   }
 
@@ -76,6 +88,8 @@ class FileStore : public Store {
     });
     return was_there;
   }
+
+  void remove() noexcept override { log_.remove(); }
 
  private:
   enum class Changed { Yes, No };

@@ -21,17 +21,9 @@ struct Identity {
 /// May refuse a peer that has proven itself, by returning a sentence, which the peer gets to see.
 using Admit = std::function<std::string(const Identity&)>;
 
-/// Both ends prove that they know the secret, before anything else is said. Returns who the other
-/// end is. The server refuses another job id, another world size and a rank outside of the world.
-/// Throws CommError (TimeoutError) with one sentence that names the peer and the likely cause; the
-/// connection is of no use then.
-Identity prove_as_client(Socket& socket, const Secret& secret, const Identity& me,
-                         Deadline deadline);
-Identity prove_as_server(Socket& socket, const Secret& secret, const Identity& me,
-                         Deadline deadline, Admit admit = {});
-
-/// The handshake itself, without a socket: bytes go in, bytes come out. The two functions above
-/// and the store's server drive it.
+/// Both ends of a connection prove that they know the secret, before anything else is said. This is
+/// the handshake without a socket: bytes go in, bytes come out. `prove` and `Door` drive it. The
+/// server refuses another job id, another world size and a rank outside of the world.
 ///
 ///     client                                         server
 ///       | TRIREME, version, nonce C (40 bytes) -------> |
@@ -90,5 +82,21 @@ class Handshake {
   Identity peer_;
   std::string error_;
 };
+
+/// Drives a handshake to its end, and returns who the other end is. Throws CommError (TimeoutError)
+/// with one sentence that names the peer and the likely cause; the connection is of no use then.
+Identity prove(Socket& socket, Handshake handshake, Deadline deadline);
+
+/// A connection whose both ends have proven themselves.
+struct Proven {
+  Socket socket;
+  Identity peer;
+};
+
+/// Connects (a host that begins with @ is a unix socket), proves itself, and checks that what
+/// answers is of that role. Tries again where the other end hung up in the middle of it, as it does
+/// when this process was stopped for too long, or when strangers crowd the door.
+Proven connect_and_prove(const Address& address, const std::string& role, const Secret& secret,
+                         const Identity& me, Deadline deadline);
 
 }  // namespace trireme::net

@@ -3,12 +3,29 @@
 
 #include "trireme/core/error.h"
 #include "trireme/net/handshake.h"
+#include "trireme/net/retry.h"
 
 namespace trireme::net {
 
 namespace {
 
-Identity drive(Socket& socket, Handshake handshake, Deadline deadline) {
+/// A server drops whoever takes this long, so being dropped later than that says nothing of it.
+constexpr auto kServersPatience = std::chrono::seconds(4);
+constexpr int kMostPromptHangUps = 3;
+
+/// The other end closed the connection before the handshake was over.
+class HungUpError : public CommError {
+  using CommError::CommError;
+};
+
+Socket connect_any(const Address& address, Deadline deadline) {
+  if (address.host.starts_with('@')) return connect_unix_abstract(address.host.substr(1), deadline);
+  return connect(address, deadline);
+}
+
+}  // namespace
+
+Identity prove(Socket& socket, Handshake handshake, Deadline deadline) {
   const std::string peer = socket.peer().to_string();
   std::array<char, 1024> bytes{};
   try {
@@ -26,7 +43,7 @@ Identity drive(Socket& socket, Handshake handshake, Deadline deadline) {
         "trireme",
         peer));
   } catch (const CommError& error) {
-    throw CommError(
+    throw HungUpError(
         fmt::format("handshake with {}: it hung up ({}); it has ended, or it is not of trireme",
                     peer, error.what()));
   }
@@ -35,16 +52,26 @@ Identity drive(Socket& socket, Handshake handshake, Deadline deadline) {
   return handshake.peer();
 }
 
-}  // namespace
-
-Identity prove_as_client(Socket& socket, const Secret& secret, const Identity& me,
-                         Deadline deadline) {
-  return drive(socket, Handshake(Handshake::Side::Client, secret, me), deadline);
-}
-
-Identity prove_as_server(Socket& socket, const Secret& secret, const Identity& me,
-                         Deadline deadline, Admit admit) {
-  return drive(socket, Handshake(Handshake::Side::Server, secret, me, std::move(admit)), deadline);
+Proven connect_and_prove(const Address& address, const std::string& role, const Secret& secret,
+                         const Identity& me, Deadline deadline) {
+  int prompt_hang_ups = 0;
+  for (Backoff backoff(std::chrono::milliseconds(5), std::chrono::milliseconds(200));;) {
+    Socket socket = connect_any(address, deadline);
+    const auto began = Clock::now();
+    try {
+      const Identity peer =
+          prove(socket, Handshake(Handshake::Side::Client, secret, me), deadline);
+      if (peer.role != role)
+        throw CommError(fmt::format("{}: a '{}' answers where the '{}' of rank {} should; check "
+                                    "the address",
+                                    address.to_string(), peer.role, role, peer.rank));
+      return {std::move(socket), peer};
+    } catch (const HungUpError&) {
+      const bool prompt = Clock::now() - began < kServersPatience;
+      if (prompt && ++prompt_hang_ups == kMostPromptHangUps) throw;
+      if (backoff.sleep(deadline) == Readiness::DeadlinePassed) throw;
+    }
+  }
 }
 
 }  // namespace trireme::net

@@ -1,7 +1,7 @@
 #include "trireme/net/socket.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -23,16 +23,13 @@ namespace {
 using NameOf = int (*)(int, sockaddr*, socklen_t*);
 
 Address address_from(const sockaddr_storage& storage, socklen_t bytes) {
-  char text[INET6_ADDRSTRLEN] = {};
-  if (storage.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(storage);
-    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof text);
-    return {text, ntohs(v4.sin_port)};
-  }
-  if (storage.ss_family == AF_INET6) {
-    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(storage);
-    inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
-    return {text, ntohs(v6.sin6_port)};
+  if (storage.ss_family == AF_INET || storage.ss_family == AF_INET6) {
+    // getnameinfo, and not inet_ntop: it names the interface of a link-local address too.
+    char host[NI_MAXHOST] = {}, port[NI_MAXSERV] = {};
+    if (::getnameinfo(reinterpret_cast<const sockaddr*>(&storage), bytes, host, sizeof host, port,
+                      sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+      return {"(gone)", 0};
+    return {host, static_cast<uint16_t>(core::parse_int(port).value_or(0))};
   }
   const auto& unix_name = reinterpret_cast<const sockaddr_un&>(storage);
   const size_t before_name = offsetof(sockaddr_un, sun_path) + 1;

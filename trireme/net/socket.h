@@ -82,6 +82,7 @@ class Listener {
   /// The address bound, with the real port.
   Address address() const { return address_; }
   int fd() const { return fd_.get(); }
+  Fd release() { return std::move(fd_); }
   Socket accept(Deadline deadline);
 
  private:
@@ -93,7 +94,11 @@ class Listener {
 /// that cannot be resolved is a CommError at once.
 Socket connect(const Address& address, Deadline deadline);
 
-/// The same over a unix socket in Linux' abstract namespace, which has no file to leave behind.
+/// Begins to connect to an address that is a number, and returns at once. The descriptor is writable
+/// when that has ended; SO_ERROR says how.
+Fd start_connect(const Address& address);
+
+/// `connect` over a unix socket in Linux' abstract namespace, which has no file to leave behind.
 /// It has no file permissions either: any user of this machine can connect, so prove who you are.
 Socket connect_unix_abstract(const std::string& name, Deadline deadline);
 Fd listen_unix_abstract(const std::string& name);

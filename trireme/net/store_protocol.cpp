@@ -52,4 +52,15 @@ StoreReply decode_reply(std::string_view frame) {
   return reply;
 }
 
+void put_in_list(std::string& list, std::string_view text) {
+  put_text<uint32_t>(list, text);
+}
+
+std::vector<std::string> decode_list(std::string_view list) {
+  std::vector<std::string> texts;
+  for (ByteReader reader(list); !reader.rest().empty();)
+    texts.emplace_back(reader.text<uint32_t>());
+  return texts;
+}
+
 }  // namespace trireme::net

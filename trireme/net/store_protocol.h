@@ -12,6 +12,8 @@ enum class StoreOp : uint8_t { Set = 1, Get, Wait, Add, CompareAndSet, Erase };
 
 /// What a client asks, in one frame:
 ///   | number: 8 | op: 1 | delta: 8 | key length: 4 | key | value length: 4 | value | expected |
+/// The value of a wait is the list of its keys, and the value of its reply the list of theirs:
+///   | length: 4 | text | length: 4 | text | ...
 /// A client has one request under way on a connection. Sending another gives up the one before:
 /// that is how a wait is cancelled when its deadline has passed.
 struct StoreRequest {
@@ -36,7 +38,7 @@ struct StoreReply {
 
 constexpr size_t kMaxRequestBytes = 25 + kMaxKeyBytes + 2 * kMaxValueBytes;
 constexpr size_t kReplyHeaderBytes = 9;
-constexpr size_t kMaxReplyBytes = kReplyHeaderBytes + kMaxValueBytes;
+constexpr size_t kMaxReplyBytes = kReplyHeaderBytes + kMaxListBytes;
 
 std::string encode(const StoreRequest& request);
 /// Throws CommError on bytes that are no request.
@@ -45,5 +47,9 @@ StoreRequest decode_request(std::string_view frame);
 /// All of a reply but its value, frame header included.
 std::string encode_reply_head(uint64_t number, StoreStatus status, size_t value_bytes);
 StoreReply decode_reply(std::string_view frame);
+
+void put_in_list(std::string& list, std::string_view text);
+/// Throws CommError on bytes that are no list.
+std::vector<std::string> decode_list(std::string_view list);
 
 }  // namespace trireme::net

@@ -1,10 +1,9 @@
 #include "trireme/net/store_server.h"
 
+#include <fmt/ranges.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,50 +11,41 @@
 #include <cerrno>
 #include <map>
 #include <optional>
-#include <set>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "trireme/core/error.h"
+#include "trireme/net/bytes.h"
+#include "trireme/net/door.h"
+#include "trireme/net/epoll.h"
 #include "trireme/net/store_session.h"
 
 namespace trireme::net {
 
 namespace {
 
-constexpr auto kProveWithin = std::chrono::seconds(5);
-constexpr auto kAcceptPause = std::chrono::milliseconds(100);
-/// Connections that have not proven themselves, beyond one for each rank.
-constexpr size_t kSpareUnproven = 256;
-/// Few at a time, so that those that came before get on with their proofs in between.
-constexpr int kAcceptsPerTurn = 16;
-
-constexpr uint64_t kListenerId = 0;
+constexpr uint64_t kDoorId = 0;
 constexpr uint64_t kStopId = 1;
 constexpr uint64_t kFirstSessionId = 2;
 
-Fd checked(int fd, const char* what) {
-  if (fd < 0) throw CommError(fmt::format("store server: {}: {}", what, core::errno_text(errno)));
-  return Fd(fd);
-}
-
 }  // namespace
 
-/// The thread, its epoll loop, the table and the clients. Clients are known by numbers that grow,
-/// so an event of one that has just been dropped finds nobody, and the oldest come first.
+/// The thread, its epoll loop, the door, the table and the clients. Clients are known by numbers that
+/// grow, so an event of one that has just been dropped finds nobody.
 class StoreServer::Loop {
  public:
-  Loop(const Address& bind, const Secret& secret, const std::string& job, int world_size)
-      : listener_(bind),
-        secret_(secret),
-        me_{.job = job, .role = "store", .rank = 0, .size = world_size},
-        max_unproven_(kSpareUnproven + static_cast<size_t>(world_size)),
-        epoll_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create")),
-        stop_(checked(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")) {
-    const Handshake refuses_a_bad_job_id(Handshake::Side::Server, secret_, me_);
-    watch(EPOLL_CTL_ADD, listener_.fd(), EPOLLIN, kListenerId);
-    watch(EPOLL_CTL_ADD, stop_.get(), EPOLLIN, kStopId);
+  Loop(Listener listener, const Secret& secret, const std::string& job, int world_size)
+      : address_(listener.address()),
+        door_(listener.release(),
+              {.secret = secret,
+               .me = {.job = job, .role = "store", .rank = 0, .size = world_size},
+               .roles = {"rank"}},
+              [this](Socket socket, const Identity&) { welcome(std::move(socket)); }),
+        stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!stop_) throw CommError(fmt::format("store server: {}", core::errno_text(errno)));
+    epoll_.add(door_.fd(), EPOLLIN, kDoorId);
+    epoll_.add(stop_.get(), EPOLLIN, kStopId);
     start_thread();
   }
 
@@ -65,7 +55,7 @@ class StoreServer::Loop {
     thread_.join();
   }
 
-  Address address() const { return listener_.address(); }
+  const Address& address() const { return address_; }
 
  private:
   /// Signals are for the threads of the program, not for this one.
@@ -80,76 +70,31 @@ class StoreServer::Loop {
   void run() {
     std::array<epoll_event, 64> events;
     for (;;) {
-      const int num_events = ::epoll_wait(epoll_.get(), events.data(), events.size(), timeout_ms());
-      for (int i = 0; i < num_events; ++i) {
-        const uint64_t id = events[static_cast<size_t>(i)].data.u64;
-        if (id == kStopId) return;
-        if (id == kListenerId)
-          accept_some();
-        else
-          on_event(id);
+      for (const epoll_event& event : epoll_.wait(events, door_.due())) {
+        if (event.data.u64 == kStopId) return;
+        if (event.data.u64 != kDoorId) on_event(event.data.u64);
       }
-      drop_overdue();
+      step_door();
     }
   }
 
-  int timeout_ms() const {
-    Deadline next = accept_again_;
-    if (!unproven_.empty()) next = std::min(next, sessions_.at(*unproven_.begin()).prove_by());
-    if (next == Deadline::max()) return -1;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
-    return static_cast<int>(std::max<int64_t>(0, left.count()));
+  void step_door() {
+    const auto before = door_.num_turned_away();
+    door_.step();
+    if (door_.num_turned_away() == before) return;
+    // For ranks that wait for somebody who was refused here.
+    table_.set(kTurnedAwayKey, fmt::format("{}", fmt::join(door_.turned_away(), "\n")));
   }
 
-  /// The unproven are in the order in which they came, so the overdue ones come first.
-  void drop_overdue() {
-    const auto now = Clock::now();
-    while (!unproven_.empty() && sessions_.at(*unproven_.begin()).prove_by() <= now)
-      drop(*unproven_.begin());
-    if (accept_again_ <= now) resume_accepting();
-  }
-
-  void accept_some() {
-    for (int i = 0; i < kAcceptsPerTurn; ++i) {
-      Fd fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (fd) {
-        admit(std::move(fd));
-        continue;
-      }
-      const bool is_out_of_room =
-          errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-      if (!is_out_of_room) return;
-      if (unproven_.empty()) return pause_accepting();
-      drop(*unproven_.begin());
-    }
-  }
-
-  void admit(Fd fd) {
-    // Room is made by dropping the oldest: an honest client proves itself within milliseconds.
-    if (unproven_.size() >= max_unproven_) drop(*unproven_.begin());
+  void welcome(Socket socket) {
     const uint64_t id = next_id_++;
     try {
-      Handshake handshake(Handshake::Side::Server, secret_, me_);
-      const auto [place, is_new] = sessions_.try_emplace(
-          id, Socket(std::move(fd)), std::move(handshake), Clock::now() + kProveWithin);
-      unproven_.insert(id);
-      place->second.interest = EPOLLIN;
-      watch(EPOLL_CTL_ADD, place->second.fd(), EPOLLIN, id);
+      StoreSession& session = sessions_.try_emplace(id, std::move(socket)).first->second;
+      session.interest = EPOLLIN;
+      epoll_.add(session.fd(), EPOLLIN, id);
     } catch (const std::exception&) {
       drop(id);
     }
-  }
-
-  /// Without room for one more descriptor the listener stays ready; asking it again at once would
-  /// keep a core busy with nothing.
-  void pause_accepting() {
-    watch(EPOLL_CTL_MOD, listener_.fd(), 0, kListenerId);
-    accept_again_ = Clock::now() + kAcceptPause;
-  }
-
-  void resume_accepting() {
-    watch(EPOLL_CTL_MOD, listener_.fd(), EPOLLIN, kListenerId);
-    accept_again_ = Deadline::max();
   }
 
   void on_event(uint64_t id) {
@@ -160,7 +105,6 @@ class StoreServer::Loop {
     try {
       session.flush();
       if (const auto request = session.read()) changed_key = serve(id, session, *request);
-      if (session.phase() == StoreSession::Phase::Serving) unproven_.erase(id);
       settle(id, session);
     } catch (const std::exception&) {
       drop(id);  // gone, or talks nonsense, or there is no memory for what it wants
@@ -171,9 +115,8 @@ class StoreServer::Loop {
   /// Sends what can be sent and asks for the events that the client's state needs.
   void settle(uint64_t id, StoreSession& session) {
     session.flush();
-    if (session.is_over()) return drop(id);
     const uint32_t interest = session.has_output() ? EPOLLOUT : EPOLLIN;
-    if (interest != session.interest) watch(EPOLL_CTL_MOD, session.fd(), interest, id);
+    if (interest != session.interest) epoll_.change(session.fd(), interest, id);
     session.interest = interest;
   }
 
@@ -183,11 +126,12 @@ class StoreServer::Loop {
     unpark(id, session);
     try {
       check_sizes(request.key, request.value, request.expected);
-      if (request.op == StoreOp::Wait && !table_.get(request.key)) {
-        park(id, session, request);
-        return std::nullopt;
-      }
-      return apply(session, request);
+      if (request.op != StoreOp::Wait) return apply(session, request);
+      auto keys = decode_list(request.value);
+      std::reverse(keys.begin(), keys.end());  // taken off from the back
+      session.parked = {request.number, request.value, std::move(keys)};
+      if (!park(id, session)) answer_wait(session);
+      return std::nullopt;
     } catch (const MisuseError& error) {
       session.reply(request.number, StoreStatus::Misuse,
                     std::make_shared<const std::string>(error.what()));
@@ -206,8 +150,7 @@ class StoreServer::Loop {
         table_.set(request.key, request.value);
         answer(nothing);
         return request.key;
-      case StoreOp::Get:
-      case StoreOp::Wait: answer(table_.get(request.key)); return std::nullopt;
+      case StoreOp::Get: answer(table_.get(request.key)); return std::nullopt;
       case StoreOp::Add:
         table_.add(request.key, request.delta);
         answer(table_.get(request.key));
@@ -216,36 +159,69 @@ class StoreServer::Loop {
         answer(table_.compare_and_set(request.key, request.expected, request.value));
         return request.key;
       case StoreOp::Erase:
+        last_answer_.reset();
         answer(table_.erase(request.key) ? nothing : nullptr);
         return std::nullopt;
+      case StoreOp::Wait: break;
     }
     return std::nullopt;
   }
 
-  void park(uint64_t id, StoreSession& session, const StoreRequest& request) {
-    waiters_[request.key].push_back(id);
-    session.parked = {request.number, request.key};
+  /// Leaves a wait at the first of its keys that does not exist. False: all of them do.
+  bool park(uint64_t id, StoreSession& session) {
+    auto& keys = session.parked->keys;
+    while (!keys.empty() && table_.get(keys.back())) keys.pop_back();
+    if (keys.empty()) return false;
+    waiters_[keys.back()].push_back(id);
+    return true;
   }
 
   void unpark(uint64_t id, StoreSession& session) {
-    if (!session.parked) return;
-    const auto found = waiters_.find(session.parked->key);
+    const auto parked = std::exchange(session.parked, {});
+    if (!parked || parked->keys.empty()) return;
+    const auto found = waiters_.find(parked->keys.back());
+    if (found == waiters_.end()) return;
     std::erase(found->second, id);
     if (found->second.empty()) waiters_.erase(found);
-    session.parked.reset();
   }
 
+  /// All keys of the session's wait exist.
+  void answer_wait(StoreSession& session) {
+    const auto parked = *std::exchange(session.parked, {});
+    // Ranks wait for the same keys, mostly, and then share one answer.
+    if (parked.list != last_list_ || !last_answer_) {
+      std::string values;
+      for (const std::string& key : decode_list(parked.list)) {
+        const auto value = table_.get(key);
+        core::check(value != nullptr, "store: key '{}' was erased while it was waited for",
+                    printable(key));
+        put_in_list(values, *value);
+      }
+      core::check(values.size() <= kMaxListBytes, "store: a wait for {} bytes; the limit is {}",
+                  values.size(), kMaxListBytes);
+      last_list_ = parked.list;
+      last_answer_ = std::make_shared<const std::string>(std::move(values));
+    }
+    session.reply(parked.number, StoreStatus::Found, last_answer_);
+  }
+
+  /// The key exists now: those who waited for it get their answer, or wait for their next.
   void answer_waiters(const std::string& key) {
-    const StoreTable::Value value = table_.get(key);
-    if (!value) return;
+    last_answer_.reset();  // of before
+    if (!table_.get(key)) return;
     auto waiting = waiters_.extract(key);
     if (waiting.empty()) return;
     for (const uint64_t id : waiting.mapped()) {
       StoreSession& session = sessions_.at(id);
-      const uint64_t number = session.parked->number;
-      session.parked.reset();
       try {
-        session.reply(number, StoreStatus::Found, value);
+        if (park(id, session)) continue;
+        const uint64_t number = session.parked->number;
+        try {
+          answer_wait(session);
+        } catch (const MisuseError& error) {
+          session.reply(number, StoreStatus::Misuse,
+                        std::make_shared<const std::string>(error.what()));
+        }
         settle(id, session);
       } catch (const std::exception&) {
         drop(id);
@@ -254,40 +230,29 @@ class StoreServer::Loop {
   }
 
   void drop(uint64_t id) {
-    unproven_.erase(id);
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
     unpark(id, found->second);
     sessions_.erase(found);
   }
 
-  void watch(int operation, int fd, uint32_t events, uint64_t id) {
-    epoll_event event{};
-    event.events = events;
-    event.data.u64 = id;
-    if (::epoll_ctl(epoll_.get(), operation, fd, &event) != 0)
-      throw CommError(fmt::format("store server: epoll_ctl: {}", core::errno_text(errno)));
-  }
-
-  Listener listener_;
-  Secret secret_;
-  Identity me_;
-  size_t max_unproven_;
-  Fd epoll_;
-  Fd stop_;
+  const Address address_;
   uint64_t next_id_ = kFirstSessionId;
-  Deadline accept_again_ = Deadline::max();
   StoreTable table_;
   std::map<uint64_t, StoreSession> sessions_;
-  std::set<uint64_t> unproven_;
-  std::unordered_map<std::string, std::vector<uint64_t>> waiters_;
+  std::unordered_map<std::string, std::vector<uint64_t>> waiters_;  ///< by the key they wait for
+  std::string last_list_;                                           ///< the keys of the last wait
+  StoreTable::Value last_answer_;  ///< and its answer, while it is still right
+  Door door_;
+  Epoll epoll_;
+  Fd stop_;
   std::thread thread_;
 };
 
 StoreServer::StoreServer(const Address& bind, const Secret& secret, const std::string& job,
                          int world_size) {
   core::check(world_size > 0, "StoreServer: a world of {} ranks", world_size);
-  loop_ = std::make_unique<Loop>(bind, secret, job, world_size);
+  loop_ = std::make_unique<Loop>(Listener(bind), secret, job, world_size);
 }
 
 StoreServer::~StoreServer() = default;

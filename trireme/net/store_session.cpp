@@ -17,12 +17,10 @@ constexpr size_t kBytesPerTurn = 64 << 10;
 
 }  // namespace
 
-StoreSession::StoreSession(Socket socket, Handshake handshake, Deadline prove_by)
-    : socket_(std::move(socket)), handshake_(std::move(handshake)), prove_by_(prove_by) {}
-
 std::optional<std::string_view> StoreSession::receive(size_t at_most) {
   // One buffer for all clients of the thread: an idle client has none.
-  static thread_local std::array<char, kBytesPerTurn> buffer;
+  // Aligned, because mold 1.10 lays out programs that cannot start around thread-locals that are not.
+  alignas(64) static thread_local std::array<char, kBytesPerTurn> buffer;
   const ssize_t received =
       ::recv(socket_.fd(), buffer.data(), std::min(at_most, buffer.size()), MSG_DONTWAIT);
   if (received > 0) return std::string_view(buffer.data(), static_cast<size_t>(received));
@@ -32,11 +30,7 @@ std::optional<std::string_view> StoreSession::receive(size_t at_most) {
 }
 
 std::optional<StoreRequest> StoreSession::read() {
-  if (has_output() || phase_ == Phase::Closing) return std::nullopt;
-  if (phase_ == Phase::Proving) {
-    read_handshake();
-    return std::nullopt;
-  }
+  if (has_output()) return std::nullopt;
   for (size_t budget = kBytesPerTurn; budget > 0;) {
     const auto bytes = receive(std::min(budget, reader_.wanted()));
     if (!bytes) return std::nullopt;
@@ -45,18 +39,6 @@ std::optional<StoreRequest> StoreSession::read() {
     if (const auto frame = reader_.take()) return decode_request(*frame);
   }
   return std::nullopt;
-}
-
-void StoreSession::read_handshake() {
-  const auto bytes = receive(handshake_->wanted());
-  if (!bytes) return;
-  handshake_->feed(*bytes);
-  head_ = handshake_->take_output();
-  sent_ = 0;
-  if (handshake_->state() == Handshake::State::Talking) return;
-  const bool is_proven = handshake_->state() == Handshake::State::Proven;
-  phase_ = is_proven ? Phase::Serving : Phase::Closing;
-  handshake_.reset();
 }
 
 void StoreSession::reply(uint64_t number, StoreStatus status, StoreTable::Value value) {

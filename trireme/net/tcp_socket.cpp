@@ -204,4 +204,15 @@ Socket connect(const Address& address, Deadline deadline) {
   }
 }
 
+Fd start_connect(const Address& address) {
+  const Resolved resolved = look_up(address, AI_NUMERICHOST | AI_NUMERICSERV);
+  core::check(resolved.error == 0, "start_connect: {} is not a number", address.to_string());
+  const Endpoint& endpoint = resolved.endpoints.front();
+  Fd fd(::socket(endpoint.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) throw CommError(fmt::format("cannot make a socket: {}", core::errno_text(errno)));
+  // What goes wrong now shows on the descriptor, like what goes wrong later.
+  [[maybe_unused]] const int begun = ::connect(fd.get(), endpoint.get(), endpoint.bytes);
+  return fd;
+}
+
 }  // namespace trireme::net

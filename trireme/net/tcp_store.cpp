@@ -18,9 +18,8 @@ namespace trireme::net {
 class TcpStore::Connection {
  public:
   Connection(const Address& server, const StoreOptions& options, Deadline deadline)
-      : socket_(net::connect(server, deadline)) {
-    prove_as_client(socket_, options.secret, options.identity, deadline);
-  }
+      : socket_(connect_and_prove(server, "store", options.secret, options.identity, deadline)
+                    .socket) {}
 
   StoreReply call(StoreRequest& request, Deadline deadline) {
     request.number = ++number_;
@@ -135,8 +134,18 @@ std::optional<std::string> TcpStore::get(const std::string& key, Deadline deadli
   return std::move(reply.value);
 }
 
-std::string TcpStore::wait(const std::string& key, Deadline deadline) {
-  return call({.op = StoreOp::Wait, .key = key}, deadline).value;
+std::vector<std::string> TcpStore::wait_all(const std::vector<std::string>& keys,
+                                            Deadline deadline) {
+  StoreRequest request{.op = StoreOp::Wait, .key = keys.front()};  // the key is for messages
+  for (const std::string& key : keys) {
+    check_sizes(key);
+    put_in_list(request.value, key);
+  }
+  auto values = decode_list(call(std::move(request), deadline).value);
+  if (values.size() != keys.size())
+    throw CommError(fmt::format("the store at {} answers a wait for {} keys with {} values",
+                                server_.to_string(), keys.size(), values.size()));
+  return values;
 }
 
 int64_t TcpStore::add(const std::string& key, int64_t delta, Deadline deadline) {

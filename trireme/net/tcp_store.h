@@ -23,7 +23,8 @@ class TcpStore : public Store {
 
   void set(const std::string& key, const std::string& value, Deadline deadline) override;
   std::optional<std::string> get(const std::string& key, Deadline deadline) override;
-  std::string wait(const std::string& key, Deadline deadline) override;
+  std::vector<std::string> wait_all(const std::vector<std::string>& keys,
+                                    Deadline deadline) override;
   int64_t add(const std::string& key, int64_t delta, Deadline deadline) override;
   std::string compare_and_set(const std::string& key, const std::string& expected,
                               const std::string& desired, Deadline deadline) override;

@@ -1,0 +1,250 @@
+// The one way into a process, and the way to call many of them at once.
+#include "trireme/net/door.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <list>
+#include <map>
+#include <thread>
+
+#include "tests/support/net_support.h"
+#include "trireme/core/error.h"
+#include "trireme/net/dialer.h"
+
+namespace trireme::net::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const Secret kSecret = Secret::from_text("the secret of the door tests");
+
+/// A sanitizer's own memory grows with everything that is touched.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kInstrumented = true;
+#else
+constexpr bool kInstrumented = false;
+#endif
+
+Identity who(const char* role, int rank = 1, int size = 64) {
+  return {.job = "door", .role = role, .rank = rank, .size = size};
+}
+
+/// A door that a thread keeps, and those who came in.
+class OpenDoor {
+ public:
+  explicit OpenDoor(Fd listener, Door::Options::Users users = Door::Options::Users::Any)
+      : door_(std::move(listener),
+              {.secret = kSecret, .me = who("keeper", 0), .roles = {"guest"}, .users = users},
+              [this](Socket socket, const Identity& guest) {
+                guests_[guest.rank] = std::move(socket);
+                ++num_guests;
+              }),
+        thread_([this](std::stop_token stop) {
+          while (!stop.stop_requested()) {
+            door_.step();
+            wait_ready(door_.fd(), POLLIN, std::min(door_.due(), in(milliseconds(10))));
+            num_turned_away = door_.num_turned_away();
+          }
+        }) {}
+  ~OpenDoor() {
+    thread_.request_stop();
+    thread_.join();
+  }
+  std::vector<std::string> turned_away() { return door_.turned_away(); }
+  std::atomic<int> num_guests{0};
+  std::atomic<int64_t> num_turned_away{0};
+
+ private:
+  std::map<int, Socket> guests_;
+  Door door_;
+  std::jthread thread_;
+};
+
+bool soon_is(const std::function<bool()>& condition) {
+  const auto limit = soon();
+  while (!condition() && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(2));
+  return condition();
+}
+
+/// True when the other end has hung up.
+bool is_dropped(Socket& socket) {
+  char byte = 0;
+  try {
+    for (;;) socket.recv_some(&byte, 1, soon());
+  } catch (const TimeoutError&) {
+    return false;
+  } catch (const CommError&) {
+    return true;
+  }
+}
+
+size_t resident_bytes() {
+  size_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * static_cast<size_t>(::getpagesize());
+}
+
+TEST(Door, LetsInThoseWithTheRightRoleOnly) {
+  Listener listener(kLoopback);
+  const Address address = listener.address();
+  OpenDoor door(listener.release());
+  connect_and_prove(address, "keeper", kSecret, who("guest", 3), soon());
+  EXPECT_TRUE(soon_is([&] { return door.num_guests == 1; }));
+  EXPECT_THAT(sentence_of<CommError>([&] {
+                connect_and_prove(address, "keeper", kSecret, who("burglar"), soon());
+              }),
+              HasSubstr("nobody comes in here as 'burglar'"));
+  EXPECT_THAT(sentence_of<CommError>([&] {
+                connect_and_prove(address, "store", kSecret, who("guest"), soon());
+              }),
+              AllOf(HasSubstr("'keeper'"), HasSubstr("'store'")));
+  EXPECT_THAT(sentence_of<CommError>([&] {
+                connect_and_prove(address, "keeper", Secret::random(), who("guest", 7), soon());
+              }),
+              HasSubstr("TRIREME_SECRET"));
+  EXPECT_TRUE(soon_is([&] { return door.num_turned_away == 2; }));
+  EXPECT_THAT(door.turned_away().back(), AllOf(HasSubstr("cannot prove"), HasSubstr("guest 7")));
+}
+
+TEST(Door, ManySilentAndTricklingStrangersCostLittleAndDelayNobody) {
+  Listener listener(kLoopback);
+  const Address address = listener.address();
+  OpenDoor door(listener.release());
+  const size_t before = resident_bytes();
+  std::list<Socket> strangers;
+  for (int i = 0; i < 450; ++i) {
+    strangers.push_back(connect(address, soon()));
+    if (i % 2 == 0) strangers.back().send_all("TRI", 3, soon());
+  }
+  const auto began = Clock::now();
+  for (int i = 0; i < 5; ++i)
+    connect_and_prove(address, "keeper", kSecret, who("guest", i), soon());
+  EXPECT_LT(Clock::now() - began, seconds(4)) << "strangers are given 5 s, guests do not wait";
+  EXPECT_TRUE(soon_is([&] { return door.num_guests == 5; }));
+  // 256 and one for each of 64 ranks are kept at most: the oldest had to go.
+  EXPECT_TRUE(is_dropped(strangers.front()));
+  if (!kInstrumented) {
+    EXPECT_LT(resident_bytes(), before + (1 << 20));
+  }
+}
+
+TEST(Door, AStrangerThatTalksGarbageIsDroppedAtOnce) {
+  Listener listener(kLoopback);
+  const Address address = listener.address();
+  OpenDoor door(listener.release());
+  Socket stranger = connect(address, soon());
+  const std::string garbage(100'000, 'x');
+  EXPECT_TRUE([&] {
+    try {
+      stranger.send_all(garbage.data(), garbage.size(), soon());
+    } catch (const CommError&) {
+      return true;
+    }
+    return is_dropped(stranger);
+  }());
+}
+
+TEST(Door, OutOfDescriptorsItPausesAndGoesOnLater) {
+  Listener listener(kLoopback);
+  const Address address = listener.address();
+  OpenDoor door(listener.release());
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  Socket waiting = connect(address, soon());  // its other end must be accepted yet, or just was
+  rlimit none = limit;
+  none.rlim_cur = 3;
+  ::setrlimit(RLIMIT_NOFILE, &none);
+  rusage used_before{}, used_after{};
+  ::getrusage(RUSAGE_SELF, &used_before);
+  std::this_thread::sleep_for(milliseconds(300));
+  ::getrusage(RUSAGE_SELF, &used_after);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  const auto spent = seconds(used_after.ru_utime.tv_sec - used_before.ru_utime.tv_sec) +
+                     std::chrono::microseconds(used_after.ru_utime.tv_usec -
+                                               used_before.ru_utime.tv_usec);
+  EXPECT_LT(spent, milliseconds(150)) << "it kept a core busy with a listener it cannot serve";
+  connect_and_prove(address, "keeper", kSecret, who("guest"), soon());
+}
+
+TEST(Door, OnAUnixSocketServesManyWhileOneStandsInTheWay) {
+  const std::string name = "trireme-door-test-" + std::to_string(::getpid());
+  OpenDoor door(listen_unix_abstract(name), Door::Options::Users::Same);
+  // Stops in the middle of its handshake, as a rank does that is sent SIGSTOP.
+  Socket stopped = connect_unix_abstract(name, soon());
+  stopped.send_all("TRIREME", 7, soon());
+  const auto began = Clock::now();
+  for (int i = 0; i < 50; ++i)
+    connect_and_prove({"@" + name, 0}, "keeper", kSecret, who("guest", i), soon());
+  EXPECT_LT(Clock::now() - began, seconds(4));
+  EXPECT_TRUE(soon_is([&] { return door.num_guests == 50; }));
+}
+
+TEST(Door, ThatHangsUpOnALateGuestIsCalledAgain) {
+  // Like a guest that was stopped for longer than the door waits: the first connection is cut.
+  Listener listener(kLoopback);
+  const Address address = listener.address();
+  std::jthread keeper([&] {
+    Socket first = listener.accept(soon());
+    first = Socket();
+    Socket second = listener.accept(soon());
+    prove(second, Handshake(Handshake::Side::Server, kSecret, who("keeper", 0)), soon());
+  });
+  const auto proven = connect_and_prove(address, "keeper", kSecret, who("guest"), soon());
+  EXPECT_EQ(proven.peer.role, "keeper");
+}
+
+TEST(Dialer, ReachesManyDoorsAtOnceAlsoThoseThatOpenLate) {
+  constexpr int kDoors = 40;
+  std::vector<Address> addresses;
+  std::vector<Fd> listeners;
+  for (int i = 0; i < kDoors; ++i) {
+    Listener listener(kLoopback);
+    addresses.push_back(listener.address());
+    listeners.push_back(listener.release());
+  }
+  std::map<int, Socket> reached;
+  Dialer dialer(kSecret, [&](Socket socket, const Dialer::Call& call) {
+    reached[call.rank] = std::move(socket);
+  });
+  for (int i = 0; i < kDoors; ++i)
+    dialer.call({addresses[static_cast<size_t>(i)], "keeper", 0, who("guest", i)});
+  dialer.step();  // all are called now, and nobody has opened
+  std::list<OpenDoor> doors;
+  for (Fd& listener : listeners) doors.emplace_back(std::move(listener));
+  int calls = 0;
+  const auto all_in = [&] {
+    calls = 0;
+    for (const OpenDoor& door : doors) calls += door.num_guests;
+    return calls == kDoors;
+  };
+  for (const auto limit = soon(); !all_in() && Clock::now() < limit;) {
+    dialer.step();
+    wait_ready(dialer.fd(), POLLIN, in(milliseconds(5)));
+  }
+  EXPECT_EQ(calls, kDoors);
+}
+
+TEST(Dialer, RefusesWhoeverAnswersInAnothersName) {
+  Listener listener(kLoopback);
+  Dialer dialer(kSecret, [](Socket, const Dialer::Call&) { ADD_FAILURE() << "reached"; });
+  dialer.call({listener.address(), "keeper", /*rank=*/5, who("guest")});
+  OpenDoor door(listener.release());
+  EXPECT_THAT(sentence_of<CommError>([&] {
+                for (const auto limit = soon(); Clock::now() < limit;) {
+                  dialer.step();
+                  wait_ready(dialer.fd(), POLLIN, in(milliseconds(5)));
+                }
+              }),
+              AllOf(HasSubstr("keeper 0 answers"), HasSubstr("keeper 5 should")));
+}
+
+}  // namespace
+}  // namespace trireme::net::testing
