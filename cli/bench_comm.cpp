@@ -269,8 +269,9 @@ int bench_comm(const std::vector<std::string>& args) {
     }
     return 0;
   }
-  if (options.backend != "auto") ::setenv("TRIREME_BACKEND", options.backend.c_str(), 1);
-  time_all(init(), options);
+  InitOptions how;
+  if (options.backend != "auto") how.backend = options.backend;
+  time_all(init(how), options);
   return 0;
 }
 

@@ -1,9 +1,12 @@
 // Ranks that come with the wrong papers, twice, never, or to the wrong door; and strangers at the
 // door. Each gets one clear sentence, nobody waits longer than his patience, and nothing stays.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <torch/torch.h>
@@ -13,6 +16,7 @@
 #include "support/command.h"
 #include "support/failing_world.h"
 #include "support/leftovers.h"
+#include "support/scratch.h"
 #include "trireme/comm/bootstrap.h"
 #include "trireme/comm/tcp/tcp.h"
 #include "trireme/core/error.h"
@@ -103,12 +107,24 @@ TEST_P(BadDoor, AWrongSecretIsRefusedAndTheOthersSayWhoNeverCame) {
           EXPECT_THAT(refusal.said, HasSubstr("secret"));
           EXPECT_LT(refusal.after, 3s);
         } else {
-          EXPECT_THAT(refusal.said, AllOf(HasSubstr("rank 2 of 3"), HasSubstr("never came")));
+          EXPECT_THAT(refusal.said, AllOf(HasSubstr("rank 2 of 3"), HasSubstr("never came"),
+                                          HasSubstr("cannot prove"), HasSubstr("rank 2 of job")));
           EXPECT_TRUE(refusal.is_timeout);
           EXPECT_LT(refusal.after, 6s);
         }
       },
       how_);
+}
+
+TEST(BadFile, ThatSomebodyElseHasLockedIsNotRemoved) {
+  const Scratch scratch;
+  const std::string path = scratch / "not-ours";
+  put_bytes(path, "somebody's work");
+  ::chmod(path.c_str(), 0600);
+  const net::Fd held(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
+  EXPECT_THROW(init({.url = "file://" + path + "?rank=0&size=2", .timeout = 300ms}), TimeoutError);
+  EXPECT_EQ(bytes_of(path), "somebody's work");
 }
 
 TEST_P(BadDoor, GarbageAtTheStoreDisturbsNobody) {
@@ -172,7 +188,8 @@ TEST(BadNeighbours, AtTheRanksOwnDoorsDisturbNobody) {
                 }
               }
               const auto began = Clock::now();
-              const comm::Communicator world("world", comm::make_tcp(bootstrap));
+              const comm::Communicator world("world", comm::make_tcp(comm::ProcessWorld(
+                                                          bootstrap, comm::Carrier::Tcp)));
               EXPECT_LT(Clock::now() - began, 3s) << "silent strangers held it up";
               expect_it_works(world);
             },

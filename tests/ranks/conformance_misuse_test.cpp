@@ -130,7 +130,7 @@ TEST_P(Misuse, AnAlgorithmThatTheOperationDoesNotHaveIsRefused) {
     };
     refused([&] { world.broadcast(data, 0, Algorithm::Ring).wait(); }, "broadcast");
     refused([&] { world.reduce(data, 0, ReduceOp::Sum, Algorithm::OneShot).wait(); }, "reduce");
-    refused([&] { world.all_gather(data, part, {}, Algorithm::Tree).wait(); }, "all_gather");
+    refused([&] { world.all_gather(data, part, {}, Algorithm::OneShot).wait(); }, "all_gather");
     refused([&] { world.reduce_scatter(part, data, ReduceOp::Sum, {}, Algorithm::Tree).wait(); },
             "reduce_scatter");
   });

@@ -76,7 +76,8 @@ TEST_P(Move, AllGatherPutsEveryRanksRowsInItsPlace) {
     run_world(GetParam(), size, [](const Communicator& world) {
       for (const Rows& rows : ways_to_share(world.size())) {
         for (const auto dtype : {at::kFloat, at::kByte}) {
-          for (const Algorithm algorithm : {Algorithm::Auto, Algorithm::Direct, Algorithm::Ring}) {
+          for (const Algorithm algorithm :
+               {Algorithm::Auto, Algorithm::Direct, Algorithm::Ring, Algorithm::Tree}) {
             const auto parts = parts_of_all(rows, dtype);
             at::Tensor out = at::full({total(rows), 3}, 99, dtype);
             const at::Tensor in = parts[index(world.rank())].clone();

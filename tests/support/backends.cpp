@@ -13,6 +13,7 @@
 
 #include "support/run_ranks.h"
 #include "trireme/comm/local/local.h"
+#include "trireme/core/env.h"
 #include "trireme/mesh/init.h"
 
 namespace trireme::test {
@@ -32,7 +33,7 @@ class LocalWorlds {
       if (!place) place = comm::make_local_hub(size_);
       hub = place;
     }
-    auto backend = comm::make_local(hub, rank);
+    auto backend = comm::make_local(hub, rank, {.record_dir = core::env("TRIREME_RECORD_DIR")});
     const std::lock_guard lock(mutex_);
     joined_.push_back(backend);
     return {name, std::move(backend)};

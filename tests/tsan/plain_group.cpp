@@ -128,16 +128,16 @@ void run_tcp(int size, const std::function<void(PlainGroup)>& body) {
     const auto deadline = net::Clock::now() + kTimeout;
     const auto store =
         net::open_file_store(scratch / "store", {"tsan", "rank", rank, size}, deadline);
-    auto backend = comm::make_tcp({.store = *store,
-                                   .secret = secret,
-                                   .job = "tsan",
-                                   .rank = rank,
-                                   .size = size,
-                                   .address = "127.0.0.1",
-                                   .host_key = {},
-                                   .place = {},
-                                   .deadline = deadline});
-    return backend;
+    const comm::Bootstrap bootstrap{.store = *store,
+                                    .secret = secret,
+                                    .job = "tsan",
+                                    .rank = rank,
+                                    .size = size,
+                                    .address = "127.0.0.1",
+                                    .host_key = {},
+                                    .place = {},
+                                    .deadline = deadline};
+    return comm::make_tcp(comm::ProcessWorld(bootstrap, comm::Carrier::Tcp));
   };
   run_threads(size, make, body);
 }

@@ -31,6 +31,9 @@ class Backend {
   virtual std::shared_ptr<Backend> split(const std::string& name, int color, int key,
                                          uint64_t& number) = 0;
 
+  /// A group of this rank alone. Not collective: nobody else need know.
+  virtual std::shared_ptr<Backend> alone(const std::string& name) = 0;
+
   /// Collective. `bytes` of zeroed memory for this rank that its peers can reach, or nothing where
   /// this transport has no such thing. Freed with the last copy of the pointer.
   virtual std::shared_ptr<std::byte> allocate(int64_t bytes, uint64_t& number) = 0;
@@ -41,8 +44,15 @@ class Backend {
   /// Ends the world on this rank, so that all ranks learn why.
   virtual void abort(const std::string& why) noexcept = 0;
 
+  /// The same for a rank that ends by an exception of its own.
+  virtual void abandon() noexcept = 0;
+
   /// Throws if the world has failed, in the name of this operation.
   virtual void check(const core::OpInfo& info, uint64_t number) = 0;
+
+  /// How long an operation of this group may wait; groups that are split off it inherit that.
+  virtual std::chrono::nanoseconds timeout() const = 0;
+  virtual void set_timeout(std::chrono::nanoseconds timeout) = 0;
 
   virtual Traffic traffic() const = 0;
 

@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <fstream>
-#include <functional>
+#include <span>
 #include <sstream>
 
 #include "trireme/core/env.h"
 #include "trireme/core/error.h"
 #include "trireme/core/json.h"
+#include "trireme/core/log.h"
 #include "trireme/core/units.h"
 
 namespace trireme::comm {
@@ -32,19 +33,18 @@ std::string link_target(const char* path) {
 
 std::string to_text(const Entry& entry) {
   return core::Json{{"host", entry.host}, {"host_key", entry.host_key}, {"pid", entry.pid},
-                    {"born", entry.born}, {"segments", entry.segments}, {"address", entry.address}}
+                    {"born", entry.born}, {"segments", entry.segments}, {"address", entry.address},
+                    {"wants", entry.wants}}
       .dump();
 }
 
 Entry from_text(const std::string& text) {
   const core::Json json = core::parse_json(text, "a rank's entry in the store");
   return {json.at("host"), json.at("host_key"), json.at("pid"),
-          json.at("born"), json.at("segments"), json.at("address")};
+          json.at("born"), json.at("segments"), json.at("address"), json.at("wants")};
 }
 
-}  // namespace
-
-namespace {
+constexpr auto kSilence = std::chrono::seconds(5);  // then rank 0 says whom it waits for
 
 constexpr char kGaveUp = '!';  // before a sentence that somebody left where a rank should have come
 
@@ -66,55 +66,81 @@ constexpr char kGaveUp = '!';  // before a sentence that somebody left where a r
                   bootstrap.rank, bootstrap.job, host, pid));
 }
 
-/// Names the ranks that are not there, and leaves the sentence in their places: whoever waits for
-/// them says the same, at once.
-[[noreturn]] void give_up(const Bootstrap& bootstrap, const std::function<std::string(int)>& key,
-                          std::chrono::nanoseconds waited) {
+std::string key_of(int rank) {
+  return fmt::format("rank/{}", rank);
+}
+
+/// "ranks 3, 7", of those whose entry is not there. Throws what another rank gave up with.
+std::vector<int> missing_ranks(const Bootstrap& bootstrap) {
   const auto soon = net::Clock::now() + std::chrono::seconds(1);
   std::vector<int> missing;
   for (int rank = 0; rank < bootstrap.size; ++rank) {
-    const auto there = bootstrap.store.get(key(rank), soon);
-    if (there && (*there)[0] == kGaveUp)
-      throw TimeoutError(there->substr(1));  // somebody was faster
+    const auto there = bootstrap.store.get(key_of(rank), soon);
+    if (there && (*there)[0] == kGaveUp) throw TimeoutError(there->substr(1));
     if (!there) missing.push_back(rank);
   }
-  const std::string sentence = fmt::format(
-      "rank{} {} of {} never came to job '{}' (rank {} waited {}); were all ranks started?",
-      missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), bootstrap.size, bootstrap.job,
-      bootstrap.rank, core::format_duration(waited));
-  for (int rank : missing) bootstrap.store.compare_and_set(key(rank), "", kGaveUp + sentence, soon);
+  return missing;
+}
+
+std::string name_ranks(const std::vector<int>& ranks) {
+  constexpr std::size_t kMost = 16;
+  const std::span<const int> some(ranks.data(), std::min(ranks.size(), kMost));
+  return fmt::format("rank{} {}{} of", ranks.size() == 1 ? "" : "s", fmt::join(some, ", "),
+                     ranks.size() > kMost ? fmt::format(" and {} more", ranks.size() - kMost) : "");
+}
+
+/// Names the ranks that are not there, and leaves the sentence in their places: whoever waits for
+/// them says the same, at once.
+[[noreturn]] void give_up(const Bootstrap& bootstrap, std::chrono::nanoseconds waited) {
+  const auto soon = net::Clock::now() + std::chrono::seconds(1);
+  const std::vector<int> missing = missing_ranks(bootstrap);
+  std::string sentence = fmt::format("{} {} never came to job '{}' (rank {} waited {})",
+                                     name_ranks(missing), bootstrap.size, bootstrap.job,
+                                     bootstrap.rank, core::format_duration(waited));
+  const auto refused = bootstrap.store.get(net::kTurnedAwayKey, soon);
+  if (refused)
+    sentence += "; the store did not let in: " + refused->substr(0, refused->find('\n'));
+  else
+    sentence += "; were all ranks started, or is one stopped?";
+  for (int rank : missing)
+    bootstrap.store.compare_and_set(key_of(rank), "", kGaveUp + sentence, soon);
   throw TimeoutError(sentence);
+}
+
+/// The values of all ranks.
+std::vector<std::string> wait_for_all(const Bootstrap& bootstrap) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < bootstrap.size; ++rank) keys.push_back(key_of(rank));
+  const auto began = net::Clock::now();
+  for (;;) {
+    const auto next = bootstrap.rank == 0 ? net::Clock::now() + kSilence : bootstrap.deadline;
+    try {
+      return bootstrap.store.wait_all(keys, std::min(next, bootstrap.deadline));
+    } catch (const TimeoutError&) {
+      const auto waited = net::Clock::now() - began;
+      if (net::Clock::now() >= bootstrap.deadline) give_up(bootstrap, waited);
+      const auto missing = missing_ranks(bootstrap);
+      if (missing.empty()) continue;
+      core::Log(bootstrap.rank, "world")
+          .warning(fmt::format("waiting for {} {} to join job '{}', {} so far", name_ranks(missing),
+                               bootstrap.size, bootstrap.job, core::format_duration(waited)));
+    }
+  }
 }
 
 }  // namespace
 
-std::vector<std::string> exchange(const Bootstrap& bootstrap, const std::string& what,
-                                  const std::string& mine) {
-  const auto key = [&](int rank) { return fmt::format("{}/{}", what, rank); };
-  // The process id makes it this process's own, so that a second one of the same rank shows.
-  const std::string text = fmt::format("{} {}\n{}", host_name(), ::getpid(), mine);
-  const std::string there =
-      bootstrap.store.compare_and_set(key(bootstrap.rank), "", text, bootstrap.deadline);
-  if (there != text) refuse_taken(bootstrap, there);
-  const auto began = net::Clock::now();
-  std::vector<std::string> all;
-  for (int rank = 0; rank < bootstrap.size; ++rank) {
-    std::string other;
-    try {
-      other = bootstrap.store.wait(key(rank), bootstrap.deadline);
-    } catch (const TimeoutError&) {
-      give_up(bootstrap, key, net::Clock::now() - began);
-    }
-    if (other[0] == kGaveUp) throw TimeoutError(other.substr(1));
-    all.push_back(other.substr(other.find('\n') + 1));
-  }
-  return all;
-}
-
 std::vector<Entry> exchange_entries(const Bootstrap& bootstrap, const Entry& mine) {
+  // The process id makes it this process's own, so that a second one of the same rank shows.
+  const std::string text = fmt::format("{} {}\n{}", host_name(), ::getpid(), to_text(mine));
+  const std::string there =
+      bootstrap.store.compare_and_set(key_of(bootstrap.rank), "", text, bootstrap.deadline);
+  if (there != text) refuse_taken(bootstrap, there);
   std::vector<Entry> entries;
-  for (const std::string& text : exchange(bootstrap, "rank", to_text(mine)))
-    entries.push_back(from_text(text));
+  for (const std::string& other : wait_for_all(bootstrap)) {
+    if (other[0] == kGaveUp) throw TimeoutError(other.substr(1));
+    entries.push_back(from_text(other.substr(other.find('\n') + 1)));
+  }
   return entries;
 }
 
@@ -136,7 +162,6 @@ std::string host_name() {
 }
 
 std::string host_key() {
-  if (const auto group = core::env("GROUP_RANK")) return "group " + *group;
   return first_line("/proc/sys/kernel/random/boot_id") + " " + link_target("/proc/self/ns/net") +
          " " + link_target("/proc/self/ns/pid");
 }

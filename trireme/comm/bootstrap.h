@@ -22,6 +22,7 @@ struct Bootstrap {
   std::string host_key;               ///< the same for ranks of one host; empty: found out
   std::string place;                  ///< of the store, for people: a path or an address
   net::Deadline deadline;
+  WorldOptions options = {};
 
   net::Identity as(std::string role) const { return {job, std::move(role), rank, size}; }
 };
@@ -34,19 +35,17 @@ struct Entry {
   uint64_t born = 0;
   std::string segments;  ///< name of the unix socket that passes its segments
   std::string address;   ///< where it listens for streams; empty: it does not
+  std::string wants;     ///< the backend that it was told to use
 };
 
-/// Puts this rank's text down under `what`, and returns everybody's. Throws where somebody else is
-/// this rank already, and names the ranks that never came.
-std::vector<std::string> exchange(const Bootstrap& bootstrap, const std::string& what,
-                                  const std::string& mine);
-
-/// The same with entries of the job's table.
+/// Puts this rank's entry into the job's table, and returns everybody's. Throws where somebody else
+/// is this rank already, and names the ranks that never came. Rank 0 says on stderr whom it waits
+/// for when that takes long. Collective.
 std::vector<Entry> exchange_entries(const Bootstrap& bootstrap, const Entry& mine);
 
 std::vector<Member> members_of(const std::vector<Entry>& entries);
 
-/// What makes a host a host: the launcher's GROUP_RANK, else boot id and namespaces.
+/// What makes a host a host, where nobody says: boot id and namespaces.
 std::string host_key();
 std::string host_name();
 

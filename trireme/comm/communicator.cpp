@@ -5,24 +5,19 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 
-#include "trireme/core/env.h"
 #include "trireme/core/error.h"
 #include "trireme/core/hash.h"
-#include "trireme/core/units.h"
 
 namespace trireme::comm {
 
 struct Communicator::Group {
   std::string name;
   std::shared_ptr<Backend> backend;
-  std::chrono::nanoseconds timeout;
   uint64_t collectives = 0;  ///< started so far
   uint64_t transfers = 0;    ///< sends and receives
 };
 
 namespace {
-
-constexpr double kTimeoutSeconds = 300;
 
 bool is_transfer(core::OpKind kind) {
   return kind == core::OpKind::Send || kind == core::OpKind::Recv;
@@ -56,8 +51,6 @@ Communicator::Communicator(std::string name, std::shared_ptr<Backend> backend)
     : group_(std::make_shared<Group>()) {
   group_->name = std::move(name);
   group_->backend = std::move(backend);
-  group_->timeout =
-      core::from_seconds(core::env_double("TRIREME_TIMEOUT_S").value_or(kTimeoutSeconds));
 }
 
 int Communicator::rank() const {
@@ -70,7 +63,7 @@ const std::string& Communicator::name() const {
   return group_->name;
 }
 void Communicator::set_timeout(std::chrono::nanoseconds timeout) const {
-  group_->timeout = timeout;
+  group_->backend->set_timeout(timeout);
 }
 void Communicator::abort(const std::string& why) const {
   group_->backend->abort(why);
@@ -107,20 +100,30 @@ Work Communicator::start_all(std::vector<Op> ops, std::string_view name) const {
     infos.back().set_name(name);
     infos.back().tag = static_cast<int32_t>(core::hash64(name));
   }
-  auto state = std::make_unique<Work::State>();
-  for (Op& op : ops) state->ops.push_back(std::move(op));
-  for (std::size_t i = 0; i < infos.size(); ++i) start_one(state->ops[i], infos[i], *state);
-  return Work(std::move(state));
+  auto owned = std::make_unique<Work::State>();
+  Work::State& state = *owned;
+  for (Op& op : ops) state.ops.push_back(std::move(op));
+  state.pending.reserve(infos.size());
+  // From here on: where one cannot be started, this ends those before it, while their tensors live.
+  Work work(std::move(owned));
+  for (std::size_t i = 0; i < infos.size(); ++i) start_one(state.ops[i], infos[i], state);
+  return work;
 }
 
 void Communicator::start_one(Op& op, const core::OpInfo& info, Work::State& state) const {
-  state.timeout = group_->timeout;
-  state.group = group_;
+  state.timeout = group_->backend->timeout();
+  state.group = group_->backend;
   if (!on_cpu(op)) stage_through_host(op, state);
   const uint64_t number = is_transfer(info.kind) ? ++group_->transfers : ++group_->collectives;
   group_->backend->check(info, number);
-  if (auto pending = group_->backend->start(op, info, number))
-    state.pending.push_back(std::move(pending));
+  try {
+    if (auto pending = group_->backend->start(op, info, number))
+      state.pending.push_back(std::move(pending));
+  } catch (const std::bad_alloc&) {
+    // It was counted, and the others will wait for it.
+    group_->backend->abort(fmt::format("no memory to start {}", core::to_string(info)));
+    throw;
+  }
 }
 
 Work Communicator::all_reduce(at::Tensor data, ReduceOp op, Algorithm algorithm) const {
@@ -195,9 +198,12 @@ Communicator Communicator::split(std::string name, int color, int key) const {
   TORCH_CHECK(color >= 0, "split '", name, "' of '", group_->name, "', rank ", rank(), ": color ",
               color, " is negative");
   auto backend = group_->backend->split(name, color, key, group_->collectives);
-  Communicator part(std::move(name), std::move(backend));
-  part.set_timeout(group_->timeout);
-  return part;
+  return {std::move(name), std::move(backend)};
+}
+
+Communicator Communicator::alone(std::string name) const {
+  auto backend = group_->backend->alone(name);
+  return {std::move(name), std::move(backend)};
 }
 
 at::Tensor Communicator::allocate(at::IntArrayRef shape, at::TensorOptions options) const {

@@ -67,6 +67,9 @@ class Communicator {
   /// Ranks with the same color form a group, ordered by key, then by rank. Collective.
   Communicator split(std::string name, int color, int key) const;
 
+  /// A group of this rank alone, in the same world. Not collective.
+  Communicator alone(std::string name) const;
+
   /// Zeroed memory that the other ranks of this host have mapped, so that reductions work in place
   /// on it. Every rank may ask for another shape. Where there is no such memory (tcp, CUDA) it is a
   /// plain tensor. Collective.

@@ -41,8 +41,12 @@ class Watch {
   virtual void report_timeout(const Task& task, const std::vector<int>& missing,
                               std::chrono::nanoseconds waited) = 0;
   virtual void report_mismatch(const Mismatch& mismatch) = 0;
+  /// The stream of that rank has ended. Is it known why (it left, or the world has failed)?
+  virtual bool explained(int rank) const = 0;
   virtual void report_closed(int rank) = 0;
-  virtual void report_broken(const std::string& what) = 0;
+  virtual void report_broken(const char* what) noexcept = 0;
+  /// The world has failed. Returns when no peer works in this rank's memory any more.
+  virtual void wait_until_untouched() const = 0;
   [[noreturn]] virtual void raise(const Task& task) = 0;
   virtual void started(Task& task) = 0;
   virtual void finished(const Task& task) = 0;
@@ -50,12 +54,19 @@ class Watch {
 
 /// Steps every started operation of a world. Ops are state machines and none blocks a thread:
 /// whoever waits for one steps them all, so a small op costs no thread hop; a thread of the
-/// engine's own does it while nobody waits.
+/// engine's own (the helper) does it while nobody waits.
 ///
 ///   start()  ->  lane: [running, queued, queued]  --step-->  done
 ///   start()  ->  loose: {send, recv, ...}         --step-->  done
 ///
-/// A thread that cannot go on spins briefly, yields, then sleeps: ranks may outnumber cores.
+/// A thread that waits goes through three states, because ranks may outnumber cores:
+///
+///              nothing moves       after 120 yields
+///   spinning ----------------> yielding ----------> sleeping
+///      ^                          |                    |  woken, or after 20 ms
+///      \------ something moves ---/--------------------/
+///
+/// It holds the turn (the right to step) only while it spins.
 class Engine {
  public:
   /// Where ranks outnumber cores, a rank that spins keeps the one that it waits for from running.
@@ -91,15 +102,40 @@ class Engine {
     ~Turn();
     Engine& engine;
   };
+  /// A thread inside wait(), which steps everything meanwhile.
+  struct Waiter {
+    explicit Waiter(Engine& engine);
+    ~Waiter();
+    Engine& engine;
+  };
+  /// A stream that ended for no reason known yet.
+  struct Closed {
+    int rank;
+    std::chrono::steady_clock::time_point since;
+  };
+  /// How far a call of wait() is.
+  struct Wait {
+    std::chrono::nanoseconds waited{0};
+    std::chrono::steady_clock::time_point last = {};
+    int round = 0;        ///< yields and naps since something moved
+    int looks = 0;        ///< at what may have failed
+    bool others = false;  ///< more than this task is started
+  };
 
+  bool spin(Task& task, Wait& wait);
   bool step_all();
   bool step_lane(Lane& lane);
+  Task::Step step(Task& task);
   std::vector<int> missing(const Task& task) const;
   void finish(Task& task);
+  void fail(Task& task);
   void fail_all();
   bool look_at_failures();
+  void look_for_ranks_that_left();
+  void look_at_closed_streams();
+  bool timed_out(Task& task, std::chrono::nanoseconds waited, std::chrono::nanoseconds timeout);
   Hint hint() const;
-  void idle(int round);
+  void idle(int round, Task* task);
   bool waits_at_once(const Task& task) const;
   void call_helper();
   void help(std::stop_token stop);
@@ -115,6 +151,7 @@ class Engine {
   std::atomic<int> waiters_{0};  ///< threads inside wait()
   std::vector<Lane*> busy_;      ///< lanes with something started
   std::vector<std::shared_ptr<Task>> loose_;
+  std::vector<Closed> closed_;
 
   std::mutex helper_mutex_;
   std::condition_variable_any helper_wakes_;

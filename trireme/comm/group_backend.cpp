@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 
 #include "trireme/comm/program_run.h"
 #include "trireme/comm/shared/collective.h"
-#include "trireme/core/env.h"
 #include "trireme/core/error.h"
 #include "trireme/core/units.h"
 
@@ -21,9 +21,6 @@ using core::OpKind;
 
 /// From here on a started operation is worth waking the engine's thread for.
 constexpr int64_t kHelperBytes = 256 << 10;
-constexpr double kInternalTimeoutSeconds = 300;
-constexpr int64_t kPoolBytes = 256
-                               << 20;  // of registered memory that is kept though nobody uses it
 constexpr int64_t kHugePage = 2 << 20;
 constexpr auto kAskAfter = std::chrono::milliseconds(100);
 
@@ -59,8 +56,12 @@ class ProgramTask final : public Task {
   void ask_when_stuck() {
     if (std::chrono::steady_clock::now() - started < kAskAfter) return;
     asked_ = true;
-    for (int peer : run_->missing())
+    for (int peer : run_->missing()) {
+      // One that has left has done its part, and what is still on the way from it would be lost if
+      // its closed socket were spoken to.
+      if (world_.has_left(peer)) continue;
       world_.messenger().ask(peer, lane_.id, number, fingerprint_, info);
+    }
   }
 
   std::unique_ptr<ProgramRun> run_;
@@ -128,7 +129,7 @@ int64_t round_up(int64_t bytes) {
 }  // namespace
 
 GroupBackend::GroupBackend(std::shared_ptr<World> world, std::unique_ptr<Lane> lane, Mapping memory)
-    : world_(std::move(world)), lane_(std::move(lane)) {
+    : world_(std::move(world)), lane_(std::move(lane)), timeout_(world_->options().timeout) {
   if (memory.base != nullptr)
     shared_ = std::make_unique<SharedGroup>(*world_, *lane_, std::move(memory));
   world_->add(*lane_);
@@ -174,33 +175,38 @@ std::shared_ptr<Pending> GroupBackend::start(const Op& op, const core::OpInfo& i
   return task;
 }
 
-template <class T>
-std::vector<T> GroupBackend::exchange(const T& mine, uint64_t& number) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  std::vector<T> all(static_cast<std::size_t>(size()));
+std::vector<std::byte> GroupBackend::exchange_bytes(std::span<const std::byte> mine,
+                                                    uint64_t& number) {
+  const auto each = static_cast<int64_t>(mine.size());
+  std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(size()));
   Job job;
   job.info.kind = OpKind::AllGather;
   job.info.dtype = core::DType::UInt8;
   job.info.item_bytes = 1;
-  const int64_t total = static_cast<int64_t>(sizeof(T)) * size();
-  job.info.set_shape(std::array{total});
+  job.bytes = each * size();
+  job.info.set_shape(std::array{job.bytes});
   job.info.set_name("internal");
-  job.in = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(&mine));
-  job.out = reinterpret_cast<std::byte*>(all.data());
-  for (int rank = 0; rank <= size(); ++rank)
-    job.out_begin.push_back(static_cast<int64_t>(sizeof(T)) * rank);
-  job.bytes = total;
+  job.in = const_cast<std::byte*>(mine.data());
+  job.out = all.data();
+  for (int rank = 0; rank <= size(); ++rank) job.out_begin.push_back(each * rank);
   if (size() == 1) {
-    all.front() = mine;
+    std::copy(mine.begin(), mine.end(), all.begin());
     return all;
   }
   ++number;
   world_->check(*lane_, number, job.info);
   const auto task = make_task(std::move(job), number);
   world_->engine().start(task, Engine::Helper::Rest);
-  world_->engine().wait(
-      *task,
-      core::from_seconds(core::env_double("TRIREME_TIMEOUT_S").value_or(kInternalTimeoutSeconds)));
+  world_->engine().wait(*task, timeout_);
+  return all;
+}
+
+template <class T>
+std::vector<T> GroupBackend::exchange(const T& mine, uint64_t& number) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<T> all(static_cast<std::size_t>(size()));
+  const auto bytes = exchange_bytes(std::as_bytes(std::span(&mine, 1)), number);
+  std::memcpy(all.data(), bytes.data(), bytes.size());
   return all;
 }
 
@@ -242,84 +248,100 @@ std::shared_ptr<Backend> GroupBackend::split(const std::string& name, int color,
     }
   }
   agree(problem, fmt::format("split into '{}'", name), number);
-  return std::make_shared<GroupBackend>(world_, std::move(lane), std::move(memory));
+  auto part = std::make_shared<GroupBackend>(world_, std::move(lane), std::move(memory));
+  part->set_timeout(timeout_);
+  return part;
 }
 
-uint64_t GroupBackend::free_here() const {
-  uint64_t mask = 0;
-  for (std::size_t i = 0; i < std::min<std::size_t>(allocations_.size(), 64); ++i)
-    mask |= static_cast<uint64_t>(allocations_[i].user.expired()) << i;
-  return mask;
+std::shared_ptr<Backend> GroupBackend::alone(const std::string& name) {
+  // No message ever carries this id; it only has to be another one on this rank.
+  auto lane = std::make_unique<Lane>(
+      world_->next_lone_id(), name,
+      std::vector<int>{lane_->members[static_cast<std::size_t>(lane_->rank)]}, 0);
+  auto group = std::make_shared<GroupBackend>(world_, std::move(lane), Mapping{});
+  group->set_timeout(timeout_);
+  return group;
 }
 
-/// The smallest of those that every rank has let go of, and that fits.
-GroupBackend::Allocation* GroupBackend::reuse(const std::vector<int64_t>& wanted,
-                                              uint64_t free_everywhere) {
-  Allocation* best = nullptr;
-  for (std::size_t i = 0; i < std::min<std::size_t>(allocations_.size(), 64); ++i) {
-    Allocation& old = allocations_[i];
-    bool fits = (free_everywhere >> i & 1) != 0;
-    for (std::size_t rank = 0; fits && rank < wanted.size(); ++rank)
-      fits = old.begin[rank + 1] - old.begin[rank] >= wanted[rank];
-    if (fits && (best == nullptr || old.begin.back() < best->begin.back())) best = &old;
+/// What all ranks have offered. `most`: of any rank.
+std::vector<uint64_t> GroupBackend::free_everywhere(const std::vector<uint64_t>& offered,
+                                                    std::size_t most, uint64_t& number) {
+  if (most == 0) return {};
+  std::vector<uint64_t> mine = offered;
+  mine.resize(most);  // 0 is nobody's id
+  const auto bytes = exchange_bytes(std::as_bytes(std::span(mine)), number);
+  std::vector<uint64_t> all(bytes.size() / sizeof(uint64_t));
+  std::memcpy(all.data(), bytes.data(), bytes.size());
+  std::map<uint64_t, int> offers;
+  for (const uint64_t id : all) ++offers[id];
+  std::vector<uint64_t> free;
+  for (const auto& [id, ranks] : offers) {
+    if (id != 0 && ranks == size()) free.push_back(id);
   }
-  // Not for a crumb of something huge: that memory would never come back for what it was made for.
-  int64_t total = 0;
-  for (int64_t bytes : wanted) total += bytes;
-  return best != nullptr && best->begin.back() <= 4 * total + (1 << 20) ? best : nullptr;
+  return free;
 }
 
-/// Gives back what nobody uses, beyond a pool. All ranks know the same of it, and do the same.
-void GroupBackend::trim(uint64_t free_everywhere) {
-  int64_t pooled = 0;
-  for (std::size_t i = std::min<std::size_t>(allocations_.size(), 64); i-- > 0;) {
-    if ((free_everywhere >> i & 1) == 0) continue;
-    pooled += allocations_[i].begin.back();
-    if (pooled <= kPoolBytes) continue;
-    world_->engine().locked([&] { world_->segments()->remove(allocations_[i].id); });
-    allocations_.erase(allocations_.begin() + static_cast<std::ptrdiff_t>(i));
+/// New memory for all ranks of the group.
+void GroupBackend::make_memory(uint64_t id, const std::vector<int64_t>& wanted, uint64_t& number) {
+  MemoryPool::Allocation fresh;
+  fresh.begin.push_back(0);
+  for (int64_t part : wanted) fresh.begin.push_back(fresh.begin.back() + part);
+  std::string problem;
+  try {
+    fresh.mapping = world_->segments()->make(id, static_cast<std::size_t>(fresh.bytes()),
+                                             lane_->members);
+    // Known here before anybody can pass it on: the first to leave `agree` may use it at once.
+    world_->engine().locked([&] { world_->segments()->add(id, fresh.mapping, lane_->members); });
+  } catch (const std::exception& error) {
+    problem = error.what();
   }
+  try {
+    agree(problem,
+          fmt::format("allocate {}",
+                      core::format_bytes(wanted[static_cast<std::size_t>(lane_->rank)])),
+          number);
+  } catch (...) {
+    world_->engine().locked([&] { world_->segments()->remove(id); });
+    throw;
+  }
+  world_->pool().add(lane_->members, id, std::move(fresh));
 }
 
 std::shared_ptr<std::byte> GroupBackend::allocate(int64_t bytes, uint64_t& number) {
   if (!shared_) return nullptr;
   struct Ask {
     int64_t bytes;
-    uint64_t free;
+    std::size_t offers;
   };
+  const auto& ranks = lane_->members;
+  MemoryPool& pool = world_->pool();
   const uint64_t id = mix(mix(lane_->id, number), 0xA110C);
-  const auto asks = exchange(Ask{round_up(std::max<int64_t>(bytes, 1)), free_here()}, number);
   std::vector<int64_t> wanted;
-  uint64_t free_everywhere = ~uint64_t{0};
-  for (const Ask& ask : asks) {
-    wanted.push_back(ask.bytes);
-    free_everywhere &= ask.free;
-  }
-  Allocation* allocation = reuse(wanted, free_everywhere);
-  if (allocation == nullptr) {
-    trim(free_everywhere);
-    Allocation fresh;
-    fresh.id = id;
-    fresh.begin.push_back(0);
-    for (int64_t part : wanted) fresh.begin.push_back(fresh.begin.back() + part);
-    std::string problem;
-    try {
-      fresh.mapping = world_->segments()->make(id, static_cast<std::size_t>(fresh.begin.back()),
-                                               lane_->members);
-    } catch (const std::exception& error) {
-      problem = error.what();
+  std::shared_ptr<std::byte> user;
+  {
+    const MemoryPool::Offer offer(pool, ranks);
+    std::size_t most = 0;
+    for (const Ask& ask :
+         exchange(Ask{round_up(std::max<int64_t>(bytes, 1)), offer.ids().size()}, number)) {
+      wanted.push_back(ask.bytes);
+      most = std::max(most, ask.offers);
     }
-    agree(problem, fmt::format("allocate {}", core::format_bytes(bytes)), number);
-    world_->engine().locked([&] { world_->segments()->add(id, fresh.mapping, lane_->members); });
-    allocation = &allocations_.emplace_back(std::move(fresh));
+    const auto free = free_everywhere(offer.ids(), most, number);
+    if (const uint64_t old = pool.find(ranks, free, wanted)) {
+      user = pool.use(ranks, old, rank());
+    } else {
+      for (const uint64_t forgotten : pool.trim(ranks, free))
+        world_->engine().locked([&] { world_->segments()->remove(forgotten); });
+    }
   }
-  std::byte* mine = allocation->mapping.base + allocation->begin[static_cast<std::size_t>(rank())];
+  if (!user) {
+    make_memory(id, wanted, number);
+    user = pool.use(ranks, id, rank());
+  }
   // First touch by its owner, now rather than in the first step; then as large pages, if we may.
-  std::memset(mine, 0, static_cast<std::size_t>(wanted[static_cast<std::size_t>(rank())]));
-  if (bytes >= kHugePage) ::madvise(mine, static_cast<std::size_t>(bytes), MADV_COLLAPSE);
-  // Each use has an owner of its own, so that its end can be seen.
-  std::shared_ptr<std::byte> user(mine, [keep = allocation->mapping.keep](std::byte*) {});
-  allocation->user = user;
+  std::memset(user.get(), 0, static_cast<std::size_t>(wanted[static_cast<std::size_t>(rank())]));
+  if (bytes >= kHugePage)
+    ::madvise(user.get(), static_cast<std::size_t>(bytes), MADV_COLLAPSE);
   return user;
 }
 
@@ -330,6 +352,13 @@ void GroupBackend::step() {
 void GroupBackend::abort(const std::string& why) noexcept {
   try {
     world_->abort(why);
+  } catch (...) {
+  }
+}
+
+void GroupBackend::abandon() noexcept {
+  try {
+    world_->abandon();
   } catch (...) {
   }
 }

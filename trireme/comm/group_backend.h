@@ -1,6 +1,9 @@
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,10 +27,14 @@ class GroupBackend final : public Backend {
   std::shared_ptr<Pending> start(const Op& op, const core::OpInfo& info, uint64_t number) override;
   std::shared_ptr<Backend> split(const std::string& name, int color, int key,
                                  uint64_t& number) override;
+  std::shared_ptr<Backend> alone(const std::string& name) override;
   std::shared_ptr<std::byte> allocate(int64_t bytes, uint64_t& number) override;
   void step() override;
   void abort(const std::string& why) noexcept override;
+  void abandon() noexcept override;
   void check(const core::OpInfo& info, uint64_t number) override;
+  std::chrono::nanoseconds timeout() const override { return timeout_; }
+  void set_timeout(std::chrono::nanoseconds timeout) override { timeout_ = timeout; }
   Traffic traffic() const override;
   void note(std::string_view doing) override { world_->note(doing); }
   void set_trace(std::shared_ptr<core::Trace> trace) override {
@@ -36,28 +43,21 @@ class GroupBackend final : public Backend {
   std::string kind() const override { return world_->kind(); }
 
  private:
-  /// Memory that was handed out, and may be again when every rank has let go of it.
-  struct Allocation {
-    uint64_t id = 0;
-    Mapping mapping;
-    std::vector<int64_t> begin;  ///< of each rank's part, and the end
-    std::weak_ptr<std::byte> user;
-  };
-
   std::shared_ptr<Task> make_task(Job job, uint64_t number);
-  /// What every rank passed, in rank order. Internal, small, blocking.
+  /// What every rank passed, in rank order: as many bytes from each. Internal, small, blocking.
+  std::vector<std::byte> exchange_bytes(std::span<const std::byte> mine, uint64_t& number);
   template <class T>
   std::vector<T> exchange(const T& mine, uint64_t& number);
   /// Throws on all ranks the first sentence that one of them passed; empty: all is well.
   void agree(const std::string& problem, const std::string& what, uint64_t& number);
-  Allocation* reuse(const std::vector<int64_t>& wanted, uint64_t free_everywhere);
-  void trim(uint64_t free_everywhere);
-  uint64_t free_here() const;
+  std::vector<uint64_t> free_everywhere(const std::vector<uint64_t>& offered, std::size_t most,
+                                        uint64_t& number);
+  void make_memory(uint64_t id, const std::vector<int64_t>& wanted, uint64_t& number);
 
   std::shared_ptr<World> world_;
   std::unique_ptr<Lane> lane_;
   std::unique_ptr<SharedGroup> shared_;
-  std::vector<Allocation> allocations_;
+  std::chrono::nanoseconds timeout_;
 };
 
 }  // namespace trireme::comm

@@ -31,29 +31,29 @@ std::string Seat::get_note() const {
   return bytes;
 }
 
-bool HostPage::claim(const Cause& cause) {
+bool HostPage::claim(int writer, const Cause& cause) {
+  if (failed()) return false;
+  Seat& seat = seats[writer];
+  uint32_t free = 0;
+  if (!seat.cause_taken.compare_exchange_strong(free, 1)) {
+    // Another thread of this rank is about to: it lives as long as this one.
+    while (!failed()) ::sched_yield();
+    return false;
+  }
+  seat.cause_kind = static_cast<uint32_t>(cause.kind);
+  seat.cause_rank = cause.rank;
+  const auto length = std::min<std::size_t>(cause.text.size(), Seat::kCauseBytes - 1);
+  std::memcpy(seat.cause_text, cause.text.data(), length);
+  seat.cause_text[length] = '\0';
   uint32_t none = 0;
-  if (!cause_state.compare_exchange_strong(none, 1)) return false;
-  cause_kind.store(static_cast<uint32_t>(cause.kind), std::memory_order_relaxed);
-  cause_rank.store(cause.rank, std::memory_order_relaxed);
-  const auto length = std::min<std::size_t>(cause.text.size(), kTextBytes - 1);
-  std::memcpy(cause_text, cause.text.data(), length);
-  cause_text[length] = '\0';
-  cause_state.store(2, std::memory_order_release);
-  return true;
+  return first_cause.compare_exchange_strong(none, static_cast<uint32_t>(writer) + 1);
 }
 
 Cause HostPage::cause() const {
-  uint32_t state = cause_state.load(std::memory_order_acquire);
-  if (state == 0) return {};
-  // The writer may have been killed between the two stores: then say so rather than wait for ever.
-  for (int spins = 0; state == 1 && spins < 1000; ++spins) {
-    ::sched_yield();
-    state = cause_state.load(std::memory_order_acquire);
-  }
-  if (state == 1) return {CauseKind::Died, -1, "a rank died while it reported a failure"};
-  return {static_cast<CauseKind>(cause_kind.load(std::memory_order_relaxed)),
-          cause_rank.load(std::memory_order_relaxed), std::string(cause_text)};
+  const uint32_t first = first_cause.load(std::memory_order_acquire);
+  if (first == 0) return {};
+  const Seat& seat = seats[first - 1];
+  return {static_cast<CauseKind>(seat.cause_kind), seat.cause_rank, std::string(seat.cause_text)};
 }
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds most) {

@@ -32,6 +32,17 @@ struct alignas(128) Seat {
   std::atomic<int64_t> pid{0};
   std::atomic<uint64_t> born{0};  ///< start time of the process, so that a reused pid shows
 
+  /// 1 while this rank works in memory of other ranks (see Touching).
+  std::atomic<uint32_t> touches{0};
+
+  /// What this rank has to say about the end of the world. Written once, before the page points to
+  /// it: a reader never meets half a sentence, whenever the writer dies.
+  static constexpr int kCauseBytes = 1000;
+  alignas(128) std::atomic<uint32_t> cause_taken{0};
+  uint32_t cause_kind = 0;
+  int32_t cause_rank = 0;
+  char cause_text[kCauseBytes];
+
   /// What its rank does, in its own words, for those who survive it. A rank that is dead or stopped
   /// writes no more, so what is read then is whole.
   static constexpr std::size_t kNoteWords = 16;
@@ -44,12 +55,7 @@ struct alignas(128) Seat {
 /// failure. Lives in memory that all of them have mapped (or in the heap, for ranks that are
 /// threads), which the kernel zeroes: zero must be a valid start.
 struct HostPage {
-  static constexpr int kTextBytes = 1000;
-
-  std::atomic<uint32_t> cause_state{0};  ///< 0: none, 1: being written, 2: there
-  std::atomic<uint32_t> cause_kind{0};
-  std::atomic<int32_t> cause_rank{0};
-  char cause_text[kTextBytes];
+  std::atomic<uint32_t> first_cause{0};  ///< the seat that holds it, counted from 1; 0: none
   alignas(128)
       Seat seats[1];  ///< really one per rank of the world; those of other hosts show only `state`
 
@@ -67,13 +73,14 @@ struct HostPage {
     return sizeof(HostPage) + (sizeof(Seat) + row_bytes(ranks)) * static_cast<std::size_t>(ranks);
   }
 
-  /// Writes the cause down if nobody has. Returns true if this call was the first.
-  bool claim(const Cause& cause);
+  /// Makes this the cause that all ranks report, unless there is one. Returns true if this call was
+  /// the first; the world has failed when it returns, in any case. `writer`: the calling rank.
+  bool claim(int writer, const Cause& cause);
 
-  /// The agreed cause; kind None while there is none. Waits out a writer that is in the middle.
+  /// The agreed cause; kind None while there is none.
   Cause cause() const;
 
-  bool failed() const { return cause_state.load(std::memory_order_acquire) != 0; }
+  bool failed() const { return first_cause.load(std::memory_order_acquire) != 0; }
 };
 
 /// Sleeps while `word` is `expected`, at most `most`. Works between processes and threads.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -31,7 +32,7 @@ class Lane {
   uint64_t last_finished = 0;
   /// Whether the last one that may need the helper was waited for at once: a small one, a large
   /// one.
-  std::array<bool, 2> waited_at_once = {};
+  std::array<std::atomic<bool>, 2> waited_at_once = {};
 
   void remember(uint64_t number, uint64_t fingerprint, const core::OpInfo& info) {
     recent_[number % recent_.size()] = {number, fingerprint, info};

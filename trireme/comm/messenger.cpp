@@ -13,6 +13,7 @@ constexpr int64_t kHeaderBytes = sizeof(MessageHeader);
 constexpr int64_t kMostPerStep = 1 << 20;  // then others get their turn
 constexpr std::size_t kMostScratch = 64 << 20;
 constexpr int64_t kMostEarly = 64 << 20;  // per peer
+constexpr int64_t kFirstEarlyBytes = 1 << 20;
 constexpr uint64_t kMostBytes = uint64_t{1} << 46;
 constexpr uint64_t kGoodbye = ~uint64_t{0};  // the group of a message that is the last
 
@@ -98,6 +99,7 @@ void Messenger::give_scratch(std::vector<std::byte> scratch) {
 bool Messenger::step() {
   bool moved = false;
   std::erase_if(questions_, [](const Transfer& question) { return question.done; });
+  streams_.look();
   for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
     Peer& peer = peers_[static_cast<std::size_t>(rank)];
     if (!peer.sends.empty()) moved |= step_sends(rank, peer);
@@ -162,9 +164,8 @@ bool Messenger::step_receives(int rank, Peer& peer) {
     if (mismatch_) break;
     const int64_t total = static_cast<int64_t>(peer.header.bytes);
     if (peer.payload_bytes < total) {
-      std::byte* data = peer.target != nullptr ? peer.target->data : peer.kept->payload.data();
-      const int64_t got =
-          streams_.read_some(rank, data + peer.payload_bytes, total - peer.payload_bytes);
+      const auto [data, room] = next_memory(peer);
+      const int64_t got = streams_.read_some(rank, data, room);
       if (got == 0) break;
       moved += got;
       peer.payload_bytes += got;
@@ -220,8 +221,22 @@ bool Messenger::begin_payload(int rank, Peer& peer) {
   // A rank that runs far ahead waits, unless somebody here waits for what is behind.
   if (peer.early_bytes > kMostEarly && !others_wait(peer)) return false;
   peer.early_bytes += static_cast<int64_t>(peer.header.bytes);
-  peer.kept.emplace(Early{peer.header, std::vector<std::byte>(peer.header.bytes)});
+  peer.kept.emplace(Early{peer.header, {}});
   return true;
+}
+
+/// Where the next bytes of the payload go. What is kept aside takes memory as its bytes come, and
+/// not as its header announces them.
+std::pair<std::byte*, int64_t> Messenger::next_memory(Peer& peer) {
+  const auto total = static_cast<int64_t>(peer.header.bytes);
+  if (peer.target != nullptr)
+    return {peer.target->data + peer.payload_bytes, total - peer.payload_bytes};
+  auto& payload = peer.kept->payload;
+  if (static_cast<int64_t>(payload.size()) == peer.payload_bytes)
+    payload.resize(static_cast<std::size_t>(
+        std::min(total, std::max(kFirstEarlyBytes, 2 * peer.payload_bytes))));
+  return {payload.data() + peer.payload_bytes,
+          static_cast<int64_t>(payload.size()) - peer.payload_bytes};
 }
 
 /// Does anybody wait for something in this stream that is not of the collective whose message is

@@ -6,6 +6,7 @@
 #include <list>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/comm/streams.h"
@@ -129,6 +130,7 @@ class Messenger {
   bool step_sends(int rank, Peer& peer);
   bool step_receives(int rank, Peer& peer);
   bool begin_payload(int rank, Peer& peer);
+  static std::pair<std::byte*, int64_t> next_memory(Peer& peer);
   bool others_wait(const Peer& peer) const;
   bool take_early(Peer& peer, Transfer& transfer);
   void finish(Transfer& transfer, const MessageHeader& header);

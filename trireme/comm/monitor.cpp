@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -24,18 +26,13 @@ using std::chrono::nanoseconds;
 
 constexpr auto kTick = milliseconds(100);
 constexpr auto kLinkedTick = milliseconds(20);  // the first rank of a host carries its news
-constexpr auto kServeTime = milliseconds(1000);
+constexpr auto kLastWords = milliseconds(200);
+
+// What the events of the epoll set carry: 0 is the wake-up, then peers, then links.
+constexpr uint64_t kWakeId = 0, kFirstPeer = 1, kFirstLink = uint64_t{1} << 32;
 
 net::Fd open_pidfd(int64_t pid) {
   return net::Fd(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0)));
-}
-
-/// Another user of this machine can connect to an abstract socket; it gets nothing, at once.
-bool same_user(int socket) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
-         peer.uid == ::geteuid();
 }
 
 }  // namespace
@@ -47,10 +44,10 @@ void wait_for_exit(int64_t pid) {
   if (process) ::poll(&watched, 1, 200);
 }
 
-Monitor::Monitor(Options options)
-    : options_(std::move(options)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+Monitor::Monitor(nanoseconds heartbeat)
+    : heartbeat_(heartbeat), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  epoll_.add(wake_.get(), EPOLLIN, kWakeId);
   thread_ = std::jthread([this](std::stop_token stop) { run(stop); });
-  if (options_.listener) server_ = std::jthread([this](std::stop_token stop) { serve(stop); });
 }
 
 Monitor::~Monitor() {
@@ -59,8 +56,7 @@ Monitor::~Monitor() {
 
 void Monitor::link(int rank, net::Socket socket) {
   const std::lock_guard lock(mutex_);
-  links_.push_back({rank, std::move(socket), nanoseconds(0), true});
-  wake();
+  links_.push_back({rank, std::move(socket)});
 }
 
 void Monitor::start(World& world) {
@@ -76,9 +72,14 @@ void Monitor::start(World& world) {
   const std::lock_guard lock(mutex_);
   world_ = &world;
   peers_ = std::move(peers);
-  for (Peer& peer : peers_) {
-    if (peer.gone) on_peer_exit(peer);
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    if (peers_[i].gone)
+      on_peer_exit(peers_[i]);
+    else if (peers_[i].pidfd)
+      epoll_.add(peers_[i].pidfd.get(), EPOLLIN, kFirstPeer + i);
   }
+  for (std::size_t i = 0; i < links_.size(); ++i)
+    epoll_.add(links_[i].socket.fd(), EPOLLIN, kFirstLink + i);
   told_left_.assign(static_cast<std::size_t>(world.size()), false);
   wake();
 }
@@ -92,74 +93,47 @@ void Monitor::leave() {
   if (!thread_.joinable()) return;
   thread_.request_stop();
   wake();
-  if (server_.joinable()) {
-    server_.request_stop();
-    ::shutdown(options_.listener.get(), SHUT_RDWR);  // wakes it
-    server_.join();
-  }
   thread_.join();
   // The thread is gone: what it owned is ours now.
   if (world_ != nullptr) tell_what_changed();
+  flush_all(net::Clock::now() + kLastWords);
   world_ = nullptr;
   links_.clear();
 }
 
 void Monitor::run(std::stop_token stop) {
   auto last = net::Clock::now();
+  std::array<epoll_event, 64> room;
   while (!stop.stop_requested()) {
-    std::vector<pollfd> watched = {{wake_.get(), POLLIN, 0}};
-    nanoseconds most = kTick;
-    {
+    const auto most = [&] {
       const std::lock_guard lock(mutex_);
-      for (const Peer& peer : peers_)
-        watched.push_back({peer.gone ? -1 : peer.pidfd.get(), POLLIN, 0});
-      for (const Link& link : links_)
-        watched.push_back({link.open ? link.socket.fd() : -1, POLLIN, 0});
-      if (!links_.empty()) most = kLinkedTick;
-    }
-    ::poll(watched.data(), watched.size(), static_cast<int>(most / milliseconds(1)));
-    if (watched[0].revents != 0) {
-      uint64_t count = 0;
-      [[maybe_unused]] const auto got = ::read(wake_.get(), &count, sizeof count);
-    }
+      return links_.empty() ? kTick : kLinkedTick;
+    }();
+    const auto events = epoll_.wait(room, net::Clock::now() + most);
     const auto now = net::Clock::now();
     const nanoseconds elapsed = std::min<nanoseconds>(now - last, 2 * kTick);
     last = now;
     const std::lock_guard lock(mutex_);
-    if (world_ == nullptr) continue;
     // Links first: a host that fell over may have said why just before.
-    std::size_t at = 1;
-    const std::size_t first_link = at + peers_.size();
-    for (std::size_t i = 0; i < links_.size() && first_link + i < watched.size(); ++i) {
-      if (watched[first_link + i].revents != 0 && links_[i].open) on_news(links_[i]);
+    for (const epoll_event& event : events) {
+      if (event.data.u64 >= kFirstLink)
+        on_event(links_[event.data.u64 - kFirstLink], event.events);
     }
-    for (Peer& peer : peers_) {
-      if (at >= watched.size()) break;
-      if (watched[at++].revents != 0 && !peer.gone) on_peer_exit(peer);
+    for (const epoll_event& event : events) {
+      if (event.data.u64 == kWakeId) {
+        uint64_t count = 0;
+        [[maybe_unused]] const auto got = ::read(wake_.get(), &count, sizeof count);
+      } else if (event.data.u64 < kFirstLink) {
+        on_peer_exit(peers_[event.data.u64 - kFirstPeer]);
+      }
     }
-    tick(elapsed);
-  }
-}
-
-void Monitor::serve(std::stop_token stop) {
-  while (!stop.stop_requested()) {
-    if (net::wait_ready(options_.listener.get(), POLLIN, net::Clock::now() + kServeTime) !=
-        net::Readiness::Ready)
-      continue;
-    if (stop.stop_requested()) return;
-    try {
-      const auto deadline = net::Clock::now() + kServeTime;
-      net::Socket peer = net::accept_from(options_.listener.get(), deadline);
-      if (!same_user(peer.fd())) continue;
-      net::prove_as_server(peer, options_.secret, options_.identity, deadline);
-      shelf_.serve(peer, deadline);
-    } catch (const std::exception&) {  // whoever it was gets no segment, and says so itself
-    }
+    if (world_ != nullptr) tick(elapsed);
   }
 }
 
 void Monitor::on_peer_exit(Peer& peer) {
   peer.gone = true;
+  peer.pidfd.reset();  // and so leaves the epoll set
   if (world_ == nullptr) return;
   if (world_->seat(peer.rank).state.load() == static_cast<uint32_t>(SeatState::Left)) return;
   world_->fail({CauseKind::Died, peer.rank,
@@ -182,20 +156,19 @@ void Monitor::beat(nanoseconds elapsed) {
     const bool present = seat.state.load() == static_cast<uint32_t>(SeatState::Present);
     const bool moved = std::exchange(peer.heartbeat, now) != now;
     peer.silent = moved || !present || peer.gone ? nanoseconds(0) : peer.silent + elapsed;
-    if (peer.silent > options_.heartbeat && !world_->failed())
+    if (peer.silent > heartbeat_ && !world_->failed())
       world_->fail({CauseKind::Hung, peer.rank,
                     fmt::format("{} hangs{}: it is there, but gave no sign of life for {}",
                                 world_->describe(peer.rank), world_->doing(peer.rank),
-                                core::format_duration(options_.heartbeat))});
+                                core::format_duration(heartbeat_))});
   }
   for (Link& link : links_) {
     link.silent = link.open ? link.silent + elapsed : nanoseconds(0);
-    if (link.silent > options_.heartbeat && !world_->failed())
-      world_->fail(
-          {CauseKind::Hung, link.rank,
-           fmt::format("{} hangs, or its host does: no sign of life for {}{}",
-                       world_->describe(link.rank), core::format_duration(options_.heartbeat),
-                       world_->doing(link.rank))});
+    if (link.silent > heartbeat_ && !world_->failed())
+      world_->fail({CauseKind::Hung, link.rank,
+                    fmt::format("{} hangs, or its host does: no sign of life for {}{}",
+                                world_->describe(link.rank), core::format_duration(heartbeat_),
+                                world_->doing(link.rank))});
   }
   News sign;  // of life, with what this rank does
   const std::string doing = world_->seat(world_->rank()).get_note();
@@ -205,10 +178,35 @@ void Monitor::beat(nanoseconds elapsed) {
 
 void Monitor::tell(const News& news) {
   for (Link& link : links_) {
-    if (!link.open) continue;
+    // A sign of life behind news that the other end has not taken yet would say nothing more.
+    if (!link.open || (news.kind == News::Kind::Beat && !link.output.empty())) continue;
+    link.output.append(reinterpret_cast<const char*>(&news), sizeof news);
+    flush(link);
+  }
+}
+
+/// Sends what the socket takes now, and asks to be told when it takes more.
+void Monitor::flush(Link& link) {
+  while (!link.output.empty()) {
+    const ssize_t sent = ::send(link.socket.fd(), link.output.data(), link.output.size(),
+                                MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) break;  // full; or lost, which is noticed where it is read
+    link.output.erase(0, static_cast<std::size_t>(sent));
+  }
+  if (link.is_full == !link.output.empty()) return;
+  link.is_full = !link.output.empty();
+  epoll_.change(link.socket.fd(), link.is_full ? EPOLLIN | EPOLLOUT : EPOLLIN,
+                kFirstLink + static_cast<uint64_t>(&link - links_.data()));
+}
+
+/// Before this rank goes: the last news must not be lost in a socket that is full at the moment.
+void Monitor::flush_all(net::Deadline deadline) {
+  for (Link& link : links_) {
     try {
-      link.socket.send_all(&news, sizeof news, net::Clock::now() + milliseconds(200));
-    } catch (const std::exception&) {  // a lost link is noticed where it is read
+      if (link.open && !link.output.empty())
+        link.socket.send_all(link.output.data(), link.output.size(), deadline);
+    } catch (const CommError&) {  // the other end does not listen any more
     }
   }
 }
@@ -230,14 +228,24 @@ void Monitor::tell_what_changed() {
   tell(news);
 }
 
-void Monitor::on_news(Link& link) {
-  News news;
-  try {
-    link.socket.recv_all(&news, sizeof news, net::Clock::now() + milliseconds(500));
-  } catch (const std::exception&) {
-    on_link_lost(link);
-    return;
+void Monitor::on_event(Link& link, uint32_t events) {
+  if (!link.open) return;
+  if ((events & EPOLLOUT) != 0) flush(link);
+  if ((events & ~static_cast<uint32_t>(EPOLLOUT)) == 0) return;
+  std::array<char, 8 * sizeof(News)> bytes;
+  const ssize_t got = ::recv(link.socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got <= 0) return on_link_lost(link);
+  link.input.append(bytes.data(), static_cast<std::size_t>(got));
+  while (link.input.size() >= sizeof(News)) {
+    News news;
+    std::memcpy(&news, link.input.data(), sizeof news);
+    link.input.erase(0, sizeof news);
+    on_news(link, news);
   }
+}
+
+void Monitor::on_news(Link& link, News news) {
   link.silent = nanoseconds(0);
   if (news.rank < -1 || news.rank >= world_->size()) return;
   news.text[sizeof news.text - 1] = '\0';
@@ -252,6 +260,7 @@ void Monitor::on_news(Link& link) {
 
 void Monitor::on_link_lost(Link& link) {
   link.open = false;
+  epoll_.remove(link.socket.fd());
   if (world_->seat(link.rank).state.load() == static_cast<uint32_t>(SeatState::Left)) return;
   world_->fail({CauseKind::Died, link.rank,
                 fmt::format("{} died, or its host or the network to it did{}",

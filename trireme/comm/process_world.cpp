@@ -1,43 +1,95 @@
 #include "trireme/comm/process_world.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
-#include "trireme/core/env.h"
-#include "trireme/core/units.h"
+#include <algorithm>
+#include <numeric>
+
+#include "trireme/core/error.h"
 
 namespace trireme::comm {
 
 namespace {
 
-constexpr double kHeartbeatSeconds = 10;
+std::string_view to_string(Carrier carrier) {
+  switch (carrier) {
+    case Carrier::Auto: return "auto";
+    case Carrier::Shm: return "shm";
+    case Carrier::Tcp: return "tcp";
+  }
+  return "";
+}
+
+/// A rank of a large world needs a descriptor for each of its peers, and one for its process; the
+/// usual limit of 1024 is a soft one.
+void raise_file_limit(int ranks) {
+  const rlim_t needed = 2 * static_cast<rlim_t>(ranks) + 256;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+  limit.rlim_cur = std::min(limit.rlim_max, needed);
+  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur == needed) return;
+  throw CommError(
+      fmt::format("a rank of a world of {} needs up to {} open files, but the hard limit is {}; "
+                  "raise it (ulimit -Hn, /etc/security/limits.conf)",
+                  ranks, needed, limit.rlim_max));
+}
 
 }  // namespace
 
-ProcessWorld::ProcessWorld(const Bootstrap& given) : bootstrap(given) {
+ProcessWorld::ProcessWorld(const Bootstrap& given, Carrier carrier)
+    : bootstrap(given), wanted(carrier) {
+  raise_file_limit(bootstrap.size);
+  Entry entry;
   entry.host = host_name();
   entry.host_key = bootstrap.host_key.empty() ? host_key() : bootstrap.host_key;
   entry.pid = ::getpid();
   entry.born = process_born(entry.pid);
+  entry.wants = to_string(wanted);
   // A name that nobody can guess or take first; it goes with the process.
   entry.segments = "trireme-" + net::Secret::random().to_text().substr(0, 32);
-  monitor = std::make_unique<Monitor>(Monitor::Options{
-      .secret = bootstrap.secret,
-      .identity = bootstrap.as("segments"),
-      .listener = net::listen_unix_abstract(entry.segments),
-      .heartbeat =
-          core::from_seconds(core::env_double("TRIREME_HEARTBEAT_S").value_or(kHeartbeatSeconds))});
-}
-
-std::shared_ptr<ShmSegments> ProcessWorld::make_segments(const std::vector<Entry>& entries) {
+  auto server = std::make_unique<SegmentServer>(net::listen_unix_abstract(entry.segments),
+                                                bootstrap.secret, bootstrap.as("segments"));
+  if (wanted != Carrier::Shm) {
+    listener.emplace(net::Address{bootstrap.address, 0});
+    entry.address = listener->address().to_string();
+  }
+  entries = exchange_entries(bootstrap, entry);
+  members = members_of(entries);
   std::vector<std::string> sockets;
   std::vector<uint64_t> born;
-  for (const Entry& other : entries) {
-    sockets.push_back(other.segments);
-    born.push_back(other.born);
+  for (std::size_t rank = 0; rank < entries.size(); ++rank) {
+    if (entries[rank].wants != entry.wants)
+      throw CommError(fmt::format("rank {} asks for the backend {}, rank {} for {}; set "
+                                  "TRIREME_BACKEND alike everywhere",
+                                  bootstrap.rank, entry.wants, rank, entries[rank].wants));
+    sockets.push_back(entries[rank].segments);
+    born.push_back(entries[rank].born);
   }
+  segments = std::make_shared<ShmSegments>(std::move(server), bootstrap.secret,
+                                           bootstrap.as("rank"), std::move(sockets));
+  monitor = std::make_unique<Monitor>(bootstrap.options.heartbeat);
   monitor->expect(std::move(born));
-  return std::make_shared<ShmSegments>(*monitor, bootstrap.secret, bootstrap.as("rank"),
-                                       std::move(sockets));
+}
+
+Carrier ProcessWorld::carrier() const {
+  if (wanted != Carrier::Auto) return wanted;
+  return here().size() == members.size() ? Carrier::Shm : Carrier::Tcp;
+}
+
+std::vector<int> ProcessWorld::here() const {
+  const int host = members[static_cast<std::size_t>(bootstrap.rank)].host_index;
+  std::vector<int> ranks = all();
+  std::erase_if(ranks, [&](int rank) {
+    return members[static_cast<std::size_t>(rank)].host_index != host;
+  });
+  return ranks;
+}
+
+std::vector<int> ProcessWorld::all() const {
+  std::vector<int> ranks(members.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 }  // namespace trireme::comm

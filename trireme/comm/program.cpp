@@ -13,6 +13,7 @@ using core::Algorithm;
 using core::OpKind;
 
 constexpr int64_t kOneShotBytes = 32 << 10;
+constexpr int kRankOrderRanks = 32;
 
 }  // namespace
 
@@ -36,16 +37,27 @@ bool has_algorithm(OpKind kind, Algorithm algorithm) {
       return kind == OpKind::AllReduce || kind == OpKind::AllGather ||
              kind == OpKind::ReduceScatter;
     case Algorithm::Tree:
-      return kind == OpKind::AllReduce || kind == OpKind::Broadcast || kind == OpKind::Reduce;
+      return kind == OpKind::AllReduce || kind == OpKind::Broadcast || kind == OpKind::Reduce ||
+             kind == OpKind::AllGather || kind == OpKind::Barrier;
   }
   return false;
 }
 
 Algorithm pick(const Job& job, int size) {
+  const OpKind kind = job.info.kind;
   if (job.info.algorithm != Algorithm::Auto) return job.info.algorithm;
-  if (job.info.kind == OpKind::Barrier) return Algorithm::OneShot;
-  const bool small = job.info.kind == OpKind::AllReduce && job.bytes * (size - 1) <= kOneShotBytes;
-  return small ? Algorithm::OneShot : Algorithm::Direct;
+  const bool adds = kind == OpKind::AllReduce || kind == OpKind::Reduce ||
+                    kind == OpKind::ReduceScatter;
+  if (adds && size <= kRankOrderRanks) {
+    const bool small = kind == OpKind::AllReduce && job.bytes * (size - 1) <= kOneShotBytes;
+    return small ? Algorithm::OneShot : Algorithm::Direct;
+  }
+  Algorithm best = kind == OpKind::Barrier ? Algorithm::OneShot : Algorithm::Direct;
+  for (const Algorithm other : {Algorithm::OneShot, Algorithm::Ring, Algorithm::Tree}) {
+    if (has_algorithm(kind, other) && price_us(job, other, size) < price_us(job, best, size))
+      best = other;
+  }
+  return best;
 }
 
 Program make_program(const Job& job, Algorithm algorithm, int rank, int size) {
@@ -55,7 +67,7 @@ Program make_program(const Job& job, Algorithm algorithm, int rank, int size) {
               "{} has no algorithm '{}'", to_string(kind), to_string(algorithm));
   switch (algorithm) {
     case Algorithm::OneShot: return one_shot(me);
-    case Algorithm::Tree: return tree(me);
+    case Algorithm::Tree: return kind == OpKind::AllGather ? doubling_all_gather(me) : tree(me);
     case Algorithm::Ring:
       if (kind == OpKind::AllReduce) return ring_all_reduce(me);
       return kind == OpKind::AllGather ? ring_all_gather(me) : ring_reduce_scatter(me);

@@ -45,16 +45,17 @@ struct Program {
 
 /// This rank's part of a collective by the named algorithm (never Auto; see `pick`).
 ///
-///            all_reduce  broadcast  reduce  all_gather  reduce_scatter  others
-///   OneShot      x
-///   Direct       x           x        x         x             x            x
+///            all_reduce  broadcast  reduce  all_gather  reduce_scatter  barrier  others
+///   OneShot      x                                                         x
+///   Direct       x           x        x         x             x                     x
 ///   Ring         x                              x             x
-///   Tree         x           x        x
+///   Tree         x           x        x     x (doubling)                   x
 Program make_program(const Job& job, core::Algorithm algorithm, int rank, int size);
 
 bool has_algorithm(core::OpKind kind, core::Algorithm algorithm);
 
-/// What Auto means over streams: OneShot while it is small, Direct beyond.
+/// What Auto means over streams: the algorithm with the lowest price. Reductions of up to 32 ranks
+/// are OneShot or Direct, which add in rank order.
 core::Algorithm pick(const Job& job, int size);
 
 /// What an algorithm costs, by its formula: the longest chain of transfers that wait for one
@@ -65,5 +66,10 @@ struct Cost {
   int64_t sent_bytes = 0;
 };
 Cost cost(const Job& job, core::Algorithm algorithm, int rank, int size);
+
+/// An estimate of the time, in microseconds, on the rank that has most to do: what a message takes
+/// on its way (for each step), what it costs the ranks at its ends (for each message), and the
+/// bytes. The constants are those of sockets on one host; what counts is which price is lower.
+double price_us(const Job& job, core::Algorithm algorithm, int size);
 
 }  // namespace trireme::comm

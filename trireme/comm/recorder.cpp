@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <fstream>
 
-#include "trireme/core/env.h"
 #include "trireme/core/json.h"
 
 namespace trireme::comm {
@@ -27,7 +26,8 @@ int64_t micros(nanoseconds duration) {
 
 }  // namespace
 
-Recorder::Recorder(int rank) : rank_(rank), folder_(core::env("TRIREME_RECORD_DIR")) {}
+Recorder::Recorder(int rank, std::optional<std::string> folder)
+    : rank_(rank), folder_(std::move(folder)) {}
 
 uint64_t Recorder::started(const std::string& group, uint64_t number, const core::OpInfo& info) {
   Entry& entry = entries_[count_ % kEntries];

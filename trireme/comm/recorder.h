@@ -11,11 +11,11 @@
 namespace trireme::comm {
 
 /// The ring of recent operations of a rank: what it did last, kept for the day it fails. On a
-/// failure it is written to TRIREME_RECORD_DIR/rank-N.json, one file per rank. Used under the
+/// failure it is written to rank-N.json of the folder for records, one file per rank. Used under the
 /// engine's turn; times are to a few milliseconds, which costs 5 ns instead of 25.
 class Recorder {
  public:
-  explicit Recorder(int rank);
+  Recorder(int rank, std::optional<std::string> folder);
 
   /// Returns the entry's place, to be finished later.
   uint64_t started(const std::string& group, uint64_t number, const core::OpInfo& info);

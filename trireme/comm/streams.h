@@ -30,6 +30,13 @@ class Streams {
 
   /// Is it worth calling read_some for this peer? May say yes wrongly, but not no.
   virtual bool readable(int peer) = 0;
+
+  /// Finds out who has become readable or writable, where that takes a call. Once a step.
+  virtual void look() {}
+
+  /// Before this rank goes: returns when peers need it no longer to get what was written, or after
+  /// `most`. What they still send meanwhile is read and thrown away.
+  virtual void deliver(std::chrono::nanoseconds most) { (void)most; }
 };
 
 }  // namespace trireme::comm

@@ -56,7 +56,9 @@ class Task : public Pending {
  private:
   friend class Engine;
   std::atomic<bool> done_{false};  ///< finished, or failed
+  // Under the engine's turn:
   bool failed_ = false;
+  bool slept_on_ = false;  ///< the thread that waits for it sleeps, and must be woken at its end
 };
 
 }  // namespace trireme::comm

@@ -1,11 +1,13 @@
 #include "trireme/comm/world.h"
 
 #include <fmt/ranges.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <exception>
 #include <thread>
 
+#include "trireme/comm/bootstrap.h"
 #include "trireme/comm/monitor.h"
 #include "trireme/comm/segments.h"
 #include "trireme/core/error.h"
@@ -14,6 +16,12 @@
 namespace trireme::comm {
 
 namespace {
+
+/// The longest that a peer which was stopped in the middle of touching memory is waited for.
+constexpr auto kUntouched = std::chrono::seconds(1);
+
+/// How long a rank that leaves stays until others have taken what it sent them.
+constexpr auto kDeliver = std::chrono::seconds(1);
 
 Engine::Crowd crowd_of(const std::vector<Member>& members, int rank) {
   const int host = members[static_cast<std::size_t>(rank)].host_index;
@@ -26,11 +34,12 @@ Engine::Crowd crowd_of(const std::vector<Member>& members, int rank) {
 
 }  // namespace
 
-World::World(int rank, std::vector<Member> members, Transport transport)
+World::World(int rank, std::vector<Member> members, Transport transport, WorldOptions options)
     : rank_(rank),
       members_(std::move(members)),
+      options_(std::move(options)),
       transport_(std::move(transport)),
-      recorder_(rank),
+      recorder_(rank, options_.record_dir),
       log_(rank, "world"),
       messenger_(
           *transport_.streams, rank, static_cast<int>(members_.size()),
@@ -48,9 +57,7 @@ World::World(int rank, std::vector<Member> members, Transport transport)
 
 World::~World() {
   // Gone because of an exception: the others must not take that for a normal end.
-  if (std::uncaught_exceptions() > exceptions_ && !failed())
-    fail({CauseKind::Error, rank_,
-          describe(rank_) + " stopped because of an error of its own" + doing(rank_)});
+  if (std::uncaught_exceptions() > exceptions_) abandon();
   seat(rank_).state.store(static_cast<uint32_t>(SeatState::Left));
   if (transport_.monitor) transport_.monitor->leave();
   for (int other = 0; other < size(); ++other) {
@@ -60,6 +67,7 @@ World::~World() {
     else
       messenger_.say_goodbye(other);
   }
+  if (!failed()) transport_.streams->deliver(kDeliver);
 }
 
 void World::took(int owner, int64_t bytes) {
@@ -101,7 +109,12 @@ void World::set_trace(std::shared_ptr<core::Trace> trace) {
 }
 
 void World::fail(const Cause& cause) {
-  if (transport_.page->claim(cause)) log_.info("the world ends: " + cause.text);
+  const bool first = transport_.page->claim(rank_, cause);
+  wake_all();
+  if (first) log_.info("the world ends: " + cause.text);
+}
+
+void World::wake_all() noexcept {
   for (int other = 0; other < size(); ++other) {
     if (here(other)) ring(seat(other));
   }
@@ -114,12 +127,21 @@ void World::abort(const std::string& why) {
     fail({CauseKind::Aborted, rank_, fmt::format("{} aborted: {}", describe(rank_), why)});
 }
 
+void World::abandon() {
+  if (!failed())
+    fail({CauseKind::Error, rank_,
+          describe(rank_) + " stopped because of an error of its own" + doing(rank_)});
+}
+
+bool World::has_left(int rank) const {
+  return seat(rank).state.load() == static_cast<uint32_t>(SeatState::Left);
+}
+
 std::vector<int> World::left(const std::vector<int>& ranks) const {
   std::vector<int> gone;
   for (int rank : ranks) {
-    const bool has_left = seat(rank).state.load() == static_cast<uint32_t>(SeatState::Left);
     // What it did before it left may still be on the way.
-    if (has_left && transport_.streams->ended(rank)) gone.push_back(rank);
+    if (has_left(rank) && transport_.streams->ended(rank)) gone.push_back(rank);
   }
   return gone;
 }
@@ -131,9 +153,6 @@ void World::report_left(const Task&, int rank) {
 
 void World::report_timeout(const Task& task, const std::vector<int>& missing,
                            std::chrono::nanoseconds waited) {
-  // Somebody whom the missing rank itself waits for is about to be named by another: let that be.
-  for (int ms = 0; !task.certain() && ms < 300 && !failed(); ++ms)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::vector<std::string> who;
   for (int rank : missing) who.push_back(describe(rank) + doing(rank));
   std::string text =
@@ -159,42 +178,65 @@ void World::report_mismatch(const Mismatch& mismatch) {
                     core::to_string(first.second), second.first, core::to_string(second.second))});
 }
 
-void World::report_closed(int rank) {
-  // A stream that ended has a reason, and the monitor is about to know it: let it speak first.
-  const auto known = [&] {
-    return failed() || seat(rank).state.load() == static_cast<uint32_t>(SeatState::Left);
-  };
-  for (int wait_ms = 0; wait_ms < 200 && !known(); ++wait_ms)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  if (!known())
-    fail({CauseKind::Died, rank,
-          fmt::format("the connection to {} broke: it died, or the network between the hosts did",
-                      describe(rank))});
+bool World::explained(int rank) const {
+  return failed() || has_left(rank);
 }
 
-void World::report_broken(const std::string& what) {
-  if (!failed())
+void World::report_closed(int rank) {
+  fail({CauseKind::Died, rank,
+        fmt::format("the connection to {} broke: it died, or the network between the hosts did",
+                    describe(rank))});
+}
+
+void World::report_broken(const char* what) noexcept {
+  if (failed()) return;
+  try {
     fail({CauseKind::Aborted, rank_, fmt::format("{} cannot go on: {}", describe(rank_), what)});
+  } catch (const std::exception&) {  // no memory even for that sentence
+    transport_.page->claim(rank_, {CauseKind::Aborted, rank_, "out of memory"});
+    wake_all();
+  }
+}
+
+void World::wait_until_untouched() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // see Touching
+  const bool threads = transport_.monitor == nullptr;   // which neither die nor stop alone
+  const auto until = std::chrono::steady_clock::now() + kUntouched;
+  const auto gone = [&](int other) {
+    return !threads && (process_born(member(other).pid) == 0 ||
+                        std::chrono::steady_clock::now() > until);
+  };
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank_ || !here(other)) continue;
+    const auto& touches = seat(other).touches;
+    for (int yields = 1; touches.load(std::memory_order_acquire) != 0; ++yields) {
+      ::sched_yield();
+      if (yields % 64 == 0 && gone(other)) break;
+    }
+  }
 }
 
 void World::raise(const Task& task) {
-  raise(task.lane->name, task.number, task.info);
+  raise(*task.lane, task.number, task.info);
 }
 
-void World::raise(const std::string& group, uint64_t number, const core::OpInfo& info) {
+void World::raise(const Lane& lane, uint64_t number, core::OpInfo info) {
   const Cause cause = transport_.page->cause();
   engine_.locked([&] { recorder_.write(cause.text); });
   // It is about to say what is wrong: let it come first, also in the eyes of the launcher.
   if (cause.kind == CauseKind::Error && cause.rank != rank_ && here(cause.rank))
     wait_for_exit(member(cause.rank).pid);
+  // Ranks in messages are ranks of the world, whatever group they are about.
+  if (info.root >= 0)
+    info.root = static_cast<int16_t>(lane.members[static_cast<std::size_t>(info.root)]);
   const std::string text = fmt::format("{} #{} on '{}', rank {}: {}", core::to_string(info), number,
-                                       group, rank_, cause.text);
+                                       lane.name, rank_, cause.text);
   if (cause.kind == CauseKind::Timeout) throw TimeoutError(text);
   throw CommError(text);
 }
 
 void World::check(const Lane& lane, uint64_t number, const core::OpInfo& info) {
-  if (failed()) raise(lane.name, number, info);
+  if (failed()) raise(lane, number, info);
 }
 
 void World::started(Task& task) {

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -11,6 +13,7 @@
 
 #include "trireme/comm/engine.h"
 #include "trireme/comm/host_page.h"
+#include "trireme/comm/memory_pool.h"
 #include "trireme/comm/messenger.h"
 #include "trireme/comm/recorder.h"
 #include "trireme/comm/streams.h"
@@ -21,6 +24,16 @@ namespace trireme::comm {
 
 class Segments;
 class Monitor;
+
+/// What a world is told at its beginning; nothing below reads the environment.
+struct WorldOptions {
+  /// How long an operation may wait, unless its communicator says otherwise.
+  std::chrono::nanoseconds timeout = std::chrono::seconds(300);
+  /// Silence after which a process counts as hung.
+  std::chrono::nanoseconds heartbeat = std::chrono::seconds(10);
+  /// Where the records of recent operations go when the world fails; nothing: nowhere.
+  std::optional<std::string> record_dir = {};
+};
 
 /// Who a rank of the world is.
 struct Member {
@@ -44,7 +57,7 @@ struct Transport {
 /// process may be in several.
 class World : public Watch {
  public:
-  World(int rank, std::vector<Member> members, Transport transport);
+  World(int rank, std::vector<Member> members, Transport transport, WorldOptions options);
   ~World() override;
 
   int rank() const { return rank_; }
@@ -53,16 +66,24 @@ class World : public Watch {
   Seat& seat(int rank) const { return transport_.page->seats[rank]; }
   bool here(int rank) const { return member(rank).host_index == member(rank_).host_index; }
   const char* kind() const { return transport_.kind; }
+  const WorldOptions& options() const { return options_; }
   HostPage& page() const { return *transport_.page; }
 
   Messenger& messenger() { return messenger_; }
   Engine& engine() { return engine_; }
   Segments* segments() const { return transport_.segments.get(); }
+  MemoryPool& pool() { return pool_; }
   Recorder& recorder() { return recorder_; }
 
   /// This rank has read so much in the memory of another rank of its host. The turn is held.
   void took(int owner, int64_t bytes);
   Traffic traffic();
+
+  /// Whether that rank said that it leaves.
+  bool has_left(int rank) const;
+
+  /// An id for a group of this rank alone. Those of shared groups are digests, and never so small.
+  uint64_t next_lone_id() { return kFirstLoneId + lone_groups_.fetch_add(1); }
 
   void add(Lane& lane);
   void remove(Lane& lane);
@@ -83,6 +104,9 @@ class World : public Watch {
   /// Ends the world on this rank: pending and later operations throw.
   void abort(const std::string& why);
 
+  /// The same for a rank that ends by an exception, which says why itself.
+  void abandon();
+
   // Watch
   bool failed() const override { return transport_.page->failed(); }
   std::vector<int> left(const std::vector<int>& ranks) const override;
@@ -90,8 +114,10 @@ class World : public Watch {
   void report_timeout(const Task& task, const std::vector<int>& missing,
                       std::chrono::nanoseconds waited) override;
   void report_mismatch(const Mismatch& mismatch) override;
+  bool explained(int rank) const override;
   void report_closed(int rank) override;
-  void report_broken(const std::string& what) override;
+  void report_broken(const char* what) noexcept override;
+  void wait_until_untouched() const override;
   [[noreturn]] void raise(const Task& task) override;
   void started(Task& task) override;
   void finished(const Task& task) override;
@@ -100,12 +126,18 @@ class World : public Watch {
   void check(const Lane& lane, uint64_t number, const core::OpInfo& info);
 
  private:
-  [[noreturn]] void raise(const std::string& group, uint64_t number, const core::OpInfo& info);
+  void wake_all() noexcept;
+  [[noreturn]] void raise(const Lane& lane, uint64_t number, core::OpInfo info);
+
+  static constexpr uint64_t kFirstLoneId = 16;
 
   const int rank_;
+  std::atomic<uint64_t> lone_groups_{0};
   const int exceptions_ = std::uncaught_exceptions();  ///< in flight when the world was made
   const std::vector<Member> members_;
+  const WorldOptions options_;
   Transport transport_;
+  MemoryPool pool_;
   Recorder recorder_;
   core::Log log_;
   std::shared_ptr<core::Trace> trace_;         ///< under the engine's turn; or null

@@ -26,22 +26,50 @@ namespace trireme {
 
 namespace {
 
-constexpr double kPatienceSeconds = 300;
+/// For the other ranks, before the store that tells them what went wrong goes away.
+constexpr auto kReading = std::chrono::milliseconds(300);
 
-enum class Kind : uint8_t { Auto, Shm, Tcp };
+using comm::Carrier;
+using std::chrono::nanoseconds;
 
-Kind wanted_backend(int size) {
-  const std::string name = core::env("TRIREME_BACKEND").value_or("auto");
-  if (name == "auto") return Kind::Auto;
-  if (name == "shm") return Kind::Shm;
-  if (name == "tcp") return Kind::Tcp;
-  if (name == "local" && size == 1) return Kind::Auto;
+Carrier carrier_named(const std::string& name, int size) {
+  if (name == "auto") return Carrier::Auto;
+  if (name == "shm") return Carrier::Shm;
+  if (name == "tcp") return Carrier::Tcp;
+  if (name == "local" && size == 1) return Carrier::Auto;
   if (name == "local")
     throw ConfigError(
         fmt::format("TRIREME_BACKEND=local: the {} ranks of this job are processes; ranks that are "
                     "threads of one are made by comm::make_local. Use shm, tcp or auto",
                     size));
   throw ConfigError(fmt::format("TRIREME_BACKEND='{}' is none of auto, shm, tcp and local", name));
+}
+
+nanoseconds seconds_of(const char* variable, const std::optional<nanoseconds>& said,
+                       nanoseconds otherwise) {
+  nanoseconds time = said.value_or(otherwise);
+  if (const auto seconds = core::env_double(variable); seconds && !said)
+    time = core::from_seconds(*seconds);
+  if (time <= nanoseconds(0))
+    throw ConfigError(fmt::format("{}={} must be more than 0 seconds", variable,
+                                  std::chrono::duration<double>(time).count()));
+  return time;
+}
+
+/// The door to the environment: from here on everything is a value.
+comm::WorldOptions world_options(const InitOptions& options) {
+  comm::WorldOptions found;
+  found.timeout = seconds_of("TRIREME_TIMEOUT_S", options.timeout, found.timeout);
+  found.heartbeat = seconds_of("TRIREME_HEARTBEAT_S", options.heartbeat, found.heartbeat);
+  found.record_dir = options.record_dir ? options.record_dir : core::env("TRIREME_RECORD_DIR");
+  if (found.record_dir && found.record_dir->empty()) found.record_dir.reset();
+  return found;
+}
+
+/// What the launcher counts as one host; empty: nobody says.
+std::string launchers_host() {
+  const auto group = core::env("GROUP_RANK");
+  return group ? "group " + *group : "";
 }
 
 /// The store of this job, and on rank 0 the server behind it.
@@ -67,83 +95,63 @@ Meeting meet(const Rendezvous& where, const net::Secret& secret, net::Deadline d
   return meeting;
 }
 
-/// Auto is shm if all ranks are on one host. Every rank says which host it is on and what it wants,
-/// so that all of them choose the same.
-Kind choose_backend(const comm::Bootstrap& bootstrap, Kind mine) {
-  const auto all = comm::exchange(bootstrap, "host",
-                                  fmt::format("{}|{}", static_cast<int>(mine), comm::host_key()));
-  bool one_host = true;
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank][0] != all[0][0])
-      throw CommError(fmt::format(
-          "rank {} and rank 0 ask for different backends; set TRIREME_BACKEND alike everywhere",
-          rank));
-    one_host &= all[rank] == all[0];
-  }
-  if (mine != Kind::Auto) return mine;
-  return one_host ? Kind::Shm : Kind::Tcp;
-}
-
-double positive_seconds(const char* variable, double otherwise) {
-  const double seconds = core::env_double(variable).value_or(otherwise);
-  if (seconds <= 0)
-    throw ConfigError(fmt::format("{}={} must be more than 0 seconds", variable, seconds));
-  return seconds;
-}
-
 /// A meeting that fails on rank 0 ends the store for all: the others get a moment to read why.
 struct LetOthersRead {
   const Meeting& meeting;
   ~LetOthersRead() {
     if (std::uncaught_exceptions() > 0 && meeting.server)
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      std::this_thread::sleep_for(kReading);
   }
 };
 
 /// Finds the other ranks, and makes the world with them.
-comm::Communicator join(const Rendezvous& where, Kind wanted, const net::Secret& secret,
-                        net::Deadline deadline) {
-  Meeting meeting = meet(where, secret, deadline);
+comm::Communicator join(const Rendezvous& where, Carrier wanted, comm::WorldOptions options) {
+  const auto deadline = net::Clock::now() + options.timeout;
+  const net::Secret secret = net::secret_of_job(where.job);
+  const Meeting meeting = meet(where, secret, deadline);
   const LetOthersRead linger{meeting};
-  comm::Bootstrap bootstrap{
-      .store = *meeting.store,
-      .secret = secret,
-      .job = where.job,
-      .rank = where.rank,
-      .size = where.size,
-      .address = meeting.address,
-      .host_key = {},
-      .place = where.kind == Rendezvous::Kind::File ? where.path : where.address.to_string(),
-      .deadline = deadline};
-  const Kind kind = choose_backend(bootstrap, wanted);
-  comm::Communicator world(
-      "world", kind == Kind::Shm ? comm::make_shm(bootstrap) : comm::make_tcp(bootstrap));
-  core::Log(where.rank, "world").info(fmt::format("{} ranks over {}", where.size, world.backend()));
-  // Nobody needs the store any more once all ranks are here: only then may rank 0 take it down.
-  world.barrier();
-  if (where.kind == Rendezvous::Kind::File && where.rank == 0) ::unlink(where.path.c_str());
-  return world;
+  const bool is_file = where.kind == Rendezvous::Kind::File;
+  const comm::Bootstrap bootstrap{.store = *meeting.store,
+                                  .secret = secret,
+                                  .job = where.job,
+                                  .rank = where.rank,
+                                  .size = where.size,
+                                  .address = meeting.address,
+                                  .host_key = launchers_host(),
+                                  .place = is_file ? where.path : where.address.to_string(),
+                                  .deadline = deadline,
+                                  .options = std::move(options)};
+  try {
+    comm::ProcessWorld process(bootstrap, wanted);
+    const bool shared = process.carrier() == Carrier::Shm;
+    comm::Communicator world(
+        "world", shared ? comm::make_shm(std::move(process)) : comm::make_tcp(std::move(process)));
+    core::Log(where.rank, "world")
+        .info(fmt::format("{} ranks over {}", where.size, world.backend()));
+    // Nobody needs the store any more once all ranks are here: only then may rank 0 take it down.
+    world.barrier();
+    if (where.rank == 0) meeting.store->remove();
+    return world;
+  } catch (const TimeoutError&) {
+    // Nobody will meet here any more, once the others have read why.
+    std::this_thread::sleep_for(kReading);
+    meeting.store->remove();
+    throw;
+  }
 }
 
 }  // namespace
 
-comm::Communicator init(const std::string& url) {
+comm::Communicator init(const InitOptions& options) {
   const Rendezvous where =
-      find_rendezvous(url.empty() ? core::env("TRIREME_INIT").value_or("") : url);
-  const Kind wanted = wanted_backend(where.size);
-  positive_seconds("TRIREME_HEARTBEAT_S", 1);
-  const auto patience = core::from_seconds(positive_seconds("TRIREME_TIMEOUT_S", kPatienceSeconds));
+      find_rendezvous(options.url.empty() ? core::env("TRIREME_INIT").value_or("") : options.url);
+  const Carrier wanted = carrier_named(
+      options.backend.value_or(core::env("TRIREME_BACKEND").value_or("auto")), where.size);
+  const comm::WorldOptions world = world_options(options);
   if (where.kind == Rendezvous::Kind::Alone)
-    return {"world", comm::make_local(comm::make_local_hub(1), 0)};
-  const auto deadline = net::Clock::now() + patience;
-  const net::Secret secret = net::secret_of_job(where.job);
+    return {"world", comm::make_local(comm::make_local_hub(1), 0, world)};
   try {
-    return join(where, wanted, secret, deadline);
-  } catch (const TimeoutError&) {
-    // Nobody will meet here any more, once the others have read why.
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    if (where.kind == Rendezvous::Kind::File) ::unlink(where.path.c_str());
-    throw;
+    return join(where, wanted, world);
   } catch (const std::system_error& error) {
     throw CommError(
         fmt::format("rank {} of {} cannot join: {}; raise the limits on threads (ulimit -u) and "
@@ -154,6 +162,10 @@ comm::Communicator init(const std::string& url) {
         fmt::format("rank {} of {} cannot join: no memory; raise the limit (ulimit -v, the cgroup)",
                     where.rank, where.size));
   }
+}
+
+comm::Communicator init(const std::string& url) {
+  return init(InitOptions{.url = url});
 }
 
 }  // namespace trireme

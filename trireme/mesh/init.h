@@ -1,22 +1,37 @@
 #pragma once
 
+#include <chrono>
+#include <optional>
 #include <string>
 
 #include "trireme/comm/communicator.h"
 
 namespace trireme {
 
+/// How to join a job. What is not said here comes from the environment, which is read by `init` and
+/// by nothing below it: two worlds of one process may have different options.
+struct InitOptions {
+  /// How the ranks find each other (TRIREME_INIT):
+  ///   env://                            RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as `trireme
+  ///                                     run` and torchrun set them; else Open MPI's, PMI's or
+  ///                                     Slurm's variables; else a world of one
+  ///   tcp://host:port?rank=0&size=4     rank 0 listens there
+  ///   file:///path?rank=0&size=4        through a file that all ranks can reach
+  std::string url = {};
+  /// What carries the data (TRIREME_BACKEND): "shm", "tcp", or "auto": shm on one host, tcp on
+  /// several.
+  std::optional<std::string> backend = {};
+  /// How long an operation, and `init` itself, may wait (TRIREME_TIMEOUT_S; 300 s).
+  std::optional<std::chrono::nanoseconds> timeout = {};
+  /// Silence after which a process counts as hung (TRIREME_HEARTBEAT_S; 10 s).
+  std::optional<std::chrono::nanoseconds> heartbeat = {};
+  /// Where records of recent operations go on failure (TRIREME_RECORD_DIR); "": nowhere.
+  std::optional<std::string> record_dir = {};
+};
+
 /// Joins the job that this process was started for, and returns the communicator of all its ranks.
-///
-/// `url` (or TRIREME_INIT) says how the ranks find each other:
-///   env://                            RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as `trireme run`
-///                                     and torchrun set them; else Open MPI's, PMI's or Slurm's
-///                                     variables; else a world of one
-///   tcp://host:port?rank=0&size=4     rank 0 listens there
-///   file:///path?rank=0&size=4        through a file that all ranks can reach
-///
-/// TRIREME_BACKEND=auto|shm|tcp picks what carries the data; auto: shm on one host, tcp on several.
 /// Throws CommError that names the rank that is missing, double, or does not belong. Collective.
-comm::Communicator init(const std::string& url = "");
+comm::Communicator init(const InitOptions& options = {});
+comm::Communicator init(const std::string& url);
 
 }  // namespace trireme

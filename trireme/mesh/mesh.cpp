@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 
 #include "trireme/comm/local/local.h"
 #include "trireme/core/error.h"
@@ -41,10 +40,18 @@ std::vector<std::vector<int>> groups_along(const Degrees& degrees, const std::ve
   return list;
 }
 
+/// "replica+shard"; of no axes, "one".
 std::string name_of(const std::vector<Axis>& axes) {
+  if (axes.empty()) return "one";
   std::vector<std::string_view> names;
   for (Axis axis : axes) names.push_back(to_string(axis));
   return fmt::format("{}", fmt::join(names, "+"));
+}
+
+/// The expert axis re-uses ranks of three others.
+bool counts_ranks_twice(const std::vector<Axis>& axes) {
+  return has(axes, Axis::Expert) &&
+         (has(axes, Axis::Replica) || has(axes, Axis::Shard) || has(axes, Axis::Context));
 }
 
 }  // namespace
@@ -53,34 +60,49 @@ Mesh::Mesh(comm::Communicator world, Degrees degrees, c10::Device device)
     : world_(std::move(world)), degrees_(degrees), device_(device) {
   check(degrees_, world_.size());
   coord_ = coord_of(world_.rank(), degrees_);
-  for (Axis axis : kAxes) groups_.emplace(std::vector{axis}, make_group({axis}));
+  for (Axis axis : kAxes) along_.emplace(axis, make_group({axis}, std::string(trireme::to_string(axis))));
+  std::vector<Axis> cut;
+  for (Axis axis : kAxes) {
+    if (degrees_.of(axis) > 1) cut.push_back(axis);
+  }
+  // Every subset of the axes that are really cut: the bits of a counter say which axes are in it.
+  for (unsigned bits = 0; bits < 1u << cut.size(); ++bits) {
+    std::vector<Axis> axes;
+    for (std::size_t i = 0; i < cut.size(); ++i) {
+      if ((bits >> i & 1) != 0) axes.push_back(cut[i]);
+    }
+    if (!counts_ranks_twice(axes)) across_.emplace(axes, make_group(axes, name_of(axes) + " set"));
+  }
 }
 
 const comm::Communicator& Mesh::group(Axis axis) const {
-  return groups_.at({axis});
+  return along_.at(axis);
 }
 
-comm::Communicator Mesh::group(const std::vector<Axis>& axes) const {
-  const std::set<Axis> unique(axes.begin(), axes.end());
-  const std::vector<Axis> sorted(unique.begin(), unique.end());
-  core::check(!sorted.empty(), "Mesh: a group of no axes");
+std::vector<Axis> Mesh::above_one(const std::vector<Axis>& axes) const {
+  std::vector<Axis> cut;
+  for (Axis axis : kAxes) {
+    if (has(axes, axis) && degrees_.of(axis) > 1) cut.push_back(axis);
+  }
+  return cut;
+}
+
+const comm::Communicator& Mesh::group(const std::vector<Axis>& axes) const {
+  core::check(!axes.empty(), "Mesh: a group of no axes");
   core::check(
-      !unique.contains(Axis::Expert) || sorted.size() == 1 ||
-          !(unique.contains(Axis::Replica) || unique.contains(Axis::Shard) ||
-            unique.contains(Axis::Context)),
+      !counts_ranks_twice(axes),
       "Mesh: expert is part of replica x shard x context; a group of {} would count it twice",
-      name_of(sorted));
-  auto found = groups_.find(sorted);
-  if (found == groups_.end()) found = groups_.emplace(sorted, make_group(sorted)).first;
-  return found->second;
+      name_of(axes));
+  return across_.at(above_one(axes));
 }
 
-comm::Communicator Mesh::make_group(const std::vector<Axis>& axes) const {
+comm::Communicator Mesh::make_group(const std::vector<Axis>& axes, const std::string& name) const {
   const auto groups = groups_along(degrees_, axes);
   const auto mine = std::find_if(groups.begin(), groups.end(), [&](const std::vector<int>& ranks) {
     return std::find(ranks.begin(), ranks.end(), world_.rank()) != ranks.end();
   });
-  return world_.split(name_of(axes), static_cast<int>(mine - groups.begin()), world_.rank());
+  if (groups.size() == static_cast<std::size_t>(world_.size())) return world_.alone(name);
+  return world_.split(name, static_cast<int>(mine - groups.begin()), world_.rank());
 }
 
 Mesh mesh_of_one(c10::Device device) {

@@ -24,8 +24,8 @@ namespace trireme {
 ///                 pipe 0                             pipe 1
 class Mesh {
  public:
-  /// Collective over `world`. Throws, with the numbers, if the degrees do not multiply to its size.
-  /// `device`: where this rank's tensors live.
+  /// Makes all groups that there can be. Collective over `world`. Throws, with the numbers, if the
+  /// degrees do not multiply to its size. `device`: where this rank's tensors live.
   Mesh(comm::Communicator world, Degrees degrees,
        c10::Device device = c10::Device(c10::DeviceType::CPU));
 
@@ -34,15 +34,16 @@ class Mesh {
   /// The ranks that differ from this one only along `axis`, in the order of their places on it.
   const comm::Communicator& group(Axis axis) const;
 
-  /// Several axes flattened into one group, in the order of ranks. Collective the first time, for
-  /// each set of axes; kept afterwards.
-  comm::Communicator group(const std::vector<Axis>& axes) const;
-  comm::Communicator group(std::initializer_list<Axis> axes) const {
+  /// Several axes flattened into one group, in the order of ranks. Sets of axes that differ only by
+  /// axes of degree 1 are one group; a set with one axis above 1 is another group than `group(axis)`
+  /// of it, so that what runs there does not queue behind what runs here.
+  const comm::Communicator& group(const std::vector<Axis>& axes) const;
+  const comm::Communicator& group(std::initializer_list<Axis> axes) const {
     return group(std::vector<Axis>(axes));
   }
 
   /// The ranks among which the samples of a batch are dealt.
-  comm::Communicator samples() const { return group({Axis::Replica, Axis::Shard}); }
+  const comm::Communicator& samples() const { return group({Axis::Replica, Axis::Shard}); }
 
   const Degrees& degrees() const { return degrees_; }
   const Coord& coord() const { return coord_; }
@@ -54,13 +55,15 @@ class Mesh {
   std::string to_string() const;
 
  private:
-  comm::Communicator make_group(const std::vector<Axis>& axes) const;
+  comm::Communicator make_group(const std::vector<Axis>& axes, const std::string& name) const;
+  std::vector<Axis> above_one(const std::vector<Axis>& axes) const;
 
   comm::Communicator world_;
   Degrees degrees_;
   Coord coord_;
   c10::Device device_;
-  mutable std::map<std::vector<Axis>, comm::Communicator> groups_;
+  std::map<Axis, comm::Communicator> along_;                ///< one axis
+  std::map<std::vector<Axis>, comm::Communicator> across_;  ///< sets of axes above 1
 };
 
 /// A mesh of this process alone: the reference that every other mesh is held against.

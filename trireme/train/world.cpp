@@ -1,6 +1,5 @@
 #include "trireme/train/world.h"
 
-#include <fmt/format.h>
 #include <malloc.h>
 
 #include <ATen/Parallel.h>
@@ -55,8 +54,9 @@ int run_threads(const config::Config& config,
       ranks.emplace_back([&, rank] {
         at::set_num_threads(threads);
         try {
-          const comm::Communicator world("world", comm::make_local(hub, rank));
-          world.set_timeout(core::from_seconds(config.comm.timeout_s));
+          const comm::Communicator world(
+              "world",
+              comm::make_local(hub, rank, {.timeout = core::from_seconds(config.comm.timeout_s)}));
           codes[static_cast<std::size_t>(rank)] = body(world);
         } catch (...) {
           errors[static_cast<std::size_t>(rank)] = std::current_exception();
@@ -104,13 +104,13 @@ int with_ranks(const config::Config& config,
                const std::function<int(const comm::Communicator& world)>& body) {
   keep_freed_memory();
   if (config.comm.backend == "local") return run_threads(config, body);
-  if (config.comm.backend != "auto")
-    ::setenv("TRIREME_BACKEND", config.comm.backend.c_str(), /*overwrite=*/1);
-  if (!core::env("TRIREME_TIMEOUT_S"))
-    ::setenv("TRIREME_TIMEOUT_S", fmt::format("{}", config.comm.timeout_s).c_str(), 1);
-  const comm::Communicator world = init();
+  const auto timeout = core::from_seconds(config.comm.timeout_s);
+  InitOptions options;
+  if (config.comm.backend != "auto") options.backend = config.comm.backend;
+  if (!core::env("TRIREME_TIMEOUT_S")) options.timeout = timeout;
+  const comm::Communicator world = init(options);
   set_threads(config, world);
-  world.set_timeout(core::from_seconds(config.comm.timeout_s));
+  world.set_timeout(timeout);
   return body(world);
 }
 

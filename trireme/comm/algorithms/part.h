@@ -57,6 +57,7 @@ Program direct_reduce(const Part& me);
 Program exchange(const Part& me);
 Program ring_all_reduce(const Part& me);
 Program ring_all_gather(const Part& me);
+Program doubling_all_gather(const Part& me);
 Program ring_reduce_scatter(const Part& me);
 Program tree(const Part& me);
 

@@ -32,7 +32,9 @@ struct Tree {
 int tree_reduce(Program& program, const Part& me, const Tree& tree) {
   const Range all{0, me.job.bytes};
   // The input of `reduce` is not ours to change, except at the root.
-  const bool in_place = me.job.info.kind == OpKind::AllReduce || tree.parent < 0;
+  const bool in_place = me.job.info.kind != OpKind::Reduce || tree.parent < 0;
+  // A barrier sums nothing, but waits in the same order.
+  const Kind combine = me.job.info.kind == OpKind::Barrier ? Kind::Copy : Kind::Fold;
   Place sum = in(all);
   int last = -1;
   for (int child : tree.children) {
@@ -44,7 +46,7 @@ int tree_reduce(Program& program, const Part& me, const Tree& tree) {
       program.scratch_bytes += me.job.bytes;
       last = program.add({.kind = Kind::Copy, .place = sum, .sources = {in(all)}});
     }
-    Action fold{.kind = Kind::Fold, .place = sum, .sources = {scratch}, .after = {arrived}};
+    Action fold{.kind = combine, .place = sum, .sources = {scratch}, .after = {arrived}};
     if (last >= 0) fold.after.push_back(last);
     last = program.add(std::move(fold));
   }
@@ -53,7 +55,7 @@ int tree_reduce(Program& program, const Part& me, const Tree& tree) {
     if (last >= 0) send.after = {last};
     return program.add(std::move(send));
   }
-  if (me.mean()) last = program.add({.kind = Kind::Divide, .place = sum, .after = {last}});
+  if (me.mean() && last >= 0) last = program.add({.kind = Kind::Divide, .place = sum, .after = {last}});
   return last;
 }
 
@@ -77,7 +79,8 @@ void tree_broadcast(Program& program, const Part& me, const Tree& tree, int last
 Program tree(const Part& me) {
   Program program;
   const OpKind kind = me.job.info.kind;
-  const Tree place(me.rank, me.size, kind == OpKind::AllReduce ? 0 : me.job.info.root);
+  const bool has_root = kind == OpKind::Broadcast || kind == OpKind::Reduce;
+  const Tree place(me.rank, me.size, has_root ? me.job.info.root : 0);
   int last = -1;
   if (kind != OpKind::Broadcast) last = tree_reduce(program, me, place);
   if (kind != OpKind::Reduce) tree_broadcast(program, me, place, last);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "trireme/comm/kernels.h"
+#include "trireme/comm/shared/touching.h"
 
 namespace trireme::comm {
 
@@ -105,6 +106,8 @@ Task::Step SharedAllReduce::one_shot() {
 Task::Step SharedAllReduce::in_place() {
   const int size = group_.size();
   if (!reduced_) {
+    const Touching touching(group_.world());
+    if (!touching) return Step::Stuck;
     const int64_t item = job_.info.item_bytes;
     const Range mine = slice(job_.bytes / item, size, group_.rank());
     const int64_t begin = mine.begin * item + at_;

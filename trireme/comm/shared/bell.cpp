@@ -8,7 +8,10 @@ void Bell::prepare(const Hint& hint) {
   seat_.wants_channel.store(hint.channel, std::memory_order_relaxed);
   seat_.wants_value.store(hint.value, std::memory_order_relaxed);
   seat_.wants_group.store(alone ? hint.group : 0, std::memory_order_relaxed);
-  seat_.bell.store(1, std::memory_order_seq_cst);
+  seat_.bell.store(1, std::memory_order_release);
+  // Pairs with the fence of SharedGroup::post and ring(): the look that follows is not made before
+  // the bell is seen to be set.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 void Bell::sleep(std::chrono::nanoseconds most) {

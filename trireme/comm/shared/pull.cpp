@@ -8,6 +8,7 @@
 
 #include "trireme/comm/kernels.h"
 #include "trireme/comm/shared/all_reduce.h"
+#include "trireme/comm/shared/touching.h"
 
 namespace trireme::comm {
 
@@ -157,6 +158,20 @@ void PullCollective::take(const Pull& pull, int64_t begin, int64_t bytes) {
   if (pull.from != me) group_.took(pull.from, bytes);
 }
 
+/// Takes up to `most` bytes of the next pull, whole elements. Returns how many.
+int64_t PullCollective::take_some(int64_t most) {
+  const Pull& pull = pulls_[next_];
+  int64_t bytes = std::min(most, pull.bytes - at_);
+  if (bytes < pull.bytes - at_) bytes -= bytes % std::max<int64_t>(1, job_.info.item_bytes);
+  if (bytes > 0) take(pull, at_, bytes);
+  at_ += bytes;
+  if (at_ == pull.bytes) {
+    at_ = 0;
+    ++next_;
+  }
+  return bytes;
+}
+
 Task::Step PullCollective::run() {
   if (way_ == Way::Unknown) {
     if (any_staged()) return run_program();
@@ -165,19 +180,20 @@ Task::Step PullCollective::run() {
     if (group_.world().failed()) return Step::Stuck;
     group_.world().messenger().traffic.saw_step(1);
   }
-  for (int64_t budget = kPerStep; next_ < pulls_.size();) {
-    const Pull& pull = pulls_[next_];
-    int64_t bytes = std::min(budget, pull.bytes - at_);
-    if (bytes < pull.bytes - at_) bytes -= bytes % std::max<int64_t>(1, job_.info.item_bytes);
-    if (bytes <= 0) return Step::Moved;
-    take(pull, at_, bytes);
-    budget -= bytes;
-    at_ += bytes;
-    if (at_ < pull.bytes) return Step::Moved;
-    at_ = 0;
-    ++next_;
+  if (way_ == Way::Slots) {
+    while (next_ < pulls_.size()) take_some(kPerStep);
+    return Step::Done;
   }
-  if (way_ == Way::Slots) return Step::Done;
+  if (next_ < pulls_.size()) {
+    const Touching touching(group_.world());
+    if (!touching) return Step::Stuck;
+    for (int64_t budget = kPerStep; next_ < pulls_.size() && budget > 0;) {
+      const int64_t taken = take_some(budget);
+      if (taken == 0) break;
+      budget -= taken;
+    }
+    if (next_ < pulls_.size()) return Step::Moved;
+  }
   if (!posted_) {
     posted_ = true;
     group_.post(kDone, number);

@@ -31,6 +31,7 @@ class PullCollective final : public SharedCollective {
   Range shows() const;  ///< the bytes of `in` that others take from this rank
   std::vector<Pull> pulls();
   bool shape_agrees(int from, int64_t there, int64_t here);
+  int64_t take_some(int64_t most);
   void take(const Pull& pull, int64_t begin, int64_t bytes);
   void reduce_from_all(const Pull& pull, int64_t begin, int64_t bytes);
 

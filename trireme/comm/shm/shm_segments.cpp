@@ -1,6 +1,8 @@
 #include "trireme/comm/shm/shm_segments.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,10 +23,27 @@ constexpr auto kPatience = std::chrono::seconds(60);
       what, core::format_bytes(static_cast<int64_t>(bytes)), core::errno_text(errno)));
 }
 
+/// No size but this one, ever: touching a page that somebody cut off is a SIGBUS.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
 net::Fd make_memory(std::size_t bytes) {
-  net::Fd fd(::memfd_create("trireme", MFD_CLOEXEC));
-  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) refuse("cannot make", bytes);
+  net::Fd fd(::memfd_create("trireme", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
+      ::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0)
+    refuse("cannot make", bytes);
   return fd;
+}
+
+/// What another process passed is mapped only if it is what was asked for.
+void check_memory(int fd, std::size_t bytes) {
+  struct stat info {};
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (::fstat(fd, &info) != 0 || info.st_size != static_cast<off_t>(bytes) || seals < 0 ||
+      (seals & kSeals) != kSeals)
+    throw CommError(fmt::format(
+        "a segment of {} bytes (seals {:#x}) was passed where one of {} bytes that cannot change "
+        "its size was asked for; do all ranks run the same build?",
+        info.st_size, seals, bytes));
 }
 
 Mapping map(int fd, std::size_t bytes) {
@@ -36,9 +55,9 @@ Mapping map(int fd, std::size_t bytes) {
 
 }  // namespace
 
-ShmSegments::ShmSegments(Monitor& monitor, net::Secret secret, net::Identity me,
-                         std::vector<std::string> sockets)
-    : monitor_(monitor),
+ShmSegments::ShmSegments(std::unique_ptr<SegmentServer> server, net::Secret secret,
+                         net::Identity me, std::vector<std::string> sockets)
+    : server_(std::move(server)),
       secret_(std::move(secret)),
       me_(std::move(me)),
       sockets_(std::move(sockets)) {}
@@ -73,15 +92,16 @@ Mapping ShmSegments::make_by(uint64_t id, std::size_t bytes, const std::vector<i
   if (ranks.front() != me_.rank) {
     const net::Fd fd = fetch_segment(sockets_[static_cast<std::size_t>(ranks.front())], id, secret_,
                                      me_, deadline);
+    check_memory(fd.get(), bytes);
     return map(fd.get(), bytes);
   }
   try {
     net::Fd fd = make_memory(bytes);
     Mapping mapping = map(fd.get(), bytes);
-    monitor_.shelf().put(id, std::move(fd), static_cast<int>(ranks.size()) - 1);
+    server_->put(id, std::move(fd), static_cast<int>(ranks.size()) - 1);
     return mapping;
   } catch (const CommError& error) {
-    monitor_.shelf().put_problem(id, error.what());
+    server_->put_problem(id, error.what());
     throw;
   }
 }

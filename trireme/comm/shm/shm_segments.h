@@ -1,10 +1,11 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "trireme/comm/monitor.h"
+#include "trireme/comm/segment_server.h"
 #include "trireme/comm/segments.h"
 #include "trireme/net/secret.h"
 
@@ -14,8 +15,8 @@ namespace trireme::comm {
 /// others get passed over a unix socket. It has no name, so nothing is left behind.
 class ShmSegments final : public Segments {
  public:
-  /// `sockets`: the unix socket of every rank.
-  ShmSegments(Monitor& monitor, net::Secret secret, net::Identity me,
+  /// `sockets`: the unix socket of every rank; the server listens on this rank's own.
+  ShmSegments(std::unique_ptr<SegmentServer> server, net::Secret secret, net::Identity me,
               std::vector<std::string> sockets);
 
   Location locate(const void* data, int64_t bytes, const std::vector<int>& ranks) const override;
@@ -35,7 +36,7 @@ class ShmSegments final : public Segments {
     std::vector<int> ranks;
   };
 
-  Monitor& monitor_;
+  std::unique_ptr<SegmentServer> server_;
   net::Secret secret_;
   net::Identity me_;
   std::vector<std::string> sockets_;

@@ -1,19 +1,16 @@
 #include "trireme/comm/tcp/tcp.h"
 
-#include <poll.h>
-#include <sys/socket.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
-#include <list>
-#include <optional>
-#include <thread>
+#include <array>
 
 #include "trireme/comm/group_backend.h"
-#include "trireme/comm/process_world.h"
 #include "trireme/comm/shared/world_memory.h"
 #include "trireme/comm/tcp/tcp_streams.h"
 #include "trireme/core/error.h"
+#include "trireme/net/dialer.h"
+#include "trireme/net/door.h"
 
 namespace trireme::comm {
 
@@ -32,130 +29,126 @@ std::vector<int> leaders_of(const std::vector<Member>& members) {
   return leaders;
 }
 
-/// Every rank connects to those above it and is connected to by those below: the highest only
-/// accepts, so nobody waits in a circle. The first ranks of hosts do so once more, for the
-/// monitors.
+/// Every rank calls those above it and is called by those below, all at the same time: meeting n
+/// others takes one rank about n handshakes of work, and no waiting for its turn. The first ranks of
+/// hosts do so once more, for the monitors.
+///
+///            calls
+///   rank 0 ---------> 1, 2, 3
+///   rank 1 ---------> 2, 3
+///   rank 2 ---------> 3
 class Connections {
  public:
-  Connections(const Bootstrap& bootstrap, const std::vector<Entry>& entries,
-              net::Listener& listener)
-      : bootstrap_(bootstrap), entries_(entries), listener_(listener), streams(entries.size()) {}
+  explicit Connections(ProcessWorld& process)
+      : process_(process),
+        bootstrap_(process.bootstrap),
+        streams_(static_cast<std::size_t>(bootstrap_.size)),
+        controls_(static_cast<std::size_t>(bootstrap_.size)),
+        door_(process.listener->release(),
+              {.secret = bootstrap_.secret,
+               .me = bootstrap_.as("rank"),
+               .roles = {kStream, kControl}},
+              [this](net::Socket socket, const net::Identity& who) {
+                keep(who.rank, who.role, std::move(socket));
+              }),
+        dialer_(bootstrap_.secret, [this](net::Socket socket, const net::Dialer::Call& call) {
+          keep(call.rank, call.me.role, std::move(socket));
+        }) {}
 
-  void make(const std::vector<int>& leaders) {
+  void make() {
+    const auto leaders = leaders_of(process_.members);
     const bool leads = std::find(leaders.begin(), leaders.end(), bootstrap_.rank) != leaders.end();
-    int incoming = bootstrap_.rank;
-    for (int rank = bootstrap_.rank + 1; rank < bootstrap_.size; ++rank) connect(rank, kStream);
+    for (int rank = 0; rank < bootstrap_.size; ++rank) expect(rank, kStream);
     for (int leader : leaders) {
-      if (!leads || leader == bootstrap_.rank) continue;
-      if (leader > bootstrap_.rank)
-        connect(leader, kControl);
-      else
-        ++incoming;
+      if (leads) expect(leader, kControl);
     }
-    accept(incoming);
+    net::Epoll both;
+    both.add(door_.fd(), EPOLLIN, 0);
+    both.add(dialer_.fd(), EPOLLIN, 1);
+    std::array<epoll_event, 2> events;
+    while (missing_ > 0) {
+      if (net::Clock::now() >= bootstrap_.deadline) give_up();
+      door_.step();
+      dialer_.step();
+      if (missing_ > 0)
+        both.wait(events, std::min({door_.due(), dialer_.due(), bootstrap_.deadline}));
+    }
   }
 
-  const Bootstrap& bootstrap_;
-  const std::vector<Entry>& entries_;
-  net::Listener& listener_;
-  std::vector<net::Socket> streams;
-  std::vector<std::pair<int, net::Socket>> controls;
+  std::vector<net::Socket> take_streams() { return std::move(streams_); }
+  std::vector<net::Socket> take_controls() { return std::move(controls_); }
 
  private:
-  void connect(int rank, const char* role) {
-    net::Socket socket = net::connect(
-        net::parse_address(entries_[static_cast<std::size_t>(rank)].address), bootstrap_.deadline);
-    const net::Identity peer =
-        net::prove_as_client(socket, bootstrap_.secret, bootstrap_.as(role), bootstrap_.deadline);
-    if (peer.rank != rank)
-      throw CommError(fmt::format("rank {} answered where rank {} should listen", peer.rank, rank));
-    keep(rank, role, std::move(socket));
+  void expect(int rank, const char* role) {
+    if (rank == bootstrap_.rank) return;
+    ++missing_;
+    if (rank < bootstrap_.rank) return;  // it calls us
+    dialer_.call({.address = net::parse_address(
+                      process_.entries[static_cast<std::size_t>(rank)].address),
+                  .role = "rank",
+                  .rank = rank,
+                  .me = bootstrap_.as(role)});
   }
 
-  /// Somebody who has connected, and proves who it is on a thread of its own: strangers that say
-  /// nothing, or garbage, must not keep the ranks apart.
-  struct Caller {
-    net::Socket socket;
-    std::optional<net::Identity> identity = {};
-    std::atomic<bool> answered = false;
-    std::jthread proving = {};
-
-    explicit Caller(net::Socket its_socket) : socket(std::move(its_socket)) {}
-    void prove(const Bootstrap& bootstrap) {
-      try {
-        identity = net::prove_as_server(socket, bootstrap.secret, bootstrap.as(kStream),
-                                        bootstrap.deadline);
-      } catch (const std::exception&) {  // not one of ours
-      }
-      answered = true;
-    }
-  };
-
-  /// Takes connections until so many are ours.
-  void accept(int wanted) {
-    std::list<Caller> callers;
-    const auto ours = [](const Caller& caller) { return caller.answered && caller.identity; };
-    while (std::count_if(callers.begin(), callers.end(), ours) < wanted) {
-      if (net::Clock::now() >= bootstrap_.deadline)
-        throw TimeoutError(
-            fmt::format("tcp, rank {}: not all ranks connected in time", bootstrap_.rank));
-      const auto soon = net::Clock::now() + std::chrono::milliseconds(callers.empty() ? 100 : 1);
-      if (net::wait_ready(listener_.fd(), POLLIN, soon) != net::Readiness::Ready) continue;
-      Caller& caller = callers.emplace_back(listener_.accept(bootstrap_.deadline));
-      caller.proving = std::jthread([&caller, this] { caller.prove(bootstrap_); });
-    }
-    for (Caller& caller : callers) {
-      if (!caller.answered)
-        ::shutdown(caller.socket.fd(), SHUT_RDWR);  // a stranger; nobody waits for it
-      caller.proving.join();
-      if (caller.identity)
-        keep(caller.identity->rank, caller.identity->role, std::move(caller.socket));
-    }
-  }
-
+  /// A rank that was cut off in the middle comes again: the newer connection is the good one.
   void keep(int rank, const std::string& role, net::Socket socket) {
-    if (role == kControl)
-      controls.emplace_back(rank, std::move(socket));
-    else
-      streams[static_cast<std::size_t>(rank)] = std::move(socket);
+    auto& place = (role == kControl ? controls_ : streams_)[static_cast<std::size_t>(rank)];
+    if (!place) --missing_;
+    place = std::move(socket);
   }
+
+  [[noreturn]] void give_up() const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < bootstrap_.size; ++rank) {
+      if (rank != bootstrap_.rank && !streams_[static_cast<std::size_t>(rank)])
+        ranks.push_back(rank);
+    }
+    throw TimeoutError(fmt::format(
+        "tcp, rank {} at {}: no connection with rank {} in time; is a firewall between the hosts?",
+        bootstrap_.rank, process_.entries[static_cast<std::size_t>(bootstrap_.rank)].address,
+        fmt::join(ranks, ", ")));
+  }
+
+  ProcessWorld& process_;
+  const Bootstrap& bootstrap_;
+  std::vector<net::Socket> streams_, controls_;  ///< by rank
+  int missing_ = 0;
+  net::Door door_;
+  net::Dialer dialer_;
+};
+
+/// What stays for the life of the world though no operation uses it: the control page, and the
+/// server from which ranks that are late still fetch it.
+struct KeptMemory {
+  std::shared_ptr<void> page;
+  std::shared_ptr<ShmSegments> segments;
 };
 
 }  // namespace
 
-std::shared_ptr<Backend> make_tcp(const Bootstrap& bootstrap) {
-  ProcessWorld process(bootstrap);
-  net::Listener listener({bootstrap.address, 0});
-  process.entry.address = listener.address().to_string();
-  const auto entries = exchange_entries(bootstrap, process.entry);
-  const auto members = members_of(entries);
-
-  std::vector<int> all, here;
-  for (int rank = 0; rank < bootstrap.size; ++rank) {
-    all.push_back(rank);
-    if (members[static_cast<std::size_t>(rank)].host_index ==
-        members[static_cast<std::size_t>(bootstrap.rank)].host_index)
-      here.push_back(rank);
+std::shared_ptr<Backend> make_tcp(ProcessWorld process) {
+  const Bootstrap& bootstrap = process.bootstrap;
+  const Mapping page = process.segments->make_by(
+      kWorldId, WorldMemory::page_bytes(bootstrap.size), process.here(), bootstrap.deadline);
+  Connections connections(process);
+  connections.make();
+  auto controls = connections.take_controls();
+  for (std::size_t rank = 0; rank < controls.size(); ++rank) {
+    if (controls[rank]) process.monitor->link(static_cast<int>(rank), std::move(controls[rank]));
   }
-  const auto segments = process.make_segments(entries);
-  const Mapping page = segments->make_by(kWorldId, WorldMemory::page_bytes(bootstrap.size), here,
-                                         bootstrap.deadline);
-
-  Connections connections(bootstrap, entries, listener);
-  connections.make(leaders_of(members));
-  for (auto& [rank, socket] : connections.controls) process.monitor->link(rank, std::move(socket));
-
   Transport transport;
   transport.kind = "tcp";
-  transport.memory = page.keep;
+  transport.memory = std::make_shared<KeptMemory>(KeptMemory{page.keep, process.segments});
   transport.page = reinterpret_cast<HostPage*>(page.base);
-  auto streams = std::make_unique<TcpStreams>(std::move(connections.streams));
+  auto streams = std::make_unique<TcpStreams>(connections.take_streams());
   transport.sleeper = std::make_unique<TcpSleeper>(*streams);
   transport.streams = std::move(streams);
   transport.monitor = std::move(process.monitor);
-  auto world = std::make_shared<World>(bootstrap.rank, members, std::move(transport));
+  auto world = std::make_shared<World>(bootstrap.rank, process.members, std::move(transport),
+                                       bootstrap.options);
   return std::make_shared<GroupBackend>(
-      std::move(world), std::make_unique<Lane>(kWorldId, "world", all, bootstrap.rank), Mapping{});
+      std::move(world), std::make_unique<Lane>(kWorldId, "world", process.all(), bootstrap.rank),
+      Mapping{});
 }
 
 }  // namespace trireme::comm

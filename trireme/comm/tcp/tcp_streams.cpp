@@ -1,21 +1,26 @@
 #include "trireme/comm/tcp/tcp_streams.h"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 namespace trireme::comm {
 
 namespace {
 
 constexpr int64_t kBufferBytes = 64 << 10;
+constexpr std::size_t kFew = 8;
 constexpr int64_t kDirectBytes = 16 << 10;  // larger pieces go straight to where they belong
 
 /// On loopback nothing is ever lost, and pacing (bbr) only halves the rate.
@@ -27,16 +32,35 @@ void prefer_reno_on_loopback(const net::Socket& socket) {
 
 }  // namespace
 
-TcpStreams::TcpStreams(std::vector<net::Socket> sockets) {
+TcpStreams::TcpStreams(std::vector<net::Socket> sockets) : few_(sockets.size() <= kFew) {
   for (net::Socket& socket : sockets) {
     Peer peer;
     if (socket) {
       prefer_reno_on_loopback(socket);
       peer.buffer.resize(kBufferBytes);
+      epoll_.add(socket.fd(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, peers_.size());
     }
     peer.closed = !socket;
     peer.socket = std::move(socket);
     peers_.push_back(std::move(peer));
+  }
+}
+
+void TcpStreams::look() {
+  if (!few_) take_events();
+}
+
+/// Each event says that something has changed; it is told once.
+void TcpStreams::take_events() {
+  std::array<epoll_event, 64> room;
+  for (;;) {
+    const auto events = epoll_.wait(room, net::Deadline::min());
+    for (const epoll_event& event : events) {
+      Peer& peer = peers_[event.data.u64];
+      if ((event.events & EPOLLOUT) != 0) peer.full = false;
+      if ((event.events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) peer.ready = true;
+    }
+    if (events.size() < room.size()) return;
   }
 }
 
@@ -47,7 +71,7 @@ void TcpStreams::close(int rank) {
 
 int64_t TcpStreams::write_some(int peer, const iovec* parts, int num_parts) {
   Peer& to = peers_[static_cast<std::size_t>(peer)];
-  if (to.closed) return 0;
+  if (to.closed || (to.full && !few_)) return 0;
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts);
   message.msg_iovlen = static_cast<std::size_t>(num_parts);
@@ -61,8 +85,14 @@ int64_t TcpStreams::write_some(int peer, const iovec* parts, int num_parts) {
 int64_t TcpStreams::receive(int rank, void* data, int64_t bytes) {
   Peer& from = peers_[static_cast<std::size_t>(rank)];
   const ssize_t got = ::recv(from.socket.fd(), data, static_cast<std::size_t>(bytes), MSG_DONTWAIT);
+  // Less than there was room for: the socket is empty, and more would be another event.
+  if (got < bytes) from.ready = got == 0;
   if (got > 0) return got;
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+  if (got < 0 && errno == EINTR) {
+    from.ready = true;
+    return 0;
+  }
   close(rank);
 }
 
@@ -83,30 +113,45 @@ int64_t TcpStreams::read_some(int peer, void* data, int64_t bytes) {
 
 bool TcpStreams::readable(int peer) {
   const Peer& from = peers_[static_cast<std::size_t>(peer)];
-  return !from.closed || from.begin < from.end;
+  return (!from.closed && (few_ || from.ready)) || from.begin < from.end;
 }
 
-TcpSleeper::TcpSleeper(const TcpStreams& streams)
+bool TcpStreams::ended(int peer) {
+  const Peer& from = peers_[static_cast<std::size_t>(peer)];
+  return from.closed && from.begin == from.end;
+}
+
+/// A socket that is closed while its peer still speaks to it answers with a reset, and what it had
+/// not delivered yet is lost. So it stays, and listens, until the peer's kernel has everything.
+void TcpStreams::deliver(std::chrono::nanoseconds most) {
+  for (Peer& peer : peers_) {
+    if (!peer.closed) ::shutdown(peer.socket.fd(), SHUT_WR);
+  }
+  std::vector<std::byte> waste(kBufferBytes);
+  const auto delivered = [&](Peer& peer) {
+    if (peer.closed) return true;
+    int unsent = 0;
+    if (::ioctl(peer.socket.fd(), SIOCOUTQ, &unsent) != 0 || unsent == 0) return true;
+    ssize_t got = 0;
+    while ((got = ::recv(peer.socket.fd(), waste.data(), waste.size(), MSG_DONTWAIT)) > 0) {
+    }
+    return got == 0 || (errno != EAGAIN && errno != EINTR);
+  };
+  const auto until = net::Clock::now() + most;
+  while (!std::all_of(peers_.begin(), peers_.end(), delivered) && net::Clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+TcpSleeper::TcpSleeper(TcpStreams& streams)
     : streams_(streams), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-namespace {
-
-/// Made under the engine's turn, used after it was given up; each sleeping thread has its own.
-thread_local std::vector<pollfd> watched;
-
-}  // namespace
-
+/// What has happened so far is seen by the look that follows; from here on it ends the sleep.
 void TcpSleeper::prepare(const Hint&) {
-  watched.clear();
-  watched.push_back({wake_.get(), POLLIN, 0});
-  for (const TcpStreams::Peer& peer : streams_.peers()) {
-    if (peer.closed) continue;
-    watched.push_back(
-        {peer.socket.fd(), static_cast<short>(POLLIN | (peer.full ? POLLOUT : 0)), 0});
-  }
+  streams_.take_events();
 }
 
 void TcpSleeper::sleep(std::chrono::nanoseconds most) {
+  std::array<pollfd, 2> watched = {{{wake_.get(), POLLIN, 0}, {streams_.fd(), POLLIN, 0}}};
   ::poll(watched.data(), watched.size(),
          static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(most).count()));
   if (watched.front().revents == 0) return;

@@ -1,0 +1,187 @@
+// The engine with a world that the test makes up: what it does when tasks throw, ranks leave in the
+// middle of a look, and several threads of one rank wait.
+#include "trireme/comm/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <new>
+#include <thread>
+
+#include "support/sentence.h"
+#include "trireme/core/error.h"
+
+namespace trireme::comm {
+namespace {
+
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+constexpr auto kLong = seconds(20);
+
+class NoStreams final : public Streams {
+ public:
+  int64_t write_some(int, const iovec*, int) override { return 0; }
+  int64_t read_some(int, void*, int64_t) override { return 0; }
+  bool ended(int) override { return true; }
+  bool readable(int) override { return false; }
+};
+
+/// Sleeps until it is woken, however long it was asked to: what is never woken is a hang.
+class DeepSleeper final : public Sleeper {
+ public:
+  void prepare(const Hint&) override {
+    const std::lock_guard lock(mutex_);
+    woken_ = false;
+    ++asleep;
+  }
+  void sleep(nanoseconds) override {
+    std::unique_lock lock(mutex_);
+    wakes_.wait_for(lock, kLong, [&] { return woken_; });
+    --asleep;
+  }
+  void cancel() override { --asleep; }
+  void wake() override {
+    const std::lock_guard lock(mutex_);
+    woken_ = true;
+    wakes_.notify_all();
+  }
+  std::atomic<int> asleep{0};
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wakes_;
+  bool woken_ = false;
+};
+
+class FakeWatch : public Watch {
+ public:
+  bool failed() const override { return has_failed; }
+  std::vector<int> left(const std::vector<int>& ranks) const override { return on_left(ranks); }
+  void report_left(const Task&, int rank) override { fail("left " + std::to_string(rank)); }
+  void report_timeout(const Task&, const std::vector<int>&, nanoseconds) override { fail("late"); }
+  void report_mismatch(const Mismatch&) override { fail("mismatch"); }
+  bool explained(int) const override { return has_failed; }
+  void report_closed(int) override { fail("closed"); }
+  void report_broken(const char* what) noexcept override { fail(what); }
+  void wait_until_untouched() const override { ++untouched; }
+  [[noreturn]] void raise(const Task&) override { throw CommError(cause); }
+  void started(Task&) override {}
+  void finished(const Task&) override {}
+
+  void fail(const std::string& why) {
+    if (!has_failed) cause = why;
+    has_failed = true;
+  }
+  std::function<std::vector<int>(const std::vector<int>&)> on_left =
+      [](const std::vector<int>&) { return std::vector<int>{}; };
+  std::atomic<bool> has_failed{false};
+  std::string cause;
+  mutable int untouched = 0;
+};
+
+class FakeTask final : public Task {
+ public:
+  FakeTask(Engine& its_engine, Lane& its_lane, std::function<Step()> its_step)
+      : on_step(std::move(its_step)) {
+    engine = &its_engine;
+    lane = &its_lane;
+  }
+  Step step() override { return on_step(); }
+  std::vector<int> missing() const override { return {1}; }
+  std::function<Step()> on_step;
+};
+
+class EngineTest : public ::testing::Test {
+ protected:
+  NoStreams streams_;
+  Messenger messenger_{streams_, 0, 2, [](uint64_t, uint64_t) { return std::nullopt; }, [](int) {}};
+  DeepSleeper sleeper_;
+  FakeWatch watch_;
+  Engine engine_{messenger_, sleeper_, watch_, Engine::Crowd::MoreThanCores};
+  Lane first_{11, "first", {0, 1}, 0}, second_{12, "second", {0, 1}, 0};
+
+  std::shared_ptr<FakeTask> start(Lane& lane, std::function<Task::Step()> step,
+                                  Engine::Helper helper = Engine::Helper::Rest) {
+    auto task = std::make_shared<FakeTask>(engine_, lane, std::move(step));
+    engine_.start(task, helper);
+    return task;
+  }
+};
+
+TEST_F(EngineTest, ATaskThatThrowsEndsTheWorldAndNotTheThreadThatSteppedIt) {
+  // The first step is the caller's own, the next that of the engine's thread.
+  int steps = 0;
+  const auto task = start(
+      first_,
+      [&]() -> Task::Step {
+        if (++steps > 1) throw std::bad_alloc();
+        return Task::Step::Stuck;
+      },
+      Engine::Helper::Wake);
+  EXPECT_THROW(task->wait(kLong), CommError);
+  EXPECT_THROW(task->wait(kLong), CommError) << "it says so again";
+  EXPECT_EQ(watch_.cause, std::bad_alloc().what());
+  EXPECT_GE(watch_.untouched, 1) << "peers are waited for before memory is given back";
+}
+
+TEST_F(EngineTest, WhatEndsWhileRanksThatLeftAreLookedForIsNotLookedAtAgain) {
+  // Rank 1 seems to have left, and then turns out to have done its part. Meanwhile the other
+  // communicator finishes, and drops out of the list that is being walked.
+  bool looked = false;
+  watch_.on_left = [&](const std::vector<int>& ranks) {
+    return std::exchange(looked, true) ? std::vector<int>{} : ranks;
+  };
+  int steps = 0;
+  const auto slow = start(first_, [&] {
+    return ++steps > 100 ? Task::Step::Done : Task::Step::Stuck;
+  });
+  const auto quick = start(second_, [&] { return looked ? Task::Step::Done : Task::Step::Stuck; });
+  slow->wait(kLong);
+  EXPECT_TRUE(quick->done());
+  EXPECT_FALSE(watch_.failed());
+}
+
+TEST_F(EngineTest, AThreadIsWokenWhenAnotherThreadOfItsRankStepsItsTaskToTheEnd) {
+  std::atomic<bool> there = false;
+  const auto task = start(first_, [&] { return there ? Task::Step::Done : Task::Step::Stuck; });
+  std::jthread waiter([&] { task->wait(kLong); });
+  const auto limit = std::chrono::steady_clock::now() + kLong;
+  while (sleeper_.asleep == 0 && std::chrono::steady_clock::now() < limit)
+    std::this_thread::yield();
+  ASSERT_EQ(sleeper_.asleep, 1);
+  const auto began = std::chrono::steady_clock::now();
+  there = true;
+  engine_.poke();
+  waiter.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, kLong / 2) << "nobody woke it";
+}
+
+TEST_F(EngineTest, AThreadWhoseTaskHasEndedDoesNotGoToSleep) {
+  // The task ends in a step that another thread makes, while the waiting one yields. (Its own steps
+  // are told apart by the thread that makes them.)
+  const auto me = std::this_thread::get_id();
+  std::atomic<int> yields = 0;
+  std::atomic<bool> end = false;
+  const auto task = start(first_, [&] {
+    if (std::this_thread::get_id() == me) return end ? Task::Step::Done : Task::Step::Stuck;
+    ++yields;
+    return Task::Step::Stuck;
+  });
+  // Something else is pending all the time: only the end of its own task can keep it awake.
+  const auto other = start(second_, [&] { return Task::Step::Stuck; });
+  std::jthread waiter([&] { task->wait(kLong); });
+  while (yields < 20) std::this_thread::yield();
+  end = true;
+  const auto began = std::chrono::steady_clock::now();
+  while (!task->done()) engine_.poke();
+  waiter.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, kLong / 2) << "it slept over its own end";
+  watch_.fail("over");
+  EXPECT_THROW(other->wait(kLong), CommError);
+}
+
+}  // namespace
+}  // namespace trireme::comm
