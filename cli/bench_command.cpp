@@ -62,7 +62,7 @@ std::optional<int64_t> available_memory() {
   return std::nullopt;
 }
 
-void check(const CommBench& bench) {
+void check_bench(const CommBench& bench) {
   require_one_of("--backend", bench.backend, {"auto", "shm", "tcp", "local"});
   require_one_of("--dtype", bench.dtype,
                  {"float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"});
@@ -93,7 +93,7 @@ void check(const CommBench& bench) {
   });
 }
 
-CommBench parse(const std::vector<std::string>& args) {
+CommBench parse_comm_bench(const std::vector<std::string>& args) {
   CommBench bench;
   Arguments arguments("trireme bench", "Times collectives between ranks on this host.");
   arguments.usage(kShape);
@@ -111,7 +111,7 @@ CommBench parse(const std::vector<std::string>& args) {
   if (!named)
     throw ConfigError(
         "say what to measure: 'trireme bench comm', 'bench train' or 'bench checkpoint'");
-  check(bench);
+  check_bench(bench);
   return bench;
 }
 
@@ -174,7 +174,7 @@ int bench_command(const std::vector<std::string>& args) {
     return bench_checkpoint_command({args.begin() + 1, args.end()});
   if (!args.empty() && args[0] == "train")
     return train_ranks({"bench-train"}, {args.begin() + 1, args.end()}, "trireme bench");
-  const CommBench bench = parse(args);
+  const CommBench bench = parse_comm_bench(args);
   std::vector<std::string> command = rank_arguments(bench);
   if (under_launcher()) become_rank(command);
   command.insert(command.begin(), rank_program());

@@ -165,7 +165,7 @@ int show_info(const std::string& typed, bool json) {
   return 0;
 }
 
-int verify(const std::string& typed) {
+int verify_typed(const std::string& typed) {
   const std::string folder = find_step(typed);
   const auto found = format::find_damage(folder);
   for (const format::Damage& damage : found) fmt::print("{}\n", damage.sentence);
@@ -225,7 +225,7 @@ int ckpt_command(const std::vector<std::string>& args) {
   if (ranks > 0 && action != "reshard") throw ConfigError("--ranks belongs to reshard");
   if (action == "ls") return list_steps(words[1]);
   if (action == "info") return show_info(words[1], json);
-  if (action == "verify") return verify(words[1]);
+  if (action == "verify") return verify_typed(words[1]);
   if (action == "diff") return print_difference(find_step(words[1]), find_step(words[2])) ? 0 : 1;
   std::string out = words[2];
   while (out.size() > 1 && out.ends_with('/')) out.pop_back();

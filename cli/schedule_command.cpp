@@ -59,7 +59,7 @@ struct Wanted {
   int ranks = 0, micros = 0, stages_per_rank = 0;  ///< 0: not said
 };
 
-Wanted parse(std::vector<std::string> args) {
+Wanted parse_wanted(std::vector<std::string> args) {
   Wanted wanted;
   std::string ranks, micros, stages;
   Arguments arguments("trireme schedule", kSchedulePurpose);
@@ -265,7 +265,7 @@ core::Json json_of(const PricedSchedule& priced) {
 }
 
 int schedule_command(const std::vector<std::string>& args) {
-  const Wanted wanted = parse(args);
+  const Wanted wanted = parse_wanted(args);
   try {
     return show(wanted);
   } catch (const ScheduleError& error) {

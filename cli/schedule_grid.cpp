@@ -36,9 +36,9 @@ struct Row {
 ///
 ///     F0 F1 F2 ........ B0--- F3 B1---      label, then dashes to the end; dots are idle
 ///     0F4+3B0-- B1---U                      a pair is joined by +; U: the stage is updated
-class Layout {
+class GridLayout {
  public:
-  explicit Layout(const PricedSchedule& priced) : priced_(priced) {
+  explicit GridLayout(const PricedSchedule& priced) : priced_(priced) {
     double shortest = std::numeric_limits<double>::max();
     std::size_t longest = 0;
     for (const auto& spans : priced.timeline.ranks)
@@ -108,7 +108,7 @@ std::string part_of(const Row& row, int begin, int end, bool colour) {
 }
 
 /// Marks of time above the columns from `begin` to `end`.
-std::string axis(const Layout& layout, int begin, int end) {
+std::string axis(const GridLayout& layout, int begin, int end) {
   constexpr int kBetween = 12;
   std::string text;
   for (int at = begin; at < end; at += kBetween) {
@@ -134,7 +134,7 @@ std::string legend(const PricedSchedule& priced) {
 }  // namespace
 
 std::string draw_grid(const PricedSchedule& priced, GridOptions options) {
-  const Layout layout(priced);
+  const GridLayout layout(priced);
   const int ranks = priced.schedule.ranks();
   const std::string last = fmt::format("rank {}", ranks - 1);
   const int margin = static_cast<int>(last.size()) + 2;

@@ -1,4 +1,4 @@
-# trireme_layer(NAME USES other... [TORCH] [PCH] [COLD] [LINKS target...])
+# trireme_layer(NAME USES other... [TORCH] [PCH layer] [COLD] [LINKS target...])
 #
 # One folder of trireme/ is one layer is one static library. USES names the layers that it may
 # include; tests/unit/architecture_test.cpp reads these calls and the #include lines and fails on
@@ -6,19 +6,8 @@
 # is done often enough to be worth more than -O1, which compiles in half the time.
 set_property(GLOBAL PROPERTY TRIREME_LAYERS "")
 
-# trireme_pch(NAME HEADERS header... [LINKS target...] [OPTIONS option...])
-#
-# A precompiled header for targets of the same options (in the order in which CMake gives them).
-function(trireme_pch name)
-  cmake_parse_arguments(ARG "" "" "HEADERS;LINKS;OPTIONS" ${ARGN})
-  add_library(${name} OBJECT ${PROJECT_SOURCE_DIR}/cmake/pch.cpp)
-  target_link_libraries(${name} PRIVATE trireme_comm ${ARG_LINKS})
-  target_compile_options(${name} PRIVATE ${ARG_OPTIONS})
-  target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
-endfunction()
-
 function(trireme_layer name)
-  cmake_parse_arguments(ARG "TORCH;PCH;COLD" "" "USES;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;COLD" "PCH" "USES;LINKS" ${ARGN})
   set(target trireme_${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
   add_library(${target} STATIC ${sources})
@@ -33,7 +22,7 @@ function(trireme_layer name)
     target_link_libraries(${target} PUBLIC torch)
   endif()
   if(ARG_PCH)
-    target_precompile_headers(${target} REUSE_FROM trireme_pch)
+    target_precompile_headers(${target} REUSE_FROM trireme_${ARG_PCH})
   endif()
   if(ARG_COLD)
     target_compile_options(${target} PRIVATE ${TRIREME_COLD})
@@ -45,8 +34,8 @@ endfunction()
 
 # trireme_program(NAME SOURCES file... USES layer... [LINKS target...] [PCH name] [QUICK])
 #
-# QUICK: what only calls the library, tests and examples, is compiled without optimization: that is
-# half the time, and the work is done elsewhere.
+# PCH: the target whose precompiled header it shares. QUICK: what only calls the library, tests and
+# examples, is compiled without optimization: that is half the time, and the work is done elsewhere.
 function(trireme_program name)
   cmake_parse_arguments(ARG "QUICK" "PCH" "SOURCES;USES;LINKS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})

@@ -41,7 +41,7 @@ const MeshCase kMeshes[] = {{{}},
                             {{.pipe = 2, .shard = 2}},
                             {{.pipe = 2, .tensor = 2}, true, "parameters", "gpipe"}};
 
-config::Config config_of(const MeshCase& mesh, const std::string& optimizer = "adamw") {
+config::Config config_of_mesh(const MeshCase& mesh, const std::string& optimizer = "adamw") {
   config::Config config;
   config.precision.compute = config.precision.reduce = "float64";
   config.model.layers = 1;
@@ -66,7 +66,7 @@ config::Config config_of(const MeshCase& mesh, const std::string& optimizer = "a
 class OnMesh {
  public:
   OnMesh(const Communicator& world, const MeshCase& on, const std::string& optimizer = "adamw")
-      : config_(config_of(on, optimizer)),
+      : config_(config_of_mesh(on, optimizer)),
         mesh_(world, on.degrees),
         trainer_(
             config_, mesh_,

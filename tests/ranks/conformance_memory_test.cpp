@@ -15,7 +15,7 @@ using core::ReduceOp;
 ON_EVERY_BACKEND(Memory);
 
 /// Sum over the ranks 0 ... size - 1 of marked(rank + shift).
-at::Tensor sum_of(int size, at::IntArrayRef shape, int shift = 0) {
+at::Tensor sum_of_shape(int size, at::IntArrayRef shape, int shift = 0) {
   at::Tensor sum = marked(shift, shape);
   for (int rank = 1; rank < size; ++rank) sum = sum + marked(rank + shift, shape);
   return sum;
@@ -65,7 +65,7 @@ TEST_P(Memory, ViewsIntoALargerStorageChangeNothingAroundThem) {
         at::Tensor view = storage.slice(0, offset, offset + count);
         view.copy_(marked(world.rank(), {count}));
         world.all_reduce(view).wait();
-        ASSERT_TRUE(same_bits(view, sum_of(3, {count})));
+        ASSERT_TRUE(same_bits(view, sum_of_shape(3, {count})));
         EXPECT_TRUE(at::all(storage.slice(0, 0, offset) == -5).item().toBool());
         EXPECT_TRUE(at::all(storage.slice(0, offset + count) == -5).item().toBool());
       }
@@ -114,7 +114,8 @@ TEST_P(Memory, EveryCollectiveWorksOnRegisteredMemory) {
             same_bits(whole.slice(0, rank * rows, (rank + 1) * rows), marked(rank, {rows})));
       whole.copy_(marked(me, {n * rows}));
       world.reduce_scatter(part, whole).wait();
-      ASSERT_TRUE(same_bits(part, sum_of(n, {n * rows}).slice(0, me * rows, me * rows + rows)));
+      ASSERT_TRUE(
+          same_bits(part, sum_of_shape(n, {n * rows}).slice(0, me * rows, me * rows + rows)));
       world.broadcast(whole, 1).wait();
       ASSERT_TRUE(same_bits(whole, marked(1, {n * rows})));
       at::Tensor other = world.allocate({n * rows});
@@ -132,7 +133,7 @@ TEST_P(Memory, EveryCollectiveWorksOnRegisteredMemory) {
       ASSERT_TRUE(same_bits(part, marked(0, {n * rows}).slice(0, me * rows, me * rows + rows)));
       whole.copy_(marked(me, {n * rows}));
       world.reduce(whole, 1).wait();
-      ASSERT_TRUE(same_bits(whole, me == 1 ? sum_of(n, {n * rows}) : marked(me, {n * rows})));
+      ASSERT_TRUE(same_bits(whole, me == 1 ? sum_of_shape(n, {n * rows}) : marked(me, {n * rows})));
       Work receive = world.recv(part, (me + 1) % n);
       world.send(whole.slice(0, 0, rows), (me + n - 1) % n).wait();
       receive.wait();
@@ -152,7 +153,7 @@ TEST_P(Memory, ViewsOfRegisteredMemoryAndMixturesWithPrivateMemoryReduceAlike) {
         (registered ? shared : own).fill_(-7);
         view.copy_(marked(me, {count}));
         world.all_reduce(view).wait();
-        ASSERT_TRUE(same_bits(view, sum_of(3, {count})))
+        ASSERT_TRUE(same_bits(view, sum_of_shape(3, {count})))
             << "mixture " << mixture << " of " << count;
         ASSERT_EQ((registered ? shared : own)[100 * me].item().toInt(), -7);
         ASSERT_EQ((registered ? shared : own)[100 * me + 1 + count].item().toInt(), -7);
@@ -177,10 +178,10 @@ TEST_P(Memory, SubgroupsUseTheWorldsRegisteredMemoryAndTheWorldASubgroups) {
     for (const at::Tensor& data : {of_world, of_half}) {
       data.copy_(marked(me, {100'000}));
       half.all_reduce(data).wait();
-      ASSERT_TRUE(same_bits(data, sum_of(2, {100'000}, me / 2 * 2)));
+      ASSERT_TRUE(same_bits(data, sum_of_shape(2, {100'000}, me / 2 * 2)));
       data.copy_(marked(me, {100'000}));
       world.all_reduce(data).wait();  // the subgroup's memory is not mapped by the other half
-      ASSERT_TRUE(same_bits(data, sum_of(4, {100'000})));
+      ASSERT_TRUE(same_bits(data, sum_of_shape(4, {100'000})));
     }
   });
 }

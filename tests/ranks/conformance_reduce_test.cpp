@@ -11,13 +11,13 @@ using comm::Algorithm;
 using comm::Communicator;
 using core::ReduceOp;
 
-constexpr int64_t kLongest = 300'001;
-const std::vector<int64_t> kCounts = {0, 1, 7, 1000, 40'000, kLongest};
+constexpr int64_t kMostElems = 300'001;
+const std::vector<int64_t> kCounts = {0, 1, 7, 1000, 40'000, kMostElems};
 
 ON_EVERY_BACKEND(AllReduce);
 
 void sweep_all_reduce(const Communicator& world, Algorithm algorithm) {
-  const Draws draws(world.size(), kLongest);
+  const Draws draws(world.size(), kMostElems);
   for (const auto dtype : kDTypes) {
     for (const int64_t count : kCounts) {
       const auto all = draws.of_all(count, dtype);
@@ -54,7 +54,7 @@ TEST_P(AllReduce, RingAndTreeAreExactOnWholeNumbersAndAlikeOnAllRanks) {
   for (const int size : GetParam().sizes) {
     run_world(GetParam(), size, [](const Communicator& world) {
       const auto me = static_cast<std::size_t>(world.rank());
-      const Draws draws(world.size(), kLongest);
+      const Draws draws(world.size(), kMostElems);
       for (const Algorithm algorithm : {Algorithm::Ring, Algorithm::Tree}) {
         for (const auto dtype : kDTypes) {
           for (const int64_t count :
@@ -77,10 +77,10 @@ TEST_P(AllReduce, RingAndTreeAreExactOnWholeNumbersAndAlikeOnAllRanks) {
             }
           }
         }
-        at::Tensor reals = draws.of(world.rank(), kLongest, at::kFloat);
+        at::Tensor reals = draws.of(world.rank(), kMostElems, at::kFloat);
         world.all_reduce(reals, ReduceOp::Sum, algorithm).wait();
-        EXPECT_TRUE(at::allclose(reals, reduced(draws.of_all(kLongest, at::kFloat), ReduceOp::Sum),
-                                 1e-5, 1e-6));
+        EXPECT_TRUE(at::allclose(
+            reals, reduced(draws.of_all(kMostElems, at::kFloat), ReduceOp::Sum), 1e-5, 1e-6));
         EXPECT_TRUE(same_everywhere(world, reals)) << to_string(algorithm);
       }
     });
@@ -134,7 +134,7 @@ TEST_P(Reduce, PutsTheResultAtTheRootAndLeavesTheOthersDataAlone) {
   for (const int size : GetParam().sizes) {
     run_world(GetParam(), size, [](const Communicator& world) {
       const auto me = static_cast<std::size_t>(world.rank());
-      const Draws draws(world.size(), kLongest);
+      const Draws draws(world.size(), kMostElems);
       for (int root = 0; root < world.size(); ++root) {
         for (const int64_t count : kCounts) {
           for (const auto dtype : {at::kFloat, at::kBFloat16, at::kByte}) {

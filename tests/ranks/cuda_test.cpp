@@ -13,7 +13,7 @@ bool available() {
   return torch::cuda::is_available();
 }
 
-comm::Communicator join(const Rank& me) {
+comm::Communicator join_on_gpu(const Rank& me) {
   return init("file://" + (me.scratch / "store").string() + "?rank=" + std::to_string(me.rank) +
               "&size=" + std::to_string(me.size));
 }
@@ -23,7 +23,7 @@ TEST(Cuda, FourRanksOnOneGpuReduceTheirTensors) {
   run_ranks(
       4,
       [](const Rank& me) {
-        const auto world = join(me);
+        const auto world = join_on_gpu(me);
         const auto gpu = torch::TensorOptions().device(torch::kCUDA, 0);
         for (int64_t count : {1, 1000, 3'000'000}) {
           auto x = torch::arange(count, gpu.dtype(torch::kFloat)) + 1000.0 * me.rank;

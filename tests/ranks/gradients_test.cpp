@@ -22,7 +22,7 @@ using parallel::Micro;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr double kSame = 1e-12;  // float64: sums of a few hundred terms in another order
+constexpr double kSameGradient = 1e-12;  // float64: sums of a few hundred terms in another order
 
 /// A model with all that makes reductions hard: a tied weight, a weight that only some rows use,
 /// one that nobody uses, a frozen one, and sizes that divide by nothing.
@@ -72,8 +72,8 @@ struct OddImpl : torch::nn::Module {
 TORCH_MODULE(Odd);
 
 /// One random case: a model, three batches, and how each falls to ranks and accumulation steps.
-struct Case {
-  explicit Case(unsigned seed) : random(seed) {
+struct RandomCase {
+  explicit RandomCase(unsigned seed) : random(seed) {
     ranks = pick(1, 5);
     micros = pick(1, 4);
     shape = {pick(2, 6), pick(2, 9), pick(0, 3), pick(0, 1) == 1, pick(0, 1) == 1, pick(0, 1) == 1};
@@ -118,18 +118,18 @@ std::map<std::string, at::Tensor> reference(Odd& model, const at::Tensor& x, con
   return gradients;
 }
 
-void expect_same(const std::map<std::string, at::Tensor>& expected, const Odd& model) {
+void expect_same_gradients(const std::map<std::string, at::Tensor>& expected, const Odd& model) {
   for (const auto& item : model->named_parameters()) {
     const at::Tensor& wanted = expected.at(item.key());
     const at::Tensor& got = item.value().grad();
     ASSERT_EQ(wanted.defined(), got.defined()) << item.key();
     if (wanted.defined()) {
-      EXPECT_LE(difference(got, wanted), kSame) << item.key();
+      EXPECT_LE(difference(got, wanted), kSameGradient) << item.key();
     }
   }
 }
 
-void run_case(const Case& c) {
+void run_case(const RandomCase& c) {
   run_world(kThreads, c.ranks, [&](const Communicator& world) {
     Odd model(c.shape), alone(c.shape);
     DataParallel replicas(*model, world, {.buckets = c.sizes});
@@ -144,26 +144,26 @@ void run_case(const Case& c) {
         replicas.backward(loss, micro + 1 < c.micros ? Micro::More : Micro::Last);
       }
       replicas.finish();
-      expect_same(reference(alone, c.inputs[step], c.labels[step]), model);
+      expect_same_gradients(reference(alone, c.inputs[step], c.labels[step]), model);
       mine.step();
       theirs.step();
       mine.zero_grad();
     }
     for (const auto& item : alone->named_parameters())
-      EXPECT_LE(difference(model->named_parameters()[item.key()], item.value()), kSame);
+      EXPECT_LE(difference(model->named_parameters()[item.key()], item.value()), kSameGradient);
   });
 }
 
 TEST(Gradients, OfThreeHundredRandomSplitsEqualOneProcess) {
   for (unsigned seed = 0; seed < 300 && !::testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
-    run_case(Case(seed));
+    run_case(RandomCase(seed));
   }
 }
 
 TEST(Gradients, EqualOneProcessOnEveryBackend) {
   for (const BackendUnderTest& backend : all_backends()) {
-    const Case c(1000);
+    const RandomCase c(1000);
     run_world(backend, 3, [&](const Communicator& world) {
       Odd model(c.shape), alone(c.shape);
       DataParallel replicas(*model, world, {.buckets = c.sizes});
@@ -176,7 +176,7 @@ TEST(Gradients, EqualOneProcessOnEveryBackend) {
                                         c.labels[step].slice(0, begin, end)));
         }
         replicas.finish();
-        expect_same(reference(alone, c.inputs[step], c.labels[step]), model);
+        expect_same_gradients(reference(alone, c.inputs[step], c.labels[step]), model);
       }
     });
   }
@@ -264,7 +264,8 @@ TEST(Gradients, OfAWeightSharedByRecomputedLayersAreWhole) {
       replicas.finish();
       alone->zero_grad();
       (alone->forward(x).pow(2).sum() / 6).backward();
-      EXPECT_LE(difference(model->parameters()[0].grad(), alone->parameters()[0].grad()), kSame);
+      EXPECT_LE(difference(model->parameters()[0].grad(), alone->parameters()[0].grad()),
+                kSameGradient);
     }
   });
 }

@@ -52,16 +52,16 @@ TEST(Seam, TakesAnyTorchModule) {
   EXPECT_TRUE(layer->named_parameters().contains("module.weight"));
 }
 
-struct Outcome {
+struct SeamOutcome {
   at::Tensor loss;
   std::vector<at::Tensor> gradients;
 };
 
-Outcome run(models::Gpt& model, const Flow& tokens, const at::Tensor& targets) {
+SeamOutcome run(models::Gpt& model, const Flow& tokens, const at::Tensor& targets) {
   model->zero_grad();
   const nn::Loss loss = model->loss(tokens, targets);
   loss.sum.backward();
-  Outcome result{loss.sum.detach(), {}};
+  SeamOutcome result{loss.sum.detach(), {}};
   for (const auto& p : nn::parameters_of(*model))
     result.gradients.push_back(p.tensor.grad().clone());
   return result;
@@ -83,9 +83,9 @@ TEST(Recompute, GivesTheSameBitsWithDropoutAndNested) {
   for (const auto& block : blocks->blocks()) nn::recompute(*block);
   for (const auto& block : nested->blocks()) nn::recompute(*block);
   for (const auto& attention : nested->attentions()) nn::recompute(*attention);
-  const Outcome expected = run(plain, flow, tokens);
+  const SeamOutcome expected = run(plain, flow, tokens);
   for (auto* model : {&blocks, &nested}) {
-    const Outcome got = run(*model, flow, tokens);
+    const SeamOutcome got = run(*model, flow, tokens);
     EXPECT_TRUE(got.loss.equal(expected.loss));
     for (std::size_t i = 0; i < expected.gradients.size(); ++i)
       EXPECT_TRUE(got.gradients[i].equal(expected.gradients[i])) << i;

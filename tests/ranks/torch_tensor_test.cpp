@@ -22,12 +22,12 @@ using comm::Communicator;
 using nn::Flow;
 using nn::Style;
 
-constexpr int64_t kRows = 2, kPositions = 5, kWidth = 16, kWide = 24, kHeads = 4;
+constexpr int64_t kRows = 2, kBlockPositions = 5, kBlockWidth = 16, kBlockWide = 24, kHeads = 4;
 constexpr double kSameAsTorch = 1e-12;
 
 struct MlpImpl : nn::LayerImpl {
-  nn::Linear up{register_module("up", nn::Linear(kWidth, kWide))};
-  nn::Linear down{register_module("down", nn::Linear(kWide, kWidth))};
+  nn::Linear up{register_module("up", nn::Linear(kBlockWidth, kBlockWide))};
+  nn::Linear down{register_module("down", nn::Linear(kBlockWide, kBlockWidth))};
   Flow compute(const Flow& in) override {
     const Flow inner = up->forward(in);
     return down->forward(inner.with(nn::gelu_tanh(inner.x())));
@@ -50,8 +50,8 @@ void run_block(nn::LayerImpl& block, const nn::Plan& plan, const Mesh& mesh,
   nn::cut(block, plan, mesh);
   block.to(torch::kDouble);
   nn::initialize(block, 11);
-  const at::Tensor x = wave({kRows, kPositions, kWidth}, 0.3).requires_grad_();
-  const at::Tensor dy = wave({kRows, kPositions, kWidth}, 2.1);
+  const at::Tensor x = wave({kRows, kBlockPositions, kBlockWidth}, 0.3).requires_grad_();
+  const at::Tensor dy = wave({kRows, kBlockPositions, kBlockWidth}, 2.1);
   const at::Tensor y = block.forward(x);
   y.backward(dy);
   const auto put = [&](const std::string& name, const nn::Parameter& one, const at::Tensor& part) {
@@ -98,7 +98,7 @@ TEST(TensorParallel, EqualsTorchsColwiseAndRowwise) {
                {"down.weight", "down.weight"},
                {"down.bias", "down.bias"}},
               tensors);
-    nn::CausalAttentionImpl attention({.width = kWidth,
+    nn::CausalAttentionImpl attention({.width = kBlockWidth,
                                        .heads = kHeads,
                                        .kv_heads = kHeads,
                                        .in_deviation = 0.5,

@@ -20,7 +20,7 @@ using core::ReduceOp;
 ON_EVERY_BACKEND(Traffic);
 
 /// An operation of this rank, made anew for every world: `rank` of `size`.
-struct Case {
+struct TrafficCase {
   std::string name;
   Algorithm algorithm;
   std::function<Op(int rank, int size)> op;
@@ -38,8 +38,8 @@ int64_t sum(const Rows& rows) {
   return all;
 }
 
-std::vector<Case> all_cases() {
-  std::vector<Case> cases;
+std::vector<TrafficCase> all_cases() {
+  std::vector<TrafficCase> cases;
   for (const Algorithm algorithm :
        {Algorithm::OneShot, Algorithm::Direct, Algorithm::Ring, Algorithm::Tree}) {
     for (const int64_t count : {1, 960, 1'000, 30'720, 2'000'003}) {
@@ -99,7 +99,7 @@ std::vector<Case> all_cases() {
 /// rank's share may be a chunk more or less; the shares of all ranks together may not.
 constexpr int64_t kChunkBytes = comm::SharedGroup::kChunkBytes;
 
-void expect_cost(const Case& one, const Communicator& world, const std::string& backend) {
+void expect_cost(const TrafficCase& one, const Communicator& world, const std::string& backend) {
   const Op op = one.op(world.rank(), world.size());
   const core::OpInfo info = comm::describe(op, world.rank(), world.size());
   const comm::Cost cost = comm::cost(comm::lower(op, info, world.rank(), world.size()),
@@ -129,7 +129,7 @@ TEST_P(Traffic, OfEveryAlgorithmIsWhatItsFormulaSays) {
   for (const int size : sizes) {
     run_worlds(GetParam(), size, [&](int, const Join& join) {
       int number = 0;
-      for (const Case& one : all_cases())
+      for (const TrafficCase& one : all_cases())
         expect_cost(one, join("case-" + std::to_string(number++)), GetParam().name);
     });
   }

@@ -187,13 +187,13 @@ std::vector<std::string> make_sources(DType dtype, int num_in, int64_t count) {
 }
 
 constexpr std::size_t kGuard = 80;
-enum class Place { Apart, InPlace };
+enum class Placing { Apart, InPlace };
 
 /// The results of one call; fails the test where a guard byte was touched.
 std::vector<std::string> run(const Kernels& kernel, DType dtype, ReduceOp op, int num_out,
-                             std::vector<std::string> sources, Place place) {
+                             std::vector<std::string> sources, Placing place) {
   const std::size_t shift =
-      place == Place::InPlace ? 1 : 0;  // misaligned for every dtype but uint8
+      place == Placing::InPlace ? 1 : 0;  // misaligned for every dtype but uint8
   const std::size_t bytes = sources[0].size();
   std::vector<std::string> results(static_cast<std::size_t>(num_out), std::string(bytes, 'r'));
   std::vector<const void*> in;
@@ -204,12 +204,12 @@ std::vector<std::string> run(const Kernels& kernel, DType dtype, ReduceOp op, in
   }
   for (std::size_t k = 0; k < results.size(); ++k) {
     results[k] += std::string(kGuard, 'g');
-    out.push_back(place == Place::InPlace ? sources[k].data() + shift : results[k].data());
+    out.push_back(place == Placing::InPlace ? sources[k].data() + shift : results[k].data());
   }
   kernel.reduce(dtype, op, out.data(), num_out, in.data(), static_cast<int>(in.size()),
                 static_cast<int64_t>(bytes) / item_bytes(dtype));
   for (std::size_t k = 0; k < results.size(); ++k) {
-    if (place == Place::InPlace) results[k] = sources[k].substr(shift);
+    if (place == Placing::InPlace) results[k] = sources[k].substr(shift);
     EXPECT_EQ(results[k].substr(bytes), std::string(kGuard, 'g')) << "wrote past the end";
     results[k].resize(bytes);
   }
@@ -222,7 +222,7 @@ void expect_right(DType dtype, ReduceOp op, int num_in, int64_t count) {
   std::string first;  // the bits of the first kind, which all others must give
   for (const Kernels* kernel : kinds()) {
     for (int num_out = 1; num_out <= num_in; ++num_out) {
-      for (const Place place : {Place::Apart, Place::InPlace}) {
+      for (const Placing place : {Placing::Apart, Placing::InPlace}) {
         for (const auto& result : run(*kernel, dtype, op, num_out, sources, place)) {
           if (first.empty()) first = result;
           ASSERT_EQ(result, first) << kernel->name << " " << to_string(dtype) << " "
@@ -254,7 +254,7 @@ TEST(Kernels, FoldThenDivideIsTheMeanOfTwo) {
       std::string acc = sources[0];
       kernel->fold(dtype, ReduceOp::Mean, acc.data(), sources[1].data(), 100);
       kernel->divide(dtype, acc.data(), 2, 100);
-      EXPECT_EQ(acc, run(*kernel, dtype, ReduceOp::Mean, 1, sources, Place::Apart)[0]);
+      EXPECT_EQ(acc, run(*kernel, dtype, ReduceOp::Mean, 1, sources, Placing::Apart)[0]);
     }
     int32_t numbers[] = {7, -7, 8, -1};
     kernel->divide(DType::Int32, numbers, 2, 4);
@@ -265,7 +265,7 @@ TEST(Kernels, FoldThenDivideIsTheMeanOfTwo) {
 TEST(Kernels, MeanOfBytesDoesNotWrap) {
   const std::vector<std::string> sources = {"\xC8", "\xFA", "\x96"};  // 200, 250, 150
   for (const Kernels* kernel : kinds())
-    EXPECT_EQ(run(*kernel, DType::UInt8, ReduceOp::Mean, 1, sources, Place::Apart)[0], "\xC8");
+    EXPECT_EQ(run(*kernel, DType::UInt8, ReduceOp::Mean, 1, sources, Placing::Apart)[0], "\xC8");
 }
 
 TEST(Kernels, All65536ValuesOfSixteenBitsComeBack) {
@@ -276,7 +276,8 @@ TEST(Kernels, All65536ValuesOfSixteenBitsComeBack) {
        {std::pair{DType::Float16, kHalf}, {DType::BFloat16, kBFloat}}) {
     for (const Kernels* kernel : kinds()) {
       for (const auto& sources : {std::vector{bytes}, std::vector{bytes, bytes}}) {
-        const std::string result = run(*kernel, dtype, ReduceOp::Max, 1, sources, Place::Apart)[0];
+        const std::string result =
+            run(*kernel, dtype, ReduceOp::Max, 1, sources, Placing::Apart)[0];
         for (std::size_t i = 0; i < all.size(); ++i) {
           uint16_t got, want = all[i];
           std::memcpy(&got, result.data() + i * 2, 2);

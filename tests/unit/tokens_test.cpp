@@ -39,7 +39,7 @@ std::string packed(T... numbers) {
   return bytes;
 }
 
-std::string refusal(const std::string& path) {
+std::string refusal_of(const std::string& path) {
   return outcome_of<Error>([&] { TokenFile file(path); });
 }
 
@@ -117,11 +117,11 @@ TEST(Tokens, WideOnesOfLlmCAreRead) {
 TEST(Tokens, BadRawAndLlmCFilesAreRefused) {
   const Scratch scratch;
   const std::string path = scratch / "x.bin", two = packed(uint16_t{1}, uint16_t{2});
-  EXPECT_THAT(refusal(path), HasSubstr("No such file"));
-  EXPECT_THAT(refusal(scratch.path()), HasSubstr("not a file"));
+  EXPECT_THAT(refusal_of(path), HasSubstr("No such file"));
+  EXPECT_THAT(refusal_of(scratch.path()), HasSubstr("not a file"));
   const auto says = [&](const std::string& bytes) {
     put_bytes(path, bytes);
-    return refusal(path);
+    return refusal_of(path);
   };
   EXPECT_THAT(says(""), HasSubstr("is empty"));
   EXPECT_THAT(says("abc"), HasSubstr("3 bytes: raw tokens are 2 bytes each"));
@@ -140,11 +140,11 @@ TEST(Tokens, BadMegatronIndexesAreRefused) {
   const std::string idx = scratch / "m.idx", bin = scratch / "m.bin";
   const auto says = [&](const std::string& bytes) {
     put_bytes(idx, bytes);
-    return refusal(scratch / "m");
+    return refusal_of(scratch / "m");
   };
   const std::string good = megatron_index(8, {{2, 0}, {1, 4}}, {0, 2});
   put_bytes(idx, good);
-  EXPECT_THAT(refusal(idx), HasSubstr("m.bin: No such file"));
+  EXPECT_THAT(refusal_of(idx), HasSubstr("m.bin: No such file"));
   put_bytes(bin, packed(uint16_t{1}, uint16_t{2}, uint16_t{3}));
   EXPECT_EQ(says(good), "nothing was thrown");
   EXPECT_EQ(says(good + std::string(2, '\0')), "nothing was thrown");  // modes

@@ -19,7 +19,7 @@ struct Communicator::Group {
 
 namespace {
 
-bool is_transfer(core::OpKind kind) {
+bool is_point_to_point(core::OpKind kind) {
   return kind == core::OpKind::Send || kind == core::OpKind::Recv;
 }
 
@@ -114,7 +114,8 @@ void Communicator::start_one(Op& op, const core::OpInfo& info, Work::State& stat
   state.timeout = group_->backend->timeout();
   state.group = group_->backend;
   if (!on_cpu(op)) stage_through_host(op, state);
-  const uint64_t number = is_transfer(info.kind) ? ++group_->transfers : ++group_->collectives;
+  const uint64_t number =
+      is_point_to_point(info.kind) ? ++group_->transfers : ++group_->collectives;
   group_->backend->check(info, number);
   try {
     if (auto pending = group_->backend->start(op, info, number))

@@ -10,7 +10,7 @@ namespace trireme::comm {
 
 namespace {
 
-const Kernels& pick() {
+const Kernels& pick_kernels() {
   if (const auto asked = core::env("TRIREME_CPU")) return kernels_named(*asked);
   return *runnable_kernels().back();
 }
@@ -24,7 +24,7 @@ bool cpu_supports(std::string_view name) {
 }
 
 const Kernels& kernels() {
-  static const Kernels& best = pick();
+  static const Kernels& best = pick_kernels();
   return best;
 }
 

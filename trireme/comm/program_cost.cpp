@@ -59,7 +59,7 @@ Cost direct(const Job& job, int rank, int size) {
   }
 }
 
-Cost ring(const Job& job, int rank, int size) {
+Cost ring_cost(const Job& job, int rank, int size) {
   switch (job.info.kind) {
     case OpKind::AllReduce:
       return {2 * (size - 1),
@@ -87,7 +87,7 @@ Cost doubling(const Job& job, int rank, int size) {
   return total;
 }
 
-Cost tree(const Job& job, int rank, int size) {
+Cost tree_cost(const Job& job, int rank, int size) {
   const OpKind kind = job.info.kind;
   if (kind == OpKind::AllGather) return doubling(job, rank, size);
   const bool has_root = kind == OpKind::Broadcast || kind == OpKind::Reduce;
@@ -138,8 +138,8 @@ Cost cost(const Job& job, Algorithm algorithm, int rank, int size) {
   if (size == 1) return {};
   switch (algorithm) {
     case Algorithm::OneShot: return {1, (size - 1) * job.bytes};
-    case Algorithm::Ring: return ring(job, rank, size);
-    case Algorithm::Tree: return tree(job, rank, size);
+    case Algorithm::Ring: return ring_cost(job, rank, size);
+    case Algorithm::Tree: return tree_cost(job, rank, size);
     default: return direct(job, rank, size);
   }
 }

@@ -20,7 +20,7 @@ namespace trireme::format {
 
 namespace {
 
-[[noreturn]] void fail(const char* verb, const std::string& path) {
+[[noreturn]] void cannot(const char* verb, const std::string& path) {
   throw CheckpointError(fmt::format("cannot {} {}: {}", verb, path, core::errno_text(errno)));
 }
 
@@ -32,7 +32,7 @@ bool is_folder(const std::string& path) {
 /// The names in a folder; none if it is not there.
 std::vector<std::string> names_in(const std::string& folder) {
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(folder.c_str()), ::closedir);
-  if (!stream && errno != ENOENT) fail("list", folder);
+  if (!stream && errno != ENOENT) cannot("list", folder);
   std::vector<std::string> names;
   while (const dirent* entry = stream ? ::readdir(stream.get()) : nullptr)
     if (const std::string name = entry->d_name; name != "." && name != "..") names.push_back(name);
@@ -43,19 +43,19 @@ std::vector<std::string> names_in(const std::string& folder) {
 void remove_all(const std::string& path) {
   if (is_folder(path)) {
     for (const std::string& name : names_in(path)) remove_all(path + "/" + name);
-    if (::rmdir(path.c_str()) != 0 && errno != ENOENT) fail("remove", path);
+    if (::rmdir(path.c_str()) != 0 && errno != ENOENT) cannot("remove", path);
   } else if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
-    fail("remove", path);
+    cannot("remove", path);
   }
 }
 
 void sync_folder(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) fail("open", path);
+  if (fd < 0) cannot("open", path);
   const int result = ::fsync(fd), reason = errno;
   ::close(fd);
   errno = reason;
-  if (result != 0) fail("write", path);
+  if (result != 0) cannot("write", path);
 }
 
 bool is_root(const std::string& path) {
@@ -97,7 +97,7 @@ void make_folders(const std::string& path) {
     if (::mkdir(part.c_str(), 0755) == 0)
       sync_folder(part + "/..");
     else if (errno != EEXIST)
-      fail("create", part);
+      cannot("create", part);
     if (end == path.npos) return;
   }
 }
@@ -121,12 +121,12 @@ void replace(const std::string& ready, const std::string& path) {
   if (::renameat2(AT_FDCWD, ready.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
   const std::string aside = path + kAside;
   remove_all(aside);
-  if (::rename(path.c_str(), aside.c_str()) != 0) fail("rename", path);
+  if (::rename(path.c_str(), aside.c_str()) != 0) cannot("rename", path);
   if (::rename(ready.c_str(), path.c_str()) != 0) {
     const int reason = errno;
     ::rename(aside.c_str(), path.c_str());
     errno = reason;
-    fail("rename", ready);
+    cannot("rename", ready);
   }
 }
 
@@ -161,7 +161,7 @@ std::string begin(const std::string& folder, int64_t step) {
   const std::string path = path_of(folder, step) + ".tmp";
   if (is_there(path)) sync_folder(folder);  // perhaps it has changed places with its successor
   remove_all(path);
-  if (::mkdir(path.c_str(), 0755) != 0) fail("create", path);
+  if (::mkdir(path.c_str(), 0755) != 0) cannot("create", path);
   return path;
 }
 
@@ -171,7 +171,7 @@ std::string commit(const std::string& folder, int64_t step) {
     throw CheckpointError(fmt::format("{} has no {}: it is not finished", ready, kIndexName));
   sync_folder(ready);
   if (::rename(ready.c_str(), path.c_str()) != 0) {
-    if (errno != ENOTEMPTY && errno != EEXIST) fail("rename", ready);
+    if (errno != ENOTEMPTY && errno != EEXIST) cannot("rename", ready);
     replace(ready, path);
   }
   sync_upwards(folder);
@@ -189,7 +189,7 @@ std::vector<int64_t> prune(const std::string& folder, int64_t keep) {
   for (const int64_t step : steps) {
     const std::string path = path_of(folder, step), doomed = path + ".tmp-pruned";
     remove_all(doomed);
-    if (::rename(path.c_str(), doomed.c_str()) != 0) fail("rename", path);
+    if (::rename(path.c_str(), doomed.c_str()) != 0) cannot("rename", path);
     sync_folder(folder);  // no crash may bring back the name of a half-removed one
     remove_all(doomed);
   }
@@ -205,7 +205,7 @@ void remove_leftovers(const std::string& folder) {
     if (name.substr(end) != kAside || is_there(place))
       left.push_back(path);
     else if (::rename(path.c_str(), place.c_str()) != 0)
-      fail("rename", path);
+      cannot("rename", path);
   }
   if (!left.empty()) sync_folder(folder);  // what took its place is on the disk before it goes
   for (const std::string& path : left) remove_all(path);
@@ -215,7 +215,7 @@ std::string put_aside(const std::string& folder, int64_t step) {
   const std::string path = path_of(folder, step);
   std::string aside = path + ".damaged";
   for (int again = 2; is_there(aside); ++again) aside = fmt::format("{}.damaged-{}", path, again);
-  if (::rename(path.c_str(), aside.c_str()) != 0) fail("rename", path);
+  if (::rename(path.c_str(), aside.c_str()) != 0) cannot("rename", path);
   sync_folder(folder);
   return aside;
 }
@@ -229,7 +229,7 @@ std::string begin_beside(const std::string& path) {
         "'{}' is there already: somebody writes it, or was interrupted; then remove it", beside));
   if (const size_t end = path.rfind('/'); end != path.npos && end > 0)
     make_folders(path.substr(0, end));
-  if (::mkdir(beside.c_str(), 0755) != 0) fail("create", beside);
+  if (::mkdir(beside.c_str(), 0755) != 0) cannot("create", beside);
   return beside;
 }
 
@@ -239,7 +239,7 @@ void commit_beside(const std::string& path) {
   // A plain rename would take the place of an empty folder that has come meanwhile.
   if (::renameat2(AT_FDCWD, beside.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0 &&
       (errno != EINVAL || is_there(path) || ::rename(beside.c_str(), path.c_str()) != 0))
-    fail("rename", beside);
+    cannot("rename", beside);
   sync_upwards(path + "/..");
 }
 

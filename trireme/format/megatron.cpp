@@ -23,28 +23,28 @@ struct Header {
   int64_t end() const { return documents_at() + 8 * documents; }
 };
 
-[[noreturn]] void fail(const MappedFile& file, const std::string& sentence) {
+[[noreturn]] void refuse(const MappedFile& file, const std::string& sentence) {
   throw Error(fmt::format("{} {}", file.path(), sentence));
 }
 
 Header read_header(const MappedFile& index) {
   if (index.bytes() >= 8 && std::memcmp(index.data(), "TNTIDX\0\0", 8) == 0)
-    fail(index,
-         "is an index of fairseq's kind (TNTIDX); write it anew with Megatron's own "
-         "preprocess_data.py");
+    refuse(index,
+           "is an index of fairseq's kind (TNTIDX); write it anew with Megatron's own "
+           "preprocess_data.py");
   if (index.bytes() < kMegatronHeaderBytes)
-    fail(index,
-         fmt::format("has {} bytes, less than the header of a Megatron index", index.bytes()));
+    refuse(index,
+           fmt::format("has {} bytes, less than the header of a Megatron index", index.bytes()));
   if (std::memcmp(index.data(), kMegatronMagic, sizeof kMegatronMagic) != 0)
-    fail(index, "does not begin with MMIDIDX: it is no Megatron index");
+    refuse(index, "does not begin with MMIDIDX: it is no Megatron index");
   if (const auto version = index.at<uint64_t>(9); version != 1)
-    fail(index, fmt::format("has version {}; only version 1 is known", version));
+    refuse(index, fmt::format("has version {}; only version 1 is known", version));
   const auto code = index.at<uint8_t>(17);
   if (code != 4 && code != 8)
-    fail(index, fmt::format("has tokens of {}; only uint16 and int32 can be read",
-                            code > 0 && code < kDtypeNames.size()
-                                ? kDtypeNames[code]
-                                : fmt::format("the unknown type {}", code)));
+    refuse(index, fmt::format("has tokens of {}; only uint16 and int32 can be read",
+                              code > 0 && code < kDtypeNames.size()
+                                  ? kDtypeNames[code]
+                                  : fmt::format("the unknown type {}", code)));
   const auto sequences = index.at<uint64_t>(18), documents = index.at<uint64_t>(26);
   const auto most = static_cast<uint64_t>(index.bytes());
   Header header{code == 8 ? TokenType::U16 : TokenType::I32, 0, 0};
@@ -57,9 +57,9 @@ Header read_header(const MappedFile& index) {
       sequences <= most && documents <= most &&
       (index.bytes() == header.end() || index.bytes() == header.end() + header.sequences);
   if (!fits)
-    fail(index, fmt::format("has {} bytes, which does not fit {} sequences and {} documents: it "
-                            "was cut off or changed",
-                            index.bytes(), sequences, documents));
+    refuse(index, fmt::format("has {} bytes, which does not fit {} sequences and {} documents: it "
+                              "was cut off or changed",
+                              index.bytes(), sequences, documents));
   return header;
 }
 
@@ -68,8 +68,9 @@ void check_documents(const MappedFile& index, const Header& header) {
   for (int64_t i = 0; i < header.documents; ++i) {
     const auto first = index.at<int64_t>(header.documents_at() + 8 * i);
     if (first < previous || first > header.sequences)
-      fail(index, fmt::format("says that document {} begins at sequence {}, where {} to {} can be",
-                              i, first, previous, header.sequences));
+      refuse(index,
+             fmt::format("says that document {} begins at sequence {}, where {} to {} can be", i,
+                         first, previous, header.sequences));
     previous = first;
   }
 }
@@ -87,16 +88,17 @@ TokenFile::Stream open_megatron(const std::string& bin, const std::string& idx) 
     const int64_t length = index.at<int32_t>(header.lengths_at() + 4 * i);
     const auto place = index.at<int64_t>(header.places_at() + 8 * i);
     if (length < 0 || place < 0 || place > bin_bytes || length * each > bin_bytes - place)
-      fail(index, fmt::format("says that sequence {} has {} tokens at byte {} of {}, which has {} "
-                              "bytes",
-                              i, length, place, bin, bin_bytes));
+      refuse(index,
+             fmt::format("says that sequence {} has {} tokens at byte {} of {}, which has {} "
+                         "bytes",
+                         i, length, place, bin, bin_bytes));
     if (length == 0) continue;
     if (place != next) stream.parts.push_back({stream.size, place});
     next = place + length * each;
     if (__builtin_add_overflow(stream.size, length, &stream.size))
-      fail(index, "has more tokens than can be counted");
+      refuse(index, "has more tokens than can be counted");
   }
-  if (stream.size == 0) fail(index, "has no tokens");
+  if (stream.size == 0) refuse(index, "has no tokens");
   return stream;
 }
 

@@ -25,8 +25,8 @@ uint64_t key_of(const LayerImpl& layer, int64_t step) {
 
 /// Elements [first, first + count) of a sample.
 template <class T>
-void fill_run(T* to, int64_t count, int64_t first, uint64_t key, uint64_t sample,
-              uint32_t drop_below, T keep) {
+void fill_mask(T* to, int64_t count, int64_t first, uint64_t key, uint64_t sample,
+               uint32_t drop_below, T keep) {
   int64_t element = first;
   while (element < first + count) {
     const int64_t group = element / kWords;
@@ -65,7 +65,7 @@ at::Tensor dropout_mask(const LayerImpl& layer, const Where* where, double proba
         at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
           for (int64_t row = begin; row < end; ++row)
             for (int64_t i = 0; i < runs; ++i)
-              fill_run<scalar_t>(
+              fill_mask<scalar_t>(
                   to + row * per_row + i * run, run, first + i * elements.width, key,
                   static_cast<uint64_t>(where->sample_ids[static_cast<std::size_t>(row)]),
                   drop_below, keep);

@@ -13,7 +13,8 @@ namespace trireme::parallel {
 
 namespace {
 
-std::string describe(const std::string& name, at::IntArrayRef shape, const at::Tensor& tensor) {
+std::string describe_copy(const std::string& name, at::IntArrayRef shape,
+                          const at::Tensor& tensor) {
   std::ostringstream text;
   text << "'" << name << "' " << shape << " " << tensor.scalar_type()
        << (tensor.requires_grad() ? "" : ", not trained") << "\n";
@@ -71,9 +72,9 @@ void check_same_module(const torch::nn::Module& module, const comm::Communicator
   if (group.size() == 1) return;
   std::string mine;
   for (const nn::Parameter& one : nn::parameters_of(module))
-    mine += describe(one.name, one.layout.whole(), one.tensor);
+    mine += describe_copy(one.name, one.layout.whole(), one.tensor);
   for (const auto& item : module.named_buffers())
-    mine += describe(item.key(), item.value().sizes(), item.value());
+    mine += describe_copy(item.key(), item.value().sizes(), item.value());
   const auto hash = static_cast<int64_t>(core::hash64(mine));
   const at::Tensor hashes = gather_numbers({hash}, group);
   if ((hashes == hashes[0]).all().item<bool>()) return;

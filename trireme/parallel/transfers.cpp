@@ -36,7 +36,7 @@ void write(std::vector<int64_t>& to, const nn::Where* where) {
   to.insert(to.end(), where->sample_ids.begin(), where->sample_ids.end());
 }
 
-std::vector<int64_t> describe(const nn::Flow& flow) {
+std::vector<int64_t> describe_flow(const nn::Flow& flow) {
   std::vector<int64_t> items = {kMark, 0, static_cast<int64_t>(flow.tensors.size())};
   for (const at::Tensor& one : flow.tensors) write(items, one);
   write(items, flow.where.get());
@@ -96,7 +96,7 @@ Transfers::Transfers(comm::Communicator pipe, c10::Device device)
 Transfers::~Transfers() = default;
 
 void Transfers::send(const nn::Flow& flow, int to, int tag) {
-  const std::vector<int64_t> items = describe(flow);
+  const std::vector<int64_t> items = describe_flow(flow);
   at::Tensor header = at::empty({kHeaderItems}, at::kLong);
   const auto count = static_cast<int64_t>(items.size());
   std::copy_n(items.begin(), std::min(count, kHeaderItems), header.data_ptr<int64_t>());

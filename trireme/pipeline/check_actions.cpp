@@ -7,7 +7,7 @@ namespace trireme::pipeline {
 
 namespace {
 
-void check_shape(const Schedule& schedule) {
+void check_schedule_shape(const Schedule& schedule) {
   if (schedule.ranks() == 0 || schedule.stages() == 0 || schedule.micros < 1)
     refuse(schedule, "{} ranks, {} stages and {} micro-batches: there must be one of each at least",
            schedule.ranks(), schedule.stages(), schedule.micros);
@@ -140,7 +140,7 @@ void check_transfers(const Schedule& schedule, const Places& places, int stage, 
 }  // namespace
 
 Places check_actions(const Schedule& schedule) {
-  check_shape(schedule);
+  check_schedule_shape(schedule);
   Places places = place_all(schedule);
   for (int stage = 0; stage < schedule.stages(); ++stage)
     for (int micro = 0; micro < schedule.micros; ++micro)

@@ -19,7 +19,7 @@ namespace trireme::train {
 
 namespace {
 
-optim::Schedule schedule_of(const config::Optim& keys, int64_t steps) {
+optim::Schedule rate_schedule(const config::Optim& keys, int64_t steps) {
   using Kind = optim::Schedule::Kind;
   return {.kind = keys.schedule == "constant" ? Kind::Constant
                   : keys.schedule == "linear" ? Kind::Linear
@@ -79,7 +79,7 @@ Trainer::Trainer(const config::Config& config, const Mesh& mesh,
       model_(prepare(std::move(model))),
       attached_(attach(extras)),
       optimizer_(make_optimizer()),
-      schedule_(schedule_of(config.optim, steps)) {}
+      schedule_(rate_schedule(config.optim, steps)) {}
 
 std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> model) const {
   // In its dtype first: initial weights are computed in double and rounded once.

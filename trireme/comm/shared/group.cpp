@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 
-std::size_t round_up(std::size_t bytes, std::size_t to) {
+std::size_t round_up_to(std::size_t bytes, std::size_t to) {
   return (bytes + to - 1) / to * to;
 }
 
@@ -20,7 +20,7 @@ static_assert(sizeof(core::OpInfo) <= kInfoBytes);
 
 std::size_t SharedGroup::bytes(int size) {
   const auto n = static_cast<std::size_t>(size);
-  return round_up(2 * n * (sizeof(Arrival) + kInfoBytes) + n * sizeof(Counters), kPage) +
+  return round_up_to(2 * n * (sizeof(Arrival) + kInfoBytes) + n * sizeof(Counters), kPage) +
          2 * n * kSlotBytes + n * kDepth * (n + 1) * kChunkBytes;
 }
 
@@ -38,7 +38,7 @@ SharedGroup::SharedGroup(World& world, const Lane& lane, Mapping mapping)
   at += 2 * n * kInfoBytes;
   counters_ = reinterpret_cast<Counters*>(at);
   slots_ = mapping_.base +
-           round_up(2 * n * (sizeof(Arrival) + kInfoBytes) + n * sizeof(Counters), kPage);
+           round_up_to(2 * n * (sizeof(Arrival) + kInfoBytes) + n * sizeof(Counters), kPage);
   staging_ = slots_ + 2 * n * kSlotBytes;
   for (int member : lane.members) seats_.push_back(&world.seat(member));
 }
