@@ -170,7 +170,8 @@ int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
   }
   // In the head: the last norm's input and output, the gradients that are computed with the loss,
   // the logits of a chunk of rows.
-  const int64_t chunk = std::min(all, nn::rows_of_chunk(options_.vocab, of.tensor));
+  const int64_t chunk =
+      std::min(all, nn::chunks_of(of.device, options_.vocab, of.tensor, of.item_bytes).rows);
   const int64_t entered = cut > 1 ? all * hidden : 0;
   const int64_t head_weight = classes * hidden;
   const int64_t of_head = 2 * stream + entered + all * hidden + head_weight;

@@ -3,9 +3,11 @@
 
 #include <gmock/gmock.h>
 
+#include <ATen/record_function.h>
 #include <torch/torch.h>
 
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "support/tiny.h"
@@ -127,6 +129,106 @@ TEST(LinearCrossEntropy, NamesATargetThatIsNoClass) {
     EXPECT_THROW(nn::linear_cross_entropy(x, w, torch::tensor({bad})), Error);
     EXPECT_THROW(nn::cross_entropy(torch::ones({1, 3}), torch::tensor({bad})), Error);
   }
+}
+
+/// What is called while `body` runs, by name.
+std::map<std::string, int> calls_in(const std::function<void()>& body) {
+  static thread_local std::map<std::string, int>* counted = nullptr;
+  std::map<std::string, int> calls;
+  counted = &calls;
+  const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(
+      [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+        ++(*counted)[function.name()];
+        return nullptr;
+      }));
+  body();
+  at::removeCallback(handle);
+  return calls;
+}
+
+TEST(LinearCrossEntropy, ComputesNoGradientInAnEvaluation) {
+  const auto x = torch::randn({64, 5}), w = torch::randn({30, 5}).requires_grad_();
+  const auto targets = torch::randint(0, 30, {64}, torch::kLong);
+  const auto products = [&] {
+    const auto calls = calls_in([&] { nn::linear_cross_entropy(x, w, targets); });
+    int count = 0;
+    for (const auto& [name, times] : calls)
+      if (name == "aten::mm" || name == "aten::addmm" || name == "aten::linear" ||
+          name == "mkldnn::_linear_pointwise")
+        count += times;
+    return count;
+  };
+  const int training = products();
+  const torch::NoGradGuard guard;
+  EXPECT_LT(products(), training) << "the weight requires a gradient, but nobody will ask for it";
+}
+
+TEST(LinearCrossEntropy, OnAGpuCutsByMemoryAndNeverWaitsForAChunk) {
+  using c10::DeviceType;
+  EXPECT_EQ(nn::chunks_of(DeviceType::CPU, 50257, 1, 4).rows, 32);
+  EXPECT_EQ(nn::chunks_of(DeviceType::CPU, 100, 1, 4).rows, 1024);
+  EXPECT_TRUE(nn::chunks_of(DeviceType::CPU, 100, 1, 4).may_look);
+  for (const int64_t classes : {50257, 4096}) {
+    for (const int ranks : {1, 4}) {
+      for (const int64_t item : {2, 4, 8}) {
+        const auto chunks = nn::chunks_of(DeviceType::CUDA, classes, ranks, item);
+        const int64_t bytes = chunks.rows * (classes / ranks) * item;
+        EXPECT_GT(bytes, 250 << 20);
+        EXPECT_LE(bytes, 256 << 20);
+        EXPECT_FALSE(chunks.may_look);
+      }
+    }
+  }
+  // Both ways give the same, also where a chance underflows and where labels are masked.
+  for (const auto dtype : {torch::kDouble, torch::kFloat}) {
+    torch::manual_seed(2);
+    auto w = torch::randn({300, 5}, dtype), x = torch::randn({70, 5}, dtype);
+    x[3] *= 200;
+    auto targets = torch::randint(0, 300, {70}, torch::kLong);
+    targets.narrow(0, 10, 4).fill_(nn::kIgnored);
+    const nn::Classes all{.mine = {0, 300}, .all = 300};
+    const auto run = [&](nn::Chunks chunks) {
+      const auto xs = x.clone().requires_grad_(), ws = w.clone().requires_grad_();
+      const auto loss = nn::linear_cross_entropy(xs, ws, {}, targets, all, chunks);
+      loss.sum.backward();
+      return std::vector<at::Tensor>{loss.sum.detach(), loss.weight, xs.grad(), ws.grad()};
+    };
+    const auto looking = run({.rows = 32, .may_look = true});
+    for (const int64_t rows : {7, 70}) {
+      const auto blind = run({.rows = rows, .may_look = false});
+      for (std::size_t i = 0; i < looking.size(); ++i)
+        EXPECT_TRUE(torch::allclose(blind[i], looking[i], dtype == torch::kFloat ? 1e-4 : 1e-12,
+                                    dtype == torch::kFloat ? 1e-4 : 1e-12))
+            << i << " in chunks of " << rows;
+    }
+    const auto waits = [&](int64_t rows, bool may_look) {
+      const auto calls = calls_in([&] {
+        const auto xs = x.clone().requires_grad_();
+        nn::linear_cross_entropy(xs, w, {}, targets, all, {.rows = rows, .may_look = may_look});
+      });
+      const auto found = calls.find("aten::_local_scalar_dense");
+      return found == calls.end() ? 0 : found->second;
+    };
+    EXPECT_EQ(waits(7, false), waits(70, false)) << "not one more for ten times as many chunks";
+    EXPECT_GT(waits(7, true), waits(70, true)) << "this is how they are seen";
+  }
+}
+
+TEST(Linear, KeepsItsInputOnlyForAWeightThatIsTrained) {
+  const auto kept_bytes = [](bool trained) {
+    const auto w = torch::randn({4, 8}).requires_grad_(trained);
+    auto x = torch::randn({1000, 8}).requires_grad_();
+    auto hidden = x * 2;
+    const auto storage = hidden.storage();
+    const auto y = nn::linear(hidden, w, {});
+    hidden = at::Tensor();
+    const auto holders = storage.use_count() - 1;  // without ours
+    y.sum().backward();
+    EXPECT_TRUE(x.grad().defined());
+    return holders;
+  };
+  EXPECT_EQ(kept_bytes(false), 0) << "the graph holds an input that nobody will read";
+  EXPECT_GT(kept_bytes(true), 0);
 }
 
 }  // namespace

@@ -133,5 +133,31 @@ TEST(Schedule, WarmsUpAndEndsWhereItShould) {
   EXPECT_DOUBLE_EQ(flat.at(9), 3);
 }
 
+TEST(Optimizers, TakeParametersInAnyDenseOrderOfMemory) {
+  for (const bool adam : {true, false}) {
+    torch::manual_seed(3);
+    const auto values = torch::randn({5, 6, 3, 3});
+    const auto plain = values.clone().requires_grad_();
+    const auto last = values.contiguous(at::MemoryFormat::ChannelsLast).clone().requires_grad_();
+    ASSERT_FALSE(last.is_contiguous());
+    const auto make = [&](const at::Tensor& parameter) {
+      const std::vector<optim::Slot> slots = {{"w", parameter, true}};
+      return adam ? optim::make_adamw(slots, {}) : optim::make_sgd(slots, {});
+    };
+    const auto one = make(plain), two = make(last);
+    for (int step = 0; step < 4; ++step) {
+      const auto gradient = torch::randn({5, 6, 3, 3});
+      plain.mutable_grad() = gradient.clone();
+      // As autograd gives it, and as a bucket does.
+      last.mutable_grad() =
+          step % 2 == 0 ? gradient.contiguous(at::MemoryFormat::ChannelsLast) : gradient.clone();
+      one->step(0.01, 3);
+      two->step(0.01, 3);
+      EXPECT_TRUE(torch::allclose(last, plain, 1e-6, 1e-7)) << adam << " step " << step;
+    }
+    EXPECT_EQ(two->states()[0].tensor.strides(), last.strides());
+  }
+}
+
 }  // namespace
 }  // namespace trireme::test

@@ -8,6 +8,7 @@
 
 #include "models/gpt.h"
 #include "support/tiny.h"
+#include "trireme/nn/bind.h"
 #include "trireme/nn/parameters.h"
 #include "trireme/nn/recompute.h"
 
@@ -100,6 +101,85 @@ TEST(Recompute, ComputesTwiceOnlyWhereAGradientIsWanted) {
   const torch::NoGradGuard guard;
   layer.forward(torch::ones({2}));
   EXPECT_EQ(layer.computed, 3);
+}
+
+TEST(Recompute, LeavesAloneWhatNeedsNoGradient) {
+  CountedImpl layer;
+  nn::recompute(layer);
+  const auto y = layer.forward(torch::ones({2}));
+  EXPECT_FALSE(y.requires_grad()) << "a frozen prefix is not computed again, nor sent gradients";
+  EXPECT_EQ(layer.computed, 1);
+  nn::Linear frozen(2, 2), trained(2, 2);
+  for (const at::Tensor& one : frozen->parameters()) one.requires_grad_(false);
+  nn::initialize(*frozen, 1);
+  nn::initialize(*trained, 1);
+  nn::recompute(*frozen);
+  nn::recompute(*trained);
+  EXPECT_FALSE(frozen->forward(torch::ones({1, 2})).requires_grad());
+  EXPECT_TRUE(trained->forward(torch::ones({1, 2})).requires_grad()) << "for its weights";
+}
+
+/// Subtracts a running mean, and then counts its input in.
+struct RunningImpl : nn::LayerImpl {
+  RunningImpl() {
+    mean = register_buffer("mean", torch::zeros({3}));
+    seen = register_buffer("seen", torch::zeros({}, torch::kLong));
+  }
+  at::Tensor compute(const at::Tensor& x, const Where*) override {
+    const auto y = torch::sin(x - mean.clone());
+    const torch::NoGradGuard guard;
+    mean.mul_(0.5).add_(x.detach().mean(0), 0.5);
+    seen += 1;
+    return y;
+  }
+  using LayerImpl::compute;
+  at::Tensor mean, seen;
+};
+
+TEST(Recompute, CountsABatchOnceAndSeesTheBuffersOfTheFirstTime) {
+  RunningImpl plain, again;
+  nn::recompute(again);
+  torch::nn::BatchNorm1d norm(3), norm_again(3);
+  const auto layer = nn::as_layer(norm), layer_again = nn::as_layer(norm_again);
+  nn::recompute(*layer_again);
+  for (int step = 1; step < 4; ++step) {
+    const auto x = torch::sin(torch::arange(12.) * step).view({4, 3});
+    const auto a = x.clone().requires_grad_(), b = x.clone().requires_grad_();
+    // Two micro-batches are under way when the first one's backward comes.
+    const auto one = layer->forward(plain.forward(a)), two = layer->forward(plain.forward(a * 2));
+    const auto one_again = layer_again->forward(again.forward(b)),
+               two_again = layer_again->forward(again.forward(b * 2));
+    one.pow(3).sum().backward();
+    two.pow(3).sum().backward();
+    one_again.pow(3).sum().backward();
+    two_again.pow(3).sum().backward();
+    EXPECT_TRUE(b.grad().equal(a.grad())) << step;
+  }
+  EXPECT_TRUE(again.mean.equal(plain.mean));
+  EXPECT_EQ(again.seen.item<int64_t>(), 6);
+  EXPECT_TRUE(norm_again->running_mean.equal(norm->running_mean));
+  EXPECT_TRUE(norm_again->running_var.equal(norm->running_var));
+  EXPECT_EQ(norm_again->num_batches_tracked.item<int64_t>(), 6);
+}
+
+TEST(Seam, AWeightWithoutMemoryIsAnErrorWhateverTheLibtorch) {
+  const auto refused = [](const auto& body) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      return std::string(error.what());
+    }
+    return std::string("not refused");
+  };
+  const nn::Deferred deferred;
+  nn::Linear layer(3, 2);
+  nn::name_layers(*layer);
+  EXPECT_THAT(refused([&] {
+                layer->forward(torch::ones({1, 3}));
+              }),
+              ::testing::HasSubstr("nn::Deferred"));
+  EXPECT_THAT(refused([&] { nn::check_bound(layer->weight, "w"); }),
+              ::testing::HasSubstr("no memory"));
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/StorageImpl.h>
 
+#include "trireme/core/error.h"
+
 namespace trireme::nn {
 
 namespace {
@@ -71,6 +73,15 @@ bool unbound_reads_throw() {
 
 bool is_bound(const at::Tensor& parameter) {
   return parameter.storage().nbytes() >= bytes_of(parameter);
+}
+
+void check_bound(const at::Tensor& parameter, const std::string& name) {
+  if (is_bound(parameter)) return;
+  (void)storage_of(parameter).data();  // throws what `unbind` was told, where it is kept
+  throw MisuseError(fmt::format(
+      "parameter '{}' has no memory now: it is sharded and used outside of its layer, of another "
+      "stage of a pipeline, or was built under nn::Deferred and given no memory yet",
+      name));
 }
 
 at::Tensor unbound(at::IntArrayRef shape, at::TensorOptions options, const std::string& why) {

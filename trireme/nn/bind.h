@@ -19,8 +19,12 @@ void unbind(const at::Tensor& parameter, const std::string& why);
 
 bool is_bound(const at::Tensor& parameter);
 
-/// Does this libtorch make an error of reading a parameter without memory? (2.13 does; with 2.11 it
-/// is a segmentation fault.)
+/// Throws, with the reason where libtorch keeps it, unless the parameter has memory.
+void check_bound(const at::Tensor& parameter, const std::string& name);
+
+/// Does this libtorch make an error of reading a parameter without memory anywhere? (2.13 does.
+/// With 2.11 a layer of ours that is called without its weights is an error, by `check_bound`;
+/// reading one outside of its layer is a segmentation fault.)
 bool unbound_reads_throw();
 
 /// A tensor without memory.

@@ -101,16 +101,17 @@ at::Tensor forward_of(Kind kind, const at::Tensor& x, const Place& at) {
   return {};
 }
 
-at::Tensor backward_of(Kind kind, const at::Tensor& dy, const Place& at) {
+/// What takes a gradient back: what one does going forward, the other does going backward.
+constexpr Kind opposite(Kind kind) {
   switch (kind) {
-    case Kind::FanOut: return start_all_reduce(dy.clone(), at.group).wait();
-    case Kind::FanIn: return dy;
-    case Kind::Gather: return start_reduce_scatter(dy, at.dim, at.group).wait();
-    case Kind::Join: return own_part(dy, at.dim, at.group);
-    case Kind::Scatter:
-    case Kind::Split: return start_all_gather(dy, at.dim, at.size, at.group).wait();
+    case Kind::FanOut: return Kind::FanIn;
+    case Kind::FanIn: return Kind::FanOut;
+    case Kind::Gather: return Kind::Scatter;
+    case Kind::Scatter: return Kind::Gather;
+    case Kind::Join: return Kind::Split;
+    case Kind::Split: return Kind::Join;
   }
-  return {};
+  return kind;
 }
 
 template <Kind kKind>
@@ -122,7 +123,7 @@ struct Through : ag::Function<Through<kKind>> {
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
     const auto at =
         c10::static_intrusive_pointer_cast<Place>(context->saved_data["at"].toCapsule());
-    return {backward_of(kKind, gradients[0], *at), {}};
+    return {Through<opposite(kKind)>::apply(gradients[0], at), {}};
   }
 };
 

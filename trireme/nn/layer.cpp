@@ -26,7 +26,10 @@ Flow LayerImpl::forward(Flow in) {
         "layer '{}' ({}) has parameters and was given a part of the positions: its gradients would "
         "not be summed over the ranks; name it as Positions in the plan",
         full_name_, torch::nn::Module::name()));
-  Call call = [this](const Flow& flow) { return compute(flow); };
+  Call call = [this](const Flow& flow) {
+    check_weights();
+    return compute(flow);
+  };
   for (const auto& [kind, hook] : hooks_) {
     call = [&hook, inner = std::move(call)](Flow flow) { return hook(std::move(flow), inner); };
   }
@@ -44,7 +47,10 @@ Flow LayerImpl::with_weights(Flow in, const Call& body, bool backward_reads) {
     ~Restore() { flag = before; }
   } const restore{backward_reads_weights_};
   backward_reads_weights_ = backward_reads;
-  Call call = body;
+  Call call = [&](const Flow& flow) {
+    check_weights();
+    return body(flow);
+  };
   for (const auto& [kind, hook] : hooks_) {
     if (kind != Seam::Unshard) continue;
     call = [&hook, inner = std::move(call)](Flow flow) { return hook(std::move(flow), inner); };
@@ -71,12 +77,20 @@ Flow LayerImpl::compute(const Flow& in) {
 at::Tensor LayerImpl::parameter(const std::string& name, std::vector<int64_t> shape,
                                 InitRule init) {
   at::Tensor made = register_parameter(name, make_memory(shape, {}, Deferred::on()));
+  own_.emplace_back(name, made);
   declared_.emplace(name, Declared{Layout(std::move(shape)), init});
   return made;
 }
 
 at::Tensor LayerImpl::tied(const std::string& name, const at::Tensor& other) {
+  own_.emplace_back(name, other);
   return register_parameter(name, other);
+}
+
+/// Not every libtorch notices that a weight has no memory.
+void LayerImpl::check_weights() const {
+  for (const auto& [name, tensor] : own_)
+    if (!is_bound(tensor)) check_bound(tensor, full_name_ + "." + name);
 }
 
 const LayerImpl::Declared* LayerImpl::declared(const std::string& parameter) const {
@@ -116,6 +130,10 @@ std::map<std::string, Layout> LayerImpl::layouts(Style style, Sequence sequence)
 void LayerImpl::check_cut(Style style, const Mesh& mesh) const {
   core::check(region_ == nullptr, "it is cut already, by {}", to_string(style_));
   core::check(!initialized_, "it has its values already; cut before nn::initialize");
+  core::check(style == Style::Whole || style == Style::Positions || buffers().empty() ||
+                  mesh.size(Axis::Tensor) == 1,
+              "it has buffers, which are whole on every rank; cut by {} they would not be",
+              to_string(style));
   for (const auto& [name, layout] : layouts(style, Sequence::Whole))
     layout.check_fits(mesh.degrees());
 }

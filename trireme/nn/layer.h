@@ -121,7 +121,11 @@ class LayerImpl : public torch::nn::Module {
   friend void name_layers(torch::nn::Module& root);
   friend void initialize(torch::nn::Module& root, uint64_t seed);
 
+  void check_weights() const;
+
   std::list<std::pair<Seam, Hook>> hooks_;  // innermost first; a graph may point at them
+  std::vector<std::pair<std::string, at::Tensor>>
+      own_;  // parameters that were declared or tied here
   std::map<std::string, Declared> declared_;
   std::map<std::string, Parameter> adopted_;
   std::string full_name_;

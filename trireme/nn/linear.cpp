@@ -37,6 +37,23 @@ bool may_defer(const How& how) {
   return is_free(how.weight) && is_free(how.bias);
 }
 
+/// The backward where gradients will be differentiated themselves: of operations that autograd sees
+/// through.
+ag::variable_list backward_in_graph(const How& how, const at::Tensor& dy_own, const at::Tensor& x,
+                                    const at::Tensor& weight, bool needs_bias) {
+  const bool column = how.style == Style::Column;
+  const at::Tensor dy = how.style == Style::Row ? how.region->enter(dy_own, how.positions) : dy_own;
+  at::Tensor dx, dweight, dbias;
+  if (weight.defined()) dx = at::matmul(dy, weight);
+  if (weight.defined() && column) dx = how.region->leave(dx);
+  if (x.defined()) {
+    const at::Tensor in = column ? how.region->enter(x, how.positions) : x;
+    dweight = at::mm(rows_of(dy).t(), rows_of(in));
+  }
+  if (needs_bias) dbias = rows_of(dy_own).sum(0);
+  return {dx, dweight, dbias, {}};
+}
+
 /// What is sent while something is computed:
 ///
 ///   column, backward   gather x ─────────────────┐       (only where positions are cut)
@@ -48,7 +65,9 @@ struct LinearFunction : ag::Function<LinearFunction> {
                             const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                             HowPtr how) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    context->save_for_backward({x, weight});
+    // Each is for the other's gradient.
+    context->save_for_backward(
+        {weight.requires_grad() ? x : at::Tensor(), x.requires_grad() ? weight : at::Tensor()});
     context->saved_data["how"] = c10::IValue::make_capsule(how);
     const at::Tensor b = bias.value_or(at::Tensor());
     switch (how->style) {
@@ -64,12 +83,17 @@ struct LinearFunction : ag::Function<LinearFunction> {
 
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    const at::Tensor x = saved[0].detach(), weight = saved[1].detach();
     const auto how =
         c10::static_intrusive_pointer_cast<How>(context->saved_data["how"].toCapsule());
     const bool needs_x = context->needs_input_grad(0), needs_weight = context->needs_input_grad(1);
     const bool column = how->style == Style::Column;
     const bool needs_bias = how->has_bias && context->needs_input_grad(2);
+    if (at::GradMode::is_enabled())
+      return backward_in_graph(*how, gradients[0], needs_weight ? saved[0] : at::Tensor(),
+                               needs_x ? saved[1] : at::Tensor(), needs_bias);
+    // Without the graph that made them: a job may keep x for long.
+    const at::Tensor x = needs_weight ? saved[0].detach() : at::Tensor(),
+                     weight = needs_x ? saved[1].detach() : at::Tensor();
     const at::Tensor dy_own = gradients[0].contiguous();
     const at::Tensor dy =
         how->style == Style::Row ? how->region->start_enter(dy_own, how->positions).wait() : dy_own;

@@ -13,9 +13,9 @@ namespace ag = torch::autograd;
 
 /// Of each row: log of the sum of exp over all classes, less the logit of the target.
 ///
-/// On one rank that is -log of the target's chance, and no logit has to be looked at again; a
-/// chance that is too small to take the log of is made up from the largest one, which is 1 /
-/// classes or more.
+/// On one rank that is -log of the target's chance, and the logits are gone over once; a chance
+/// that is too small to take the log of is made up from the largest one, which is 1 / classes or
+/// more. It looks whether there is one.
 at::Tensor softmax_alone(at::Tensor& logits_NV, const at::Tensor& target_N1, const at::Tensor& x,
                          const at::Tensor& weight, const at::Tensor& bias) {
   constexpr double kTiny = 1e-30;
@@ -30,8 +30,9 @@ at::Tensor softmax_alone(at::Tensor& logits_NV, const at::Tensor& target_N1, con
   return at::where(chance < kTiny, largest - chosen - top.log(), nats);
 }
 
-/// The same where other ranks have other classes: each tells the others its own sum and, if it has
-/// it, the target's logit. The largest chance of a softmax is 1 / sum(exp(l - top)).
+/// The same without looking, also where other ranks have other classes: each tells the others its
+/// own sum and, if it has it, the target's logit. The largest chance of a softmax is
+/// 1 / sum(exp(l - top)).
 at::Tensor softmax_over_ranks(at::Tensor& logits_NV, const at::Tensor& target_N1,
                               const Classes& classes) {
   const at::Tensor own = target_N1 - classes.mine.begin;
@@ -41,6 +42,7 @@ at::Tensor softmax_over_ranks(at::Tensor& logits_NV, const at::Tensor& target_N1
   const at::Tensor top = logits_NV.amax(1, /*keepdim=*/true);
   at::_softmax_out(logits_NV, logits_NV, 1, false);
   const at::Tensor lse = top - logits_NV.amax(1, /*keepdim=*/true).log();
+  if (classes.group == nullptr) return lse - chosen;
   const at::Tensor mine = at::stack({lse, chosen});
   const int64_t ranks = classes.group->size();
   at::Tensor told = at::empty({ranks * 2, mine.size(1), 1}, mine.options());
@@ -51,6 +53,13 @@ at::Tensor softmax_over_ranks(at::Tensor& logits_NV, const at::Tensor& target_N1
   return total - told.select(1, 1).sum(0);
 }
 
+/// What a loss is told besides its tensors.
+struct LossSetting {
+  Classes classes;
+  Chunks chunks;
+  bool trains = true;  // will there be a backward? (An evaluation's weights require gradients too.)
+};
+
 /// Per chunk of rows:
 ///
 ///   l = x W^T + b       logits
@@ -60,14 +69,14 @@ at::Tensor softmax_over_ranks(at::Tensor& logits_NV, const at::Tensor& target_N1
 struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
   static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& x_NC,
                             const at::Tensor& weight_VC, const std::optional<at::Tensor>& bias_V,
-                            const at::Tensor& targets_N, const Classes& classes) {
+                            const at::Tensor& targets_N, const LossSetting& setting) {
+    const Classes& classes = setting.classes;
     const at::Tensor bias = bias_V.value_or(at::Tensor());
-    const bool needs_x = x_NC.requires_grad(), needs_weight = weight_VC.requires_grad(),
-               needs_bias = bias.defined() && bias.requires_grad();
-    const int64_t rows = x_NC.size(0),
-                  chunk_rows = std::min(
-                      rows, rows_of_chunk(classes.all,
-                                          classes.group == nullptr ? 1 : classes.group->size()));
+    const bool needs_x = setting.trains && x_NC.requires_grad(),
+               needs_weight = setting.trains && weight_VC.requires_grad(),
+               needs_bias = setting.trains && bias.defined() && bias.requires_grad();
+    const int64_t rows = x_NC.size(0), chunk_rows = std::min(rows, setting.chunks.rows);
+    const bool may_look = setting.chunks.may_look;
     const at::Tensor dx = needs_x ? at::empty_like(x_NC) : at::Tensor();
     at::Tensor dweight =
         needs_weight && chunk_rows != rows ? at::empty_like(weight_VC) : at::Tensor();
@@ -80,15 +89,16 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
       const at::Tensor target = targets_N.narrow(0, begin, count).unsqueeze(1);
       const at::Tensor ignored = target == kIgnored;
       at::Tensor logits = product(x, weight_VC, bias);
-      at::Tensor nats = classes.group == nullptr ? softmax_alone(logits, target, x, weight_VC, bias)
-                                                 : softmax_over_ranks(logits, target, classes);
+      at::Tensor nats = classes.group == nullptr && may_look
+                            ? softmax_alone(logits, target, x, weight_VC, bias)
+                            : softmax_over_ranks(logits, target, classes);
       sum += nats.masked_fill_(ignored, 0).sum(at::kDouble);
       if (!needs_x && !needs_weight && !needs_bias) continue;
       const at::Tensor own = target - classes.mine.begin;
       const at::Tensor here = at::logical_and(own >= 0, own < classes.mine.count);
       logits.scatter_add_(1, own.masked_fill(here.logical_not(), 0),
                           here.to(logits.scalar_type()).neg_());
-      if (ignored.any().item<bool>()) logits.masked_fill_(ignored, 0);
+      if (!may_look || ignored.any().item<bool>()) logits.masked_fill_(ignored, 0);
       if (needs_x) dx.narrow(0, begin, count).copy_(product(logits, weight_VC.t()));
       if (needs_weight && count == rows) dweight = weight_gradient(logits, x);
       if (needs_weight && count != rows)
@@ -102,6 +112,9 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
   }
 
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
+    TORCH_CHECK(!at::GradMode::is_enabled(),
+                "linear_cross_entropy: its gradients are computed with the loss and have none of "
+                "their own (create_graph); take nn::cross_entropy of the head's logits instead");
     // Taken out, not copied: they are computed for one backward.
     TORCH_CHECK(context->saved_data.count("taken") == 0,
                 "linear_cross_entropy: backward was called twice on one loss");
@@ -134,9 +147,15 @@ at::Tensor weight_of(const at::Tensor& targets) {
 
 }  // namespace
 
-int64_t rows_of_chunk(int64_t classes, int ranks) {
-  constexpr int64_t kElems = int64_t{1} << 20;
-  return std::clamp<int64_t>(kElems * ranks / std::max<int64_t>(1, classes), 32, 1024);
+Chunks chunks_of(c10::DeviceType device, int64_t classes, int ranks, int64_t item_bytes) {
+  const int64_t mine = std::max<int64_t>(1, classes / ranks);
+  if (device == c10::DeviceType::CPU) {
+    constexpr int64_t kElems = int64_t{1} << 20;
+    const int64_t rows = kElems * ranks / std::max<int64_t>(1, classes);
+    return {.rows = std::clamp<int64_t>(rows, 32, 1024), .may_look = true};
+  }
+  constexpr int64_t kBytes = int64_t{256} << 20;
+  return {.rows = std::max<int64_t>(1, kBytes / (mine * item_bytes)), .may_look = false};
 }
 
 Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
@@ -149,6 +168,14 @@ Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
 
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                           const at::Tensor& targets, const Classes& classes) {
+  const int ranks = classes.group == nullptr ? 1 : classes.group->size();
+  return linear_cross_entropy(
+      x, weight, bias, targets, classes,
+      chunks_of(x.device().type(), classes.all, ranks, static_cast<int64_t>(x.element_size())));
+}
+
+Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                          const at::Tensor& targets, const Classes& classes, Chunks chunks) {
   const at::Tensor flat = targets.reshape({-1});
   check_targets(flat, classes.all);
   core::check(
@@ -158,7 +185,7 @@ Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const a
       x.numel() / std::max<int64_t>(1, x.size(-1)), flat.numel());
   return {LinearCrossEntropy::apply(x.reshape({-1, x.size(-1)}).contiguous(), weight,
                                     bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt,
-                                    flat, classes),
+                                    flat, LossSetting{classes, chunks, at::GradMode::is_enabled()}),
           weight_of(flat)};
 }
 

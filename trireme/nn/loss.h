@@ -28,17 +28,29 @@ struct Classes {
   const comm::Communicator* group = nullptr;  ///< nullptr: nobody
 };
 
+/// Rows whose logits are in memory at a time.
+struct Chunks {
+  int64_t rows = 1;
+  /// May a chunk look at its values to save work? On a GPU the host would wait for each.
+  bool may_look = true;
+};
+
+/// On the CPU about 4 MiB of float32 logits, which stay in its cache; elsewhere 256 MiB, so that
+/// kernels are few and large. The same on every rank, though their classes may differ by one: each
+/// chunk is a collective.
+Chunks chunks_of(c10::DeviceType device, int64_t classes, int ranks, int64_t item_bytes);
+
 /// Cross-entropy of x W^T + b, without the logits ever being whole: by chunks of rows, the
 /// gradients computed on the way; where the classes are cut no rank sees another's. x is [...,
 /// width], W this rank's [classes, width], b its [classes] or undefined, targets [...] of all
-/// classes. The gradient of x is this rank's part of the sum.
+/// classes. The gradient of x is this rank's part of the sum. (Gradients of these gradients are
+/// refused: take cross_entropy of logits where they are wanted.)
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                           const at::Tensor& targets, const Classes& classes);
+/// The same in chunks of one's own.
+Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                          const at::Tensor& targets, const Classes& classes, Chunks chunks);
 /// The same on one rank.
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets);
-
-/// Rows whose logits are in memory at a time: about 4 MiB of them. The same on every rank, though
-/// their classes may differ by one: each chunk is a collective.
-int64_t rows_of_chunk(int64_t classes, int ranks);
 
 }  // namespace trireme::nn

@@ -9,6 +9,7 @@ struct Batching {
   int64_t rows = 1;        ///< of a micro-batch
   int64_t item_bytes = 4;  ///< of a number
   int tensor = 1;          ///< degree of the tensor axis
+  c10::DeviceType device = c10::DeviceType::CPU;
   /// Of a rank that has part of the model, for several micro-batches at a time: how many layers'
   /// activations it keeps (micro-batches x layers), and how many micro-batches of the head's.
   /// Below 0: all layers, once.

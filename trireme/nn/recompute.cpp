@@ -2,6 +2,8 @@
 
 #include <torch/autograd.h>
 
+#include <algorithm>
+
 namespace trireme::nn {
 
 namespace {
@@ -12,6 +14,28 @@ namespace ag = torch::autograd;
 struct Again : torch::CustomClassHolder {
   LayerImpl::Call call;
   std::shared_ptr<const Where> where, where_after;
+  std::vector<at::Tensor> buffers, before;  // the layer's; their values at the first forward
+};
+
+/// While it lives, buffers have the values of the first forward. Their version does not change: a
+/// graph that has saved one would refuse to run.
+class BuffersAsBefore {
+ public:
+  explicit BuffersAsBefore(const Again& again) : again_(again) {
+    for (std::size_t i = 0; i < again.buffers.size(); ++i) {
+      now_.push_back(again.buffers[i].detach().clone());
+      again.buffers[i].variable_data().copy_(again.before[i]);
+    }
+  }
+  ~BuffersAsBefore() {
+    for (std::size_t i = 0; i < now_.size(); ++i) again_.buffers[i].variable_data().copy_(now_[i]);
+  }
+  BuffersAsBefore(const BuffersAsBefore&) = delete;
+  BuffersAsBefore& operator=(const BuffersAsBefore&) = delete;
+
+ private:
+  const Again& again_;
+  std::vector<at::Tensor> now_;
 };
 
 struct Recompute : ag::Function<Recompute> {
@@ -27,6 +51,9 @@ struct Recompute : ag::Function<Recompute> {
   }
 
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
+    TORCH_CHECK(!at::GradMode::is_enabled(),
+                "recompute: a gradient of a gradient (create_graph) needs the graph that was not "
+                "kept; do not recompute this layer");
     const auto again =
         c10::static_intrusive_pointer_cast<Again>(context->saved_data["again"].toCapsule());
     ag::variable_list inputs;
@@ -34,6 +61,7 @@ struct Recompute : ag::Function<Recompute> {
       inputs.push_back(saved.detach().requires_grad_(saved.requires_grad()));
     ag::variable_list outputs;
     {
+      const BuffersAsBefore buffers(*again);
       const at::AutoGradMode on(true);
       Where where = again->where != nullptr ? *again->where : Where{};
       where.again = true;
@@ -52,18 +80,46 @@ struct Recompute : ag::Function<Recompute> {
   }
 };
 
+bool needs_gradient(const at::Tensor& one) {
+  return one.defined() && one.requires_grad();
+}
+
+/// Of the layers that a call uses.
+struct Used {
+  std::vector<at::Tensor> parameters, buffers;
+};
+
+Flow call_recomputed(Flow in, const LayerImpl::Call& call, const Used& used) {
+  if (!at::GradMode::is_enabled() ||
+      (std::none_of(in.tensors.begin(), in.tensors.end(), needs_gradient) &&
+       std::none_of(used.parameters.begin(), used.parameters.end(), needs_gradient)))
+    return call(std::move(in));
+  auto again = c10::make_intrusive<Again>();
+  again->call = call;
+  again->where = in.where;
+  again->buffers = used.buffers;
+  for (const at::Tensor& one : used.buffers) again->before.push_back(one.detach().clone());
+  const auto graph = at::empty({0}, in.x().options().dtype(at::kFloat)).requires_grad_();
+  ag::variable_list out = Recompute::apply(again, graph, at::TensorList(in.tensors));
+  return {std::move(out), again->where_after};
+}
+
 }  // namespace
 
 void recompute(LayerImpl& layer) {
-  layer.around(Seam::Recompute, [](Flow in, const LayerImpl::Call& inner) -> Flow {
-    if (!at::GradMode::is_enabled()) return inner(std::move(in));
-    auto again = c10::make_intrusive<Again>();
-    again->call = inner;
-    again->where = in.where;
-    const auto graph = at::empty({0}, in.x().options().dtype(at::kFloat)).requires_grad_();
-    ag::variable_list out = Recompute::apply(again, graph, at::TensorList(in.tensors));
-    return {std::move(out), again->where_after};
+  layer.around(Seam::Recompute, [&layer](Flow in, const LayerImpl::Call& inner) {
+    return call_recomputed(std::move(in), inner, {layer.parameters(), layer.buffers()});
   });
+}
+
+Flow recomputed(Flow in, const LayerImpl::Call& call,
+                const std::vector<std::shared_ptr<LayerImpl>>& layers) {
+  Used used;
+  for (const auto& layer : layers) {
+    for (at::Tensor& one : layer->parameters()) used.parameters.push_back(std::move(one));
+    for (at::Tensor& one : layer->buffers()) used.buffers.push_back(std::move(one));
+  }
+  return call_recomputed(std::move(in), call, used);
 }
 
 }  // namespace trireme::nn

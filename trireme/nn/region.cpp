@@ -54,13 +54,19 @@ std::shared_ptr<const Where> Region::left(const Flow& in, int64_t positions) con
 }
 
 Flow Region::enter(const Flow& in) const {
-  if (!cuts_positions()) return in.with(F::fan_out(in.x(), group_));
-  return {F::gather(in.x(), kPositions, group_, positions(in)), entered(in)};
+  return {enter(in.x(), positions(in)), entered(in)};
 }
 
 Flow Region::leave(const Flow& in) const {
-  if (!cuts_positions()) return in.with(F::fan_in(in.x(), group_));
-  return {F::scatter(in.x(), kPositions, group_), left(in, positions_to_cut(in.x()))};
+  return {leave(in.x()), left(in, positions_to_cut(in.x()))};
+}
+
+at::Tensor Region::enter(const at::Tensor& x, int64_t positions) const {
+  return cuts_positions() ? F::gather(x, kPositions, group_, positions) : F::fan_out(x, group_);
+}
+
+at::Tensor Region::leave(const at::Tensor& x) const {
+  return cuts_positions() ? F::scatter(x, kPositions, group_) : F::fan_in(x, group_);
 }
 
 Moving Region::start_enter(const at::Tensor& x, int64_t positions) const {

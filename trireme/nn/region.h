@@ -29,11 +29,13 @@ class Region : public torch::CustomClassHolder {
   int size() const { return group_.size(); }
   bool cuts_positions() const { return sequence_ == Sequence::Cut && size() > 1; }
 
-  // Differentiable. Positions are dim 1.
+  // Differentiable, as often as one likes. Positions are dim 1; `positions` are all of the region.
   Flow enter(const Flow& in) const;
   Flow leave(const Flow& in) const;
+  at::Tensor enter(const at::Tensor& x, int64_t positions) const;
+  at::Tensor leave(const at::Tensor& x) const;
 
-  // Their halves, without autograd, for who computes meanwhile. `positions` are all of the region.
+  // Their halves, without autograd, for who computes meanwhile.
   Moving start_enter(const at::Tensor& x, int64_t positions) const;
   Moving start_leave(const at::Tensor& x) const;
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
@@ -79,6 +80,13 @@ class Sgd final : public Optimizer {
   std::vector<at::Tensor> momenta_;
 };
 
+/// The kernels go over memory, whatever the strides: parameter, gradient and state must lie alike
+/// (channels_last, for one).
+at::Tensor laid_out_as(const at::Tensor& parameter, const at::Tensor& gradient) {
+  if (gradient.strides() == parameter.strides()) return gradient;
+  return at::empty_like(parameter.detach()).copy_(gradient);
+}
+
 }  // namespace
 
 Optimizer::Optimizer(std::vector<Slot> slots, StateIn where)
@@ -88,7 +96,8 @@ Optimizer::Optimizer(std::vector<Slot> slots, StateIn where)
     slots_ = offload_->mirrors();
   }
   for (const Slot& slot : slots_) {
-    core::check(slot.parameter.is_contiguous(), "optimizer: '{}' is not contiguous", slot.name);
+    core::check(slot.parameter.is_non_overlapping_and_dense(),
+                "optimizer: the elements of '{}' do not lie side by side in memory", slot.name);
     steps_.push_back(
         at::zeros({}, slot.parameter.options().dtype(at::kFloat).requires_grad(false)));
   }
@@ -122,7 +131,7 @@ void Optimizer::step_some(std::size_t begin, std::size_t end, double learning_ra
     batch.first = first;
     batch.slots.push_back(i);
     batch.parameters.push_back(slot.parameter.detach());
-    batch.gradients.push_back(gradient);
+    batch.gradients.push_back(laid_out_as(slot.parameter, gradient));
     batch.steps.push_back(steps_[i].add_(1));
   }
   for (auto& [alike, batch] : batches) {
@@ -165,7 +174,7 @@ std::vector<at::Tensor> Optimizer::zeros_alike() const {
         0};
   for (const Slot& slot : slots_) {
     auto& [block, used] = blocks[slot.parameter.scalar_type()];
-    all.push_back(block.narrow(0, used, slot.parameter.numel()).view(slot.parameter.sizes()));
+    all.push_back(block.as_strided(slot.parameter.sizes(), slot.parameter.strides(), used));
     used += padded(slot.parameter.numel());
   }
   return all;
