@@ -297,20 +297,75 @@ TEST(Replicas, StartFromTheFirstRanksValues) {
   });
 }
 
-TEST(Replicas, KeepOrShareBuffersAsAsked) {
-  for (const auto policy :
-       {parallel::BufferPolicy::Leave, parallel::BufferPolicy::BroadcastEachStep}) {
-    run_world(kThreads, 2, [&](const Communicator& world) {
-      torch::nn::BatchNorm1d model(1);
-      DataParallel replicas(*model, world, {.buckets = {}, .buffers = policy});
+TEST(Replicas, HaveTheBuffersOfTheFirstAfterEveryStep) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    torch::nn::BatchNorm1d model(1);
+    auto flags = model->register_buffer("flags", torch::tensor({true, false}));
+    DataParallel replicas(*model, world);
+    for (int step = 1; step <= 2; ++step) {
       const auto y = model(torch::arange(4.0).view({4, 1}) + 10 * world.rank());
+      flags.fill_(world.rank() == 0 ? step == 1 : true);
       replicas.backward({y.pow(2).sum(), at::tensor(4.0, at::kDouble)});
+      EXPECT_NEAR(model->running_mean.item<double>(),
+                  (step == 1 ? 0.15 : 0.285) + world.rank() * 1.0, 1e-6)
+          << "until then each has its own";
       replicas.finish();
-      const double mean = model->running_mean.item<double>();
-      const bool same = policy == parallel::BufferPolicy::BroadcastEachStep || world.rank() == 0;
-      EXPECT_NEAR(mean, same ? 0.15 : 1.15, 1e-6);
-    });
-  }
+      EXPECT_NEAR(model->running_mean.item<double>(), step == 1 ? 0.15 : 0.285, 1e-6);
+      EXPECT_EQ(flags[0].item<bool>(), step == 1);
+      EXPECT_EQ(model->num_batches_tracked.item<int64_t>(), step);
+    }
+    replicas.check_same();
+    if (world.rank() == 1) model->running_var += 1e-6;
+    std::string said;
+    try {
+      replicas.check_same();
+    } catch (const CommError& error) {
+      said = error.what();
+    }
+    EXPECT_THAT(said, AllOf(HasSubstr("'running_var' of rank 1"), HasSubstr("drifted")));
+  });
+}
+
+TEST(Replicas, ForgetAStepWhoseForwardThrew) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    torch::nn::Linear model(2, 1);
+    model->to(torch::kDouble);
+    DataParallel replicas(*model, world);
+    const auto rows = torch::arange(4.0, torch::kDouble).view({2, 2}) + world.rank();
+    const auto backward = [&](double times, Micro micro) {
+      replicas.backward({model(rows * times).sum(), at::tensor(2.0, at::kDouble)}, micro);
+    };
+    backward(1, Micro::Last);
+    EXPECT_THROW(replicas.discard(), c10::Error) << "others may count on it: finish is due";
+    replicas.finish();
+    const auto wanted = model->weight.grad().clone();
+    backward(7, Micro::More);
+    // Here the user's forward throws, on all ranks; they go on with the next batch.
+    replicas.discard();
+    backward(1, Micro::Last);
+    const auto totals = replicas.finish();
+    EXPECT_EQ(totals.weight, 4);
+    EXPECT_TRUE(model->weight.grad().equal(wanted)) << model->weight.grad() << wanted;
+  });
+}
+
+TEST(Replicas, WarnOnceThatNothingCounted) {
+  testing::internal::CaptureStderr();
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    torch::nn::Linear model(2, 1);
+    DataParallel replicas(*model, world);
+    for (int step = 0; step < 5; ++step) {
+      replicas.backward({model(torch::ones({1, 2})).sum(), at::tensor(0.0, at::kDouble)});
+      replicas.finish();
+      EXPECT_FALSE(model->weight.grad().defined());
+    }
+  });
+  const std::string said = testing::internal::GetCapturedStderr();
+  std::size_t times = 0;
+  for (auto at = said.find("weight of a step is 0"); at != said.npos;
+       at = said.find("weight of a step is 0", at + 1))
+    ++times;
+  EXPECT_EQ(times, 1u) << said;
 }
 
 TEST(Replicas, ThatDriftedAreNamed) {

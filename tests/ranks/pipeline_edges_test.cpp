@@ -7,6 +7,7 @@
 #include "support/cuts.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/linear.h"
+#include "trireme/nn/recompute.h"
 #include "trireme/parallel/pipeline.h"
 #include "trireme/pipeline/generators.h"
 #include "trireme/pipeline/passes.h"
@@ -316,6 +317,107 @@ TEST(Balance, CutsWhereTheDearestStageIsCheapest) {
     }
     EXPECT_EQ(dearest, best) << seed;
   }
+}
+
+TEST(PipelineEdges, EvaluatesStagesInALoopThoughMuchIsOnItsWay) {
+  // 4 MiB a message: more than ranks keep for each other, long before the last.
+  const auto x = torch::sin(torch::arange(131072 * 4, torch::kDouble)).view({131072, 4});
+  const std::vector<nn::MicroBatch> micros(48, {x, x * 2});
+  TimesModel alone({0, 1, 2, 3});
+  const torch::NoGradGuard guard;
+  const double wanted = 48 * alone.loss(x, x * 2).sum.item<double>();
+  for (const char* schedule : {"interleaved", "looped-bfs", "zb-v"}) {
+    run_world(kThreads, 2, [&](const Communicator& world) {
+      TimesModel model({0, 1, 2, 3});
+      parallel::Pipeline pipe(
+          model, Mesh(world, {.pipe = 2}),
+          pipeline::make(schedule, {.ranks = 2, .micros = 4, .stages_per_rank = 2}));
+      const auto [sum, weight] = pipe.evaluate(micros);
+      const bool last = pipe.schedule().rank_of(3) == world.rank();
+      EXPECT_NEAR(sum, last ? wanted : 0, 1e-9 * wanted) << schedule;
+      EXPECT_EQ(weight, last ? 48 * 3 : 0);
+    });
+  }
+}
+
+TEST(PipelineEdges, ATiedWeightDoesNotHoldUpTheReductionsBehindIt) {
+  run_world(kThreads, 4, [&](const Communicator& world) {
+    TimesModel model({0, 1, 2, 3, 4, 0});  // in a V, rank 0 has the first stage and the last
+    parallel::Pipeline pipe(model, Mesh(world, {.pipe = 2, .replica = 2}),
+                            pipeline::make("zb-v", {.ranks = 2, .micros = 4}),
+                            {.cut = {2, 1, 1, 3}});
+    pipe.run(std::vector<nn::MicroBatch>(4, {some_input(), some_input() * 2}));
+    pipe.finish();
+    if (pipe.schedule().rank_of(0) == world.rank() / 2) {
+      EXPECT_EQ(pipe.order(),
+                (std::vector<std::string>{"part4.weight", "part1.weight", "part0.weight"}))
+          << "it is complete when the first stage is, though it came first";
+      EXPECT_EQ(pipe.fires(), (parallel::Fires{{"part0.weight", 2}}));
+    }
+  });
+}
+
+/// Computes its halves itself, so that it can be cut between them.
+struct HalvesImpl : nn::LayerImpl {
+  HalvesImpl() {
+    first = register_module("first", std::make_shared<Times>());
+    second = register_module("second", std::make_shared<Times>());
+  }
+  nn::Flow compute(const nn::Flow& in) override { return right(left(in)); }
+  nn::Flow left(const nn::Flow& in) {
+    ++lefts;
+    return first->forward(in);
+  }
+  nn::Flow right(const nn::Flow& in) {
+    ++rights;
+    return second->forward(in);
+  }
+  std::shared_ptr<Times> first, second;
+  int lefts = 0, rights = 0;
+};
+
+struct HalvesModel : nn::ModelImpl {
+  HalvesModel() {
+    block = register_module("block", std::make_shared<HalvesImpl>());
+    to(torch::kDouble);
+    nn::initialize(*this, 2);
+    nn::recompute(*block);
+  }
+  nn::Chain chain() override {
+    nn::Chain chain;
+    chain.links.push_back(
+        {.name = "block",
+         .layers = {block},
+         .inside = {{.name = "left",
+                     .layers = {block->first},
+                     .run = [this](const nn::Flow& in) { return block->left(in); }},
+                    {.name = "right", .layers = {block->second}, .run = [this](const nn::Flow& in) {
+                       return block->right(in);
+                     }}}});
+    chain.loss = [](const nn::Flow& in, const at::Tensor& targets) {
+      return nn::Loss{(in.x() - targets).pow(2).sum(), at::tensor(3.0, at::kDouble)};
+    };
+    return chain;
+  }
+  std::shared_ptr<HalvesImpl> block;
+};
+
+TEST(PipelineEdges, ABlockThatIsCutInsideIsRecomputedInParts) {
+  const at::Tensor& x = some_input();
+  HalvesModel alone;
+  alone.loss(x, x * 2).sum.backward();
+  EXPECT_EQ(alone.block->lefts, 2);
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    HalvesModel model;
+    parallel::Pipeline pipe(model, Mesh(world, {.pipe = 2}),
+                            pipeline::make("1f1b", {.ranks = 2, .micros = 1}), {.cut = {1, 2}});
+    pipe.run({{x, x * 2}});
+    pipe.finish({}, parallel::Divide::Later);
+    EXPECT_EQ(model.block->lefts, world.rank() == 0 ? 2 : 0);
+    EXPECT_EQ(model.block->rights, world.rank() == 1 ? 2 : 0);
+    for (const parallel::Kept& one : pipe.kept())
+      EXPECT_TRUE(one.tensor.grad().equal(alone.named_parameters()[one.name].grad())) << one.name;
+  });
 }
 
 }  // namespace

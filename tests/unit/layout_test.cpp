@@ -313,5 +313,19 @@ TEST(Layout, TellsWhoIsFirstAmongThoseThatHoldTheSame) {
   EXPECT_EQ(rows.local_shape({.tensor = 1}, mesh), (std::vector<int64_t>{4, 1}));
 }
 
+TEST(Layout, ShardsExpertsOverAllRanksThatHoldTheSame) {
+  for_each_mesh(3, [](const Degrees& degrees) {
+    const Layout dense({50}), experts({12, 5}, {{Axis::Expert, 0}});
+    for (int rank = 0; rank < degrees.world(); ++rank) {
+      const Coord coord = coord_of(rank, degrees);
+      const auto plain = dense.sharers(coord, degrees), own = experts.sharers(coord, degrees);
+      EXPECT_EQ(plain.count, degrees.shard);
+      EXPECT_EQ(plain.index, coord.shard);
+      EXPECT_EQ(own.count, degrees.shard == 1 ? 1 : degrees.data() / degrees.expert);
+      EXPECT_EQ(own.index, degrees.shard == 1 ? 0 : rest_of(coord, degrees));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace trireme

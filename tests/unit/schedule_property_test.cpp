@@ -262,5 +262,65 @@ TEST(EverySchedule, CompletedAndThenChangedIsRefusedByNameOrCanRun) {
   });
 }
 
+/// The order of an evaluation, for every placement of stages. Whoever follows his program and waits
+/// for his input, and on the first stage for the end of an earlier micro-batch, comes to the end.
+TEST(EverySchedule, EvaluatesInAnOrderThatNeverWaitsInACircleAndKeepsFewInFlight) {
+  test::for_each_schedule([](const Schedule& schedule) {
+    const int last = schedule.stages() - 1, window = most_in_flight(schedule);
+    for (const int micros : {1, 5, 40}) {
+      const Schedule order = forwards_only(schedule, micros);
+      std::vector<size_t> next(order.programs.size(), 0);
+      std::vector<int> done(order.placement.size(), 0);
+      int most = 0;
+      const auto can = [&](const Action& action) {
+        return action.stage == 0 ? action.micro < done.back() + window
+                                 : action.micro < done[static_cast<size_t>(action.stage) - 1];
+      };
+      for (bool moved = true; moved;) {
+        moved = false;
+        for (size_t rank = 0; rank < next.size(); ++rank) {
+          // As far as it can get: the others may be slow.
+          while (next[rank] < order.programs[rank].size() &&
+                 can(order.programs[rank][next[rank]])) {
+            const Action& action = order.programs[rank][next[rank]++];
+            ASSERT_EQ(order.rank_of(action.stage), static_cast<int>(rank));
+            ASSERT_EQ(action.micro, done[static_cast<size_t>(action.stage)]++) << "in their order";
+            most = std::max(most, done.front() - done[static_cast<size_t>(last)]);
+            moved = true;
+          }
+        }
+      }
+      EXPECT_EQ(done, std::vector<int>(order.placement.size(), micros)) << test::told(schedule);
+      EXPECT_LE(most, window) << test::told(schedule);
+    }
+  });
+}
+
+/// Every rank works without a pause once the pipe is full, whether stages lie in a loop or in a V.
+TEST(EverySchedule, EvaluatesWithoutIdleTimeInTheMiddle) {
+  for (const char* name : {"1f1b", "interleaved", "zb-v"}) {
+    const int wanted = std::string_view(name) == "interleaved" ? 2 : 1;  // others have their own
+    const Schedule schedule = make(name, {.ranks = 4, .micros = 16, .stages_per_rank = wanted});
+    const Schedule order = forwards_only(schedule, 16);
+    const int per_rank = schedule.stages() / 4;
+    std::vector<int> ends(static_cast<size_t>(schedule.stages() * 16), 0), free(4, 0);
+    std::vector<size_t> next(4, 0);
+    for (int left = schedule.stages() * 16; left > 0;) {
+      for (size_t rank = 0; rank < 4; ++rank) {
+        if (next[rank] == order.programs[rank].size()) continue;
+        const Action& action = order.programs[rank][next[rank]];
+        const auto at = [&](int stage) { return static_cast<size_t>(stage * 16 + action.micro); };
+        const int input = action.stage == 0 ? 0 : ends[at(action.stage - 1)];
+        if (action.stage > 0 && input == 0) continue;
+        ends[at(action.stage)] = free[rank] = std::max(free[rank], input) + 1;
+        ++next[rank];
+        --left;
+      }
+    }
+    // All work of a rank, and what it waits for the first and after the last micro-batch.
+    EXPECT_LE(*std::ranges::max_element(free), 16 * per_rank + schedule.stages()) << name;
+  }
+}
+
 }  // namespace
 }  // namespace trireme::pipeline

@@ -56,7 +56,7 @@ struct Stretch {
 };
 
 /// How many ranks of `degree` share one part of a section.
-int sharers(const Section& section, const Cut& cut, int degree) {
+int copies_of(const Section& section, const Cut& cut, int degree) {
   if (section.copies > 0) {
     core::check(degree % section.copies == 0, "Layout: {} copies do not divide {} {}",
                 section.copies, to_string(cut.axis), degree);
@@ -82,7 +82,7 @@ Stretch cut_section(const Stretch& held, int64_t begin, const Section& section, 
   core::check(size % section.grain == 0,
               "Layout: an earlier cut left {} of dim {}, which cannot be cut in grains of {}", size,
               cut.dim, section.grain);
-  const int share = sharers(section, cut, degree);
+  const int share = copies_of(section, cut, degree);
   const Part part = even_part(size / section.grain, degree / share, place / share);
   Stretch left{low + part.begin * section.grain, part.count * section.grain, held.copies,
                held.first};
@@ -232,14 +232,15 @@ Part Layout::flat_part(int64_t numel, int parts, int index) {
   return {begin, std::min((blocks.begin + blocks.count) * kFlatBorder, numel) - begin};
 }
 
+Layout::Sharers Layout::sharers(const Coord& coord, const Degrees& degrees) const {
+  if (degrees.shard == 1) return {};
+  if (is_cut(Axis::Expert)) return {degrees.data() / degrees.expert, rest_of(coord, degrees)};
+  return {degrees.shard, coord.shard};
+}
+
 std::vector<Piece> Layout::pieces(std::string_view name, const Coord& coord,
                                   const Degrees& degrees) const {
-  int parts = 1, index = 0;
-  if (is_cut(Axis::Shard) && degrees.shard > 1) {
-    const bool experts = is_cut(Axis::Expert);
-    parts = experts ? degrees.data() / degrees.expert : degrees.shard;
-    index = experts ? rest_of(coord, degrees) : coord.shard;
-  }
+  const auto [parts, index] = is_cut(Axis::Shard) ? sharers(coord, degrees) : Sharers{};
   std::vector<Piece> result;
   for (Box& box : boxes(coord, degrees)) {
     const Part range = flat_part(box.numel(), parts, index);

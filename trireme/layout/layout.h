@@ -90,6 +90,13 @@ class Layout {
   std::vector<Piece> pieces(std::string_view name, const Coord& coord,
                             const Degrees& degrees) const;
 
+  /// Over how many ranks shard cuts each box into flat ranges, and which of them the rank is: those
+  /// of the shard axis, or where expert cuts too, all that hold the same experts.
+  struct Sharers {
+    int count = 1, index = 0;
+  };
+  Sharers sharers(const Coord& coord, const Degrees& degrees) const;
+
   /// Range `index` of `parts` that shard makes of a box of `numel` elements; only the end of the
   /// last need not be a multiple of the border.
   static Part flat_part(int64_t numel, int parts, int index);

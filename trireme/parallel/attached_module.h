@@ -15,6 +15,8 @@ class AttachedModule : public Attached {
   virtual void backward(const nn::Loss& loss, Micro micro = Micro::Last) {
     gradients().backward(loss, micro);
   }
+  /// Forgets the step so far: see Gradients::discard.
+  virtual void discard() { gradients().discard(); }
   /// See Gradients::collect and ::defer.
   virtual void collect(Micro micro, const std::function<void()>& body) {
     gradients().collect(micro, body);
@@ -41,9 +43,15 @@ class AttachedModule : public Attached {
   const std::vector<nn::Parameter>& parameters() const override { return gradients().parameters(); }
   const std::vector<Kept>& kept() const override { return gradients().kept(); }
   std::vector<std::string> order() const override { return gradients().order(); }
-  void set_order(const std::vector<std::string>& names) override { gradients().set_order(names); }
+  Fires fires() const override { return gradients().fires(); }
+  void set_order(const std::vector<std::string>& names, const Fires& fires = {}) override {
+    gradients().set_order(names, fires);
+  }
   int64_t gradient_bytes() const override { return gradients().memory_bytes(); }
-  std::vector<torch::nn::Module*> modules() override { return {&module_}; }
+  std::vector<torch::nn::Module*> modules() const override { return {&module_}; }
+
+  /// Everything of the parameters that some other rank may keep too. Collective.
+  virtual std::vector<Kept> shared() const = 0;
 
  protected:
   torch::nn::Module& module_;

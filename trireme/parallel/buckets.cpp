@@ -37,8 +37,10 @@ void Buckets::arrive(std::size_t parameter) {
   Place& place = places_[parameter];
   ++place.fires;
   if (!settled_) {
+    // By the last of several: one that waits for a late stage would hold up the buckets behind it.
     place.expected = place.fires;
-    if (!place.arrived) arrivals_.push_back(static_cast<int64_t>(parameter));
+    if (place.arrived) std::erase(arrivals_, static_cast<int64_t>(parameter));
+    arrivals_.push_back(static_cast<int64_t>(parameter));
     place.arrived = true;
     return;
   }

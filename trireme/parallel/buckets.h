@@ -35,6 +35,9 @@ class Buckets {
   /// The parameter will get no more in this step, as far as the first one showed.
   void arrive(std::size_t parameter);
 
+  /// What has come in this step counts for nothing. No reduction of it is under way.
+  virtual void discard() { forget(/*whole_step=*/true); }
+
   /// A step begins: what is left of the one before may be overwritten.
   virtual void begin_step() {}
   /// A micro-batch's backward begins and ends; is it the last of the step?
@@ -65,7 +68,12 @@ class Buckets {
   const at::Tensor& late(std::size_t parameter) const { return places_[parameter].late; }
   std::size_t size() const { return places_.size(); }
 
-  /// In which order gradients arrive; `settled` once it is known and agreed on.
+  /// How many gradients of a step the parameter waits for, as far as steps have shown; or as said.
+  int expected(std::size_t parameter) const { return places_[parameter].expected; }
+  void expect(std::size_t parameter, int fires) { places_[parameter].expected = fires; }
+
+  /// In which order gradients arrive, by the last of each; `settled` once it is known and agreed
+  /// on.
   const std::vector<int64_t>& order() const { return order_; }
   bool settled() const { return settled_; }
   /// From now on the buckets are in this order, and reduced while gradients arrive.

@@ -21,31 +21,46 @@ torch::nn::Module& made_equal(torch::nn::Module& module, const Mesh& mesh) {
 DataParallel::DataParallel(torch::nn::Module& module, const Mesh& mesh, DataParallelOptions options)
     : AttachedModule(made_equal(module, mesh)),
       mesh_(mesh),
-      options_(options),
       gradients_(module, mesh, options.buckets) {}
 
 Totals DataParallel::finish(std::span<const double> values, Divide divide) {
   const Totals totals = gradients_.finish(values, divide);
-  if (options_.buffers == BufferPolicy::BroadcastEachStep)
-    broadcast_buffers(module_, mesh_.world());
+  broadcast_buffers(module_, mesh_.world());
   return totals;
 }
 
 void DataParallel::check_same() const {
+  check_same_values(shared(), buffers(), mesh_.world());
+}
+
+std::vector<Kept> DataParallel::shared() const {
   std::vector<Kept> all = gradients_.kept();
   for (Kept& one : frozen()) all.push_back(std::move(one));
-  check_same_values(all, mesh_);
+  return all;
+}
+
+std::vector<nn::Parameter> DataParallel::frozen_parameters() const {
+  auto all = nn::parameters_of(module_);
+  const auto& trained = gradients_.parameters();
+  std::erase_if(all, [&](const nn::Parameter& one) {
+    return std::any_of(trained.begin(), trained.end(), [&](const nn::Parameter& other) {
+      return other.tensor.is_same(one.tensor);
+    });
+  });
+  return all;
 }
 
 std::vector<Kept> DataParallel::frozen() const {
   std::vector<Kept> result;
-  const auto all = nn::parameters_of(module_);
-  const auto& trained = gradients_.parameters();
-  for (std::size_t i = 0; i < all.size(); ++i)
-    if (std::none_of(trained.begin(), trained.end(),
-                     [&](const nn::Parameter& one) { return one.tensor.is_same(all[i].tensor); }))
-      result.push_back(keep_whole(all[i], i, mesh_));
+  for (const nn::Parameter& one : frozen_parameters())
+    result.push_back(keep_whole(one, result.size(), mesh_));
   return result;
+}
+
+std::vector<Attached::Value> DataParallel::frozen_values() {
+  std::vector<Value> all;
+  for (const nn::Parameter& one : frozen_parameters()) all.push_back({one, one.tensor.detach()});
+  return all;
 }
 
 at::Tensor DataParallel::value(std::size_t parameter) {

@@ -4,12 +4,8 @@
 
 namespace trireme::parallel {
 
-/// Who says what is in the module's buffers (running means and the like).
-enum class BufferPolicy : uint8_t { Leave, BroadcastEachStep };
-
 struct DataParallelOptions {
   BucketSizes buckets = {};
-  BufferPolicy buffers = BufferPolicy::Leave;
 };
 
 /// Keeps replicas of a module equal: attaches to its parameters, and leaves the module as it is. On
@@ -34,15 +30,18 @@ class DataParallel final : public AttachedModule {
 
   Totals finish(std::span<const double> values = {}, Divide divide = Divide::Now) override;
   void check_same() const override;
+  std::vector<Kept> shared() const override;
   Gradients& gradients() override { return gradients_; }
   const Gradients& gradients() const override { return gradients_; }
   std::vector<Kept> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;
+  std::vector<Value> frozen_values() override;
 
  private:
+  std::vector<nn::Parameter> frozen_parameters() const;
+
   Mesh mesh_;
-  DataParallelOptions options_;
   Gradients gradients_;
 };
 

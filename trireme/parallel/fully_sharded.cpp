@@ -73,6 +73,12 @@ void FullySharded::backward(const nn::Loss& loss, Micro micro) {
   weights_->end_pass();
 }
 
+void FullySharded::discard() {
+  gradients_->discard();
+  weights_->forget_uses();
+  weights_->end_pass();
+}
+
 void FullySharded::collect(Micro micro, const std::function<void()>& body) {
   begin_backward();
   gradients_->collect(micro, body);
@@ -97,25 +103,31 @@ Totals FullySharded::finish(std::span<const double> values, Divide divide) {
   start_finish();
   finishing_ = false;
   weights_->end_check();
-  return gradients_->finish(values, divide);
+  const Totals totals = gradients_->finish(values, divide);
+  broadcast_buffers(module_, mesh_.world());
+  return totals;
 }
 
 void FullySharded::check_same() const {
+  check_same_values(shared(), buffers(), mesh_.world());
+}
+
+std::vector<Kept> FullySharded::shared() const {
   if (keeps_whole_) {  // every rank has all of it, not only its shards
     weights_->settle();
     std::vector<Kept> whole;
     for (const nn::Parameter& one : all_) whole.push_back(keep_whole(one, whole.size(), mesh_));
-    return check_same_values(whole, mesh_);
+    return whole;
   }
   std::vector<Kept> all = gradients_->kept();
   for (Kept& one : frozen()) all.push_back(std::move(one));
-  check_same_values(all, mesh_);
+  return all;
 }
 
 std::vector<Kept> FullySharded::frozen() const {
   std::vector<Kept> result;
   for (std::size_t i = 0; i < all_.size(); ++i) {
-    if (std::find(trained_.begin(), trained_.end(), i) != trained_.end()) continue;
+    if (is_trained(i)) continue;
     const auto& boxes = weights_->shards()[i].boxes;
     for (std::size_t b = 0; b < boxes.size(); ++b)
       if (boxes[b].piece.count > 0)
@@ -127,6 +139,17 @@ std::vector<Kept> FullySharded::frozen() const {
                           .sharded = true});
   }
   return result;
+}
+
+bool FullySharded::is_trained(std::size_t parameter) const {
+  return std::find(trained_.begin(), trained_.end(), parameter) != trained_.end();
+}
+
+std::vector<Attached::Value> FullySharded::frozen_values() {
+  std::vector<Value> all;
+  for (std::size_t i = 0; i < all_.size(); ++i)
+    if (!is_trained(i)) all.push_back({all_[i], weights_->assemble(i, weights_->tensors()[i])});
+  return all;
 }
 
 at::Tensor FullySharded::value(std::size_t parameter) {

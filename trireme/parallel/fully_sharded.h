@@ -42,6 +42,7 @@ class FullySharded final : public AttachedModule {
   ~FullySharded() override;
 
   void backward(const nn::Loss& loss, Micro micro = Micro::Last) override;
+  void discard() override;
   void collect(Micro micro, const std::function<void()>& body) override;
   std::vector<nn::WeightJob> defer(nn::WeightQueue& queue,
                                    const std::function<void()>& body) override;
@@ -56,11 +57,13 @@ class FullySharded final : public AttachedModule {
   /// layers.
   void settle() { weights_->settle(); }
   void check_same() const override;
+  std::vector<Kept> shared() const override;
   Gradients& gradients() override { return *gradients_; }
   const Gradients& gradients() const override { return *gradients_; }
   std::vector<Kept> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;
+  std::vector<Value> frozen_values() override;
 
   const ShardedWeights& weights() const { return *weights_; }
 
@@ -73,6 +76,7 @@ class FullySharded final : public AttachedModule {
   std::unique_ptr<Gradients> gradients_;
   bool ordered_ = false, finishing_ = false;
 
+  bool is_trained(std::size_t parameter) const;
   void begin_backward();
 };
 

@@ -230,6 +230,16 @@ void Gradients::check_not_broken() const {
               "attach anew and load the last checkpoint");
 }
 
+void Gradients::discard() {
+  if (broken_ || !in_step_) return;
+  TORCH_CHECK(accumulates_,
+              "gradients: the last backward of the step is through, and others may "
+              "count on it; call finish()");
+  for (const auto& set : sets_) set->discard();
+  weight_ = 0;
+  in_step_ = accumulates_ = false;
+}
+
 void Gradients::start_rest() {
   const at::NoGradGuard guard;
   check_not_broken();
@@ -270,6 +280,7 @@ Totals Gradients::finish(std::span<const double> values, Divide divide) {
   for (const auto& set : sets_) set->agree_on_order();
 
   Totals result{known_weight_.value_or(totals[0]), {totals + 1, totals + used_at}};
+  const bool others_tell = known_weight_.has_value();
   known_weight_.reset();
   for (std::size_t k = 0; k < kept_.size(); ++k) {
     const auto [set, place] = reduced_[kept_[k].parameter];
@@ -278,24 +289,31 @@ Totals Gradients::finish(std::span<const double> values, Divide divide) {
     gradient = there ? sets_[set]->homes(place)[home_of_[k]] : at::Tensor();
     if (there && divide == Divide::Now) gradient.div_(result.weight);
   }
-  if (result.weight == 0)
-    core::Log(world_.rank(), world_.name())
-        .warning("the total weight of the step is 0: nothing counted, so nothing is updated");
-  else
+  if (result.weight != 0)
     report_unused(totals + used_at);
+  else if (!others_tell)
+    report_weightless(world_, told_weightless_);
   weight_ = 0;
   in_step_ = accumulates_ = false;
   return result;
 }
 
+void report_weightless(const comm::Communicator& world, bool& told) {
+  if (std::exchange(told, true) || world.rank() != 0) return;
+  core::Log(0, world.name())
+      .warning(
+          "the total weight of a step is 0: nothing counted, so nothing is updated (this is said "
+          "once)");
+}
+
 void Gradients::report_unused(const double* used) {
-  if (warned_) return;
+  if (told_unused_) return;
   std::vector<std::string> names;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (used[i] == 0) names.push_back(parameters_[i].name);
   }
   if (names.empty()) return;
-  warned_ = true;
+  told_unused_ = true;
   if (world_.rank() == 0)
     core::Log(0, world_.name())
         .warning(fmt::format("no rank used {}: {} no gradient and will not be updated",
@@ -316,7 +334,16 @@ std::vector<std::string> Gradients::order() const {
   return names;
 }
 
-void Gradients::set_order(const std::vector<std::string>& names) {
+Fires Gradients::fires() const {
+  Fires all;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const int fires = sets_[reduced_[i].set]->expected(reduced_[i].place);
+    if (fires > 1) all[parameters_[i].name] = fires;
+  }
+  return all;
+}
+
+void Gradients::set_order(const std::vector<std::string>& names, const Fires& fires) {
   std::map<std::string, Reduced> by_name;
   for (std::size_t i = 0; i < parameters_.size(); ++i) by_name[parameters_[i].name] = reduced_[i];
   std::vector<std::vector<int64_t>> orders(sets_.size());
@@ -326,6 +353,9 @@ void Gradients::set_order(const std::vector<std::string>& names) {
       orders[found->second.set].push_back(static_cast<int64_t>(found->second.place));
   }
   for (std::size_t s = 0; s < sets_.size(); ++s) sets_[s]->reorder(orders[s]);
+  for (const auto& [name, count] : fires)
+    if (const auto found = by_name.find(name); found != by_name.end())
+      sets_[found->second.set]->expect(found->second.place, count);
 }
 
 std::size_t Gradients::num_begun() const {

@@ -30,6 +30,9 @@ struct Scattering {
 /// Throws unless both are one number.
 void check(const nn::Loss& loss);
 
+/// Warns, once and on the first rank, that a step had no weight.
+void report_weightless(const comm::Communicator& world, bool& told);
+
 /// Sums the gradients of a module's parameters over the ranks that hold them, while backward runs.
 ///
 ///   gradients.backward(loss, Micro::More);    // accumulates
@@ -66,6 +69,11 @@ class Gradients {
   /// the next `finish`.
   void set_weight(double total) { known_weight_ = total; }
 
+  /// Forgets what has come in this step, after a forward between two micro-batches threw: the next
+  /// backward begins the step anew. All ranks must do it. (After a backward that threw nothing
+  /// helps; after the last one of a step, `finish` is due.)
+  void discard();
+
   /// Begins the reductions that have not begun: nothing more will come. `finish` does it too.
   void start_rest();
 
@@ -87,8 +95,10 @@ class Gradients {
 
   /// The order of the buckets, by name: for checkpoints. Empty until it was observed.
   std::vector<std::string> order() const;
-  /// Starts from an order observed before. Collective in that all ranks must give the same.
-  void set_order(const std::vector<std::string>& names);
+  /// How many gradients of a step each parameter waits for, where it is more than one.
+  Fires fires() const;
+  /// Starts from what was observed before. Collective in that all ranks must give the same names.
+  void set_order(const std::vector<std::string>& names, const Fires& fires = {});
 
   int64_t memory_bytes() const;
   /// How many reductions of this step have begun: between `backward` and `finish`, all of them.
@@ -122,7 +132,8 @@ class Gradients {
   double weight_ = 0;
   std::optional<double> known_weight_;
   nn::WeightQueue* deferring_ = nullptr;
-  bool in_step_ = false, accumulates_ = false, warned_ = false, broken_ = false;
+  bool in_step_ = false, accumulates_ = false, broken_ = false;
+  bool told_unused_ = false, told_weightless_ = false;
 };
 
 }  // namespace trireme::parallel

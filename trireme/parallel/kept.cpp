@@ -39,7 +39,7 @@ Kept keep_whole(const nn::Parameter& parameter, std::size_t index, const Mesh& m
 
 ShardedParameter shard(const nn::Parameter& parameter, const Coord& coord, const Degrees& degrees) {
   ShardedParameter result;
-  const int size = degrees.shard, place = coord.shard;
+  const auto [size, place] = parameter.layout.sharers(coord, degrees);
   const auto shape = parameter.layout.local_shape(coord, degrees);
   for (const Held& held : parameter.layout.held(coord, degrees)) {
     ShardedBox box{held, whole_box(parameter, held.box), result.numel, {}};

@@ -12,6 +12,7 @@
 #include "trireme/core/hash.h"
 #include "trireme/nn/bind.h"
 #include "trireme/parallel/data_parallel.h"
+#include "trireme/parallel/replicas.h"
 #include "trireme/pipeline/passes.h"
 #include "trireme/pipeline/text.h"
 
@@ -78,6 +79,26 @@ void check_complete(const nn::ModelImpl& model, const nn::Chain& chain) {
                 "Pipeline: parameter '{}' is of no link, so that no stage would have it; name the "
                 "layer that has it in chain()",
                 one.name);
+  std::set<const void*> buffers;
+  for (const nn::Link* link : chain.all_between(0, chain.size()))
+    for (const auto& layer : link->layers)
+      for (const at::Tensor& one : layer->buffers()) buffers.insert(one.unsafeGetTensorImpl());
+  for (const auto& item : model.named_buffers())
+    core::check(
+        buffers.contains(item.value().unsafeGetTensorImpl()),
+        "Pipeline: buffer '{}' is of no link, so that no stage would have it; register it in "
+        "a layer that chain() names",
+        item.key());
+}
+
+/// Is it inside of a link whose layer is recomputed as a whole? Its seam is not passed then.
+bool is_recomputed_part(const nn::Chain& chain, const nn::Link* part) {
+  for (const nn::Link& link : chain.links)
+    for (const nn::Link& inside : link.inside)
+      if (&inside == part)
+        return std::any_of(link.layers.begin(), link.layers.end(),
+                           [](const auto& layer) { return layer->has_hook(nn::Seam::Recompute); });
+  return false;
 }
 
 }  // namespace
@@ -132,7 +153,8 @@ void Pipeline::build_stages(nn::ModelImpl& model) {
     if (schedule_.rank_of(index) == pipe_.rank()) {
       Stage& stage = stages_.emplace_back();
       stage.index = index;
-      stage.links = chain_.between(begin, end);
+      for (const nn::Link* link : chain_.between(begin, end))
+        stage.links.push_back({link, is_recomputed_part(chain_, link)});
       for (const nn::Link* link : chain_.all_between(begin, end))
         stage.layers.insert(stage.layers.end(), link->layers.begin(), link->layers.end());
       for (const auto& layer : stage.layers)
@@ -241,6 +263,7 @@ Totals Pipeline::finish(std::span<const double> values, Divide divide) {
     part->attached->finish({}, Divide::Later);
   }
   tied_->sum_gradients();
+  if (all[0] == 0) report_weightless(mesh_.world(), told_weightless_);
   if (divide == Divide::Now && all[0] != 0)
     for (const Kept& one : kept_)
       if (one.tensor.grad().defined()) one.tensor.mutable_grad().div_(all[0]);
@@ -254,8 +277,10 @@ void Pipeline::updated() {
 }
 
 void Pipeline::check_same() const {
-  for (const auto& part : parts_) part->attached->check_same();
-  tied_->check_same();
+  std::vector<Kept> all;
+  for (const auto& part : parts_)
+    for (Kept& one : part->attached->shared()) all.push_back(std::move(one));
+  check_same_values(all, buffers(), mesh_.world());
 }
 
 std::vector<Kept> Pipeline::frozen() const {
@@ -281,6 +306,13 @@ at::Tensor Pipeline::gradient(std::size_t parameter) {
   return parts_[part]->attached->gradient(index);
 }
 
+std::vector<Attached::Value> Pipeline::frozen_values() {
+  std::vector<Value> all;
+  for (const auto& part : parts_)
+    for (Value& one : part->attached->frozen_values()) all.push_back(std::move(one));
+  return all;
+}
+
 std::vector<std::string> Pipeline::order() const {
   std::vector<std::string> names;
   for (const auto& part : parts_)
@@ -288,8 +320,14 @@ std::vector<std::string> Pipeline::order() const {
   return names;
 }
 
-void Pipeline::set_order(const std::vector<std::string>& names) {
-  for (const auto& part : parts_) part->attached->set_order(names);
+Fires Pipeline::fires() const {
+  Fires all;
+  for (const auto& part : parts_) all.merge(part->attached->fires());
+  return all;
+}
+
+void Pipeline::set_order(const std::vector<std::string>& names, const Fires& fires) {
+  for (const auto& part : parts_) part->attached->set_order(names, fires);
 }
 
 int64_t Pipeline::gradient_bytes() const {
@@ -298,7 +336,7 @@ int64_t Pipeline::gradient_bytes() const {
   return bytes;
 }
 
-std::vector<torch::nn::Module*> Pipeline::modules() {
+std::vector<torch::nn::Module*> Pipeline::modules() const {
   std::vector<torch::nn::Module*> all;
   for (const auto& part : parts_) all.push_back(part->module.get());
   return all;

@@ -67,10 +67,12 @@ class Pipeline final : public Attached {
   std::vector<Kept> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;
+  std::vector<Value> frozen_values() override;
   std::vector<std::string> order() const override;
-  void set_order(const std::vector<std::string>& names) override;
+  Fires fires() const override;
+  void set_order(const std::vector<std::string>& names, const Fires& fires = {}) override;
   int64_t gradient_bytes() const override;
-  std::vector<torch::nn::Module*> modules() override;
+  std::vector<torch::nn::Module*> modules() const override;
 
   const pipeline::Schedule& schedule() const { return schedule_; }
   const StageSizes& cut() const { return cut_; }
@@ -116,6 +118,7 @@ class Pipeline final : public Attached {
   at::Tensor loss_sum_, loss_weight_;
   int alive_ = 0, peak_alive_ = 0;
   int64_t step_ = 0;
+  bool told_weightless_ = false;
 };
 
 }  // namespace trireme::parallel

@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "trireme/core/error.h"
+#include "trireme/nn/recompute.h"
 #include "trireme/parallel/pipeline.h"
+#include "trireme/pipeline/passes.h"
 
 namespace trireme::parallel {
 
@@ -15,9 +17,8 @@ namespace ag = torch::autograd;
 using pipeline::Act;
 using pipeline::Action;
 
-constexpr std::size_t kAhead = 4;         // receives that are posted before they are needed
-constexpr std::size_t kMostSending = 16;  // evaluation: then the next stage must catch up
-constexpr int kEvaluationTag = 1 << 30;   // behind those of any schedule
+constexpr std::size_t kAhead = 4;        // receives that are posted before they are needed
+constexpr int kEvaluationTag = 1 << 30;  // behind those of any schedule
 
 template <class Map>
 auto take(Map& from, int micro) {
@@ -154,7 +155,10 @@ nn::Flow Pipeline::input_of(Stage& stage, int micro) {
 
 /// The stage's links; on the last stage the loss, instead of an output.
 std::optional<nn::Loss> Pipeline::compute(const Stage& stage, int micro, nn::Flow& flow) const {
-  for (const nn::Link* link : stage.links) flow = link->forward(std::move(flow));
+  for (const auto& [link, again] : stage.links) {
+    const auto run = [one = link](nn::Flow in) { return one->forward(std::move(in)); };
+    flow = again ? nn::recomputed(std::move(flow), run, link->layers) : run(std::move(flow));
+  }
   if (stage.index + 1 < schedule_.stages()) return std::nullopt;
   const auto& targets = (*micros_)[static_cast<std::size_t>(micro)].targets;
   nn::Loss loss = chain_.loss(flow, targets.to(mesh_.device()));
@@ -250,20 +254,18 @@ std::pair<double, double> Pipeline::evaluate(const std::vector<nn::MicroBatch>& 
   state_ = State::Broken;
   micros_ = &micros;
   std::pair<double, double> sums;
-  // Stage by stage: nobody waits for what comes after it.
-  for (Stage& at : stages_) {
-    for (int micro = 0; micro < static_cast<int>(micros.size()); ++micro) {
-      const std::string what =
-          fmt::format("stage {} of micro-batch {} (evaluation)", at.index, micro);
-      const auto began = core::Trace::Clock::now();
-      try {
-        pipe_.note(what);
-        evaluate(at, micro, sums);
-        if (options_.trace)
-          options_.trace->add(core::Trace::Row::Actions, what, began, core::Trace::Clock::now());
-      } catch (const std::exception& error) {
-        fail(error, what);
-      }
+  const auto order = pipeline::forwards_only(schedule_, static_cast<int>(micros.size()));
+  for (const Action& action : order.programs[static_cast<std::size_t>(pipe_.rank())]) {
+    const std::string what =
+        fmt::format("stage {} of micro-batch {} (evaluation)", action.stage, action.micro);
+    const auto began = core::Trace::Clock::now();
+    try {
+      pipe_.note(what);
+      evaluate(stage(action.stage), action.micro, sums);
+      if (options_.trace)
+        options_.trace->add(core::Trace::Row::Actions, what, began, core::Trace::Clock::now());
+    } catch (const std::exception& error) {
+      fail(error, what);
     }
   }
   transfers_.finish_sends();
@@ -273,9 +275,15 @@ std::pair<double, double> Pipeline::evaluate(const std::vector<nn::MicroBatch>& 
   return sums;
 }
 
+/// Nobody waits for a send. What is on its way is bounded by the first stage, which begins a
+/// micro-batch when the last one says that an earlier one is through.
 void Pipeline::evaluate(Stage& at, int micro, std::pair<double, double>& sums) {
   transfers_.advance();
-  if (transfers_.num_sending() > kMostSending) transfers_.finish_sends();
+  const int last = schedule_.stages() - 1, first_rank = schedule_.rank_of(0),
+            last_rank = schedule_.rank_of(last), through_tag = kEvaluationTag + last + 1;
+  const int ahead = pipeline::most_in_flight(schedule_);
+  if (at.index == 0 && micro >= ahead && first_rank != last_rank)
+    transfers_.take(last_rank, through_tag);
   const int before = at.index > 0 ? schedule_.rank_of(at.index - 1) : pipe_.rank();
   if (before != pipe_.rank())
     at.inputs.emplace(micro, transfers_.take(before, kEvaluationTag + at.index));
@@ -283,6 +291,8 @@ void Pipeline::evaluate(Stage& at, int micro, std::pair<double, double>& sums) {
   if (const auto loss = compute(at, micro, flow)) {
     sums.first += loss->sum.item<double>();
     sums.second += loss->weight.item<double>();
+    if (first_rank != last_rank && micro + ahead < static_cast<int>(micros_->size()))
+      transfers_.send(nn::Flow(std::vector<at::Tensor>{}, nullptr), first_rank, through_tag);
     return;
   }
   at.outputs.emplace(micro, std::move(flow));

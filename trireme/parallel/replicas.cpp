@@ -1,6 +1,10 @@
 #include "trireme/parallel/replicas.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <cstring>
+#include <map>
 #include <sstream>
 
 #include "trireme/comm/texts.h"
@@ -29,12 +33,6 @@ comm::Communicator holders(const nn::Parameter& parameter, const Mesh& mesh) {
   return mesh.group({Axis::Replica, Axis::Shard, Axis::Context, Axis::Tensor});
 }
 
-/// Is it a part of the tensor, other than what another rank of the tensor axis has?
-bool is_cut(const Kept& kept) {
-  return std::any_of(kept.pieces.begin(), kept.pieces.end(),
-                     [](const Piece& piece) { return piece.shape != piece.whole; });
-}
-
 void broadcast(const at::Tensor& tensor, const comm::Communicator& group) {
   if (group.size() == 1) return;
   at::Tensor whole = tensor.detach().contiguous();
@@ -57,10 +55,55 @@ at::Tensor gather_numbers(const std::vector<int64_t>& mine, const comm::Communic
   return out;
 }
 
+at::Tensor raw_bytes(const at::Tensor& tensor) {
+  return tensor.detach().contiguous().reshape({-1}).view(at::kByte);
+}
+
+/// Which place of which tensor, and what is there.
+struct Fingerprint {
+  uint64_t place, value;
+};
+
+uint64_t place_of(const Piece& piece) {
+  return core::hash64(fmt::format("{} {} {} {} {}", piece.name, fmt::join(piece.offset, ","),
+                                  fmt::join(piece.shape, ","), piece.begin, piece.count));
+}
+
+uint64_t value_of(const at::Tensor& tensor) {
+  const at::Tensor values = tensor.detach().cpu().contiguous();
+  return core::hash64(values.data_ptr(), static_cast<std::size_t>(values.nbytes()));
+}
+
+/// A rank whose value is another than the first that has the place; rank -1: there is none.
+struct Drift {
+  int64_t rank = -1, first_rank = -1, index = 0;
+};
+
+/// Of the fingerprints of every rank; nothing where this rank has not got them.
+Drift first_drift(const std::vector<std::string>& ranks) {
+  std::map<uint64_t, std::pair<uint64_t, int64_t>> known;  // by place: the value, and whose it is
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (std::size_t at = 0; at + sizeof(Fingerprint) <= ranks[rank].size();
+         at += sizeof(Fingerprint)) {
+      Fingerprint one{};
+      std::memcpy(&one, ranks[rank].data() + at, sizeof one);
+      const auto [found, is_new] =
+          known.try_emplace(one.place, one.value, static_cast<int64_t>(rank));
+      if (found->second.first != one.value)
+        return {static_cast<int64_t>(rank), found->second.second,
+                static_cast<int64_t>(at / sizeof(Fingerprint))};
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 void check_cut_on(const torch::nn::Module& module, const Mesh& mesh) {
   for (const nn::Parameter& one : nn::parameters_of(module)) {
+    TORCH_CHECK(!one.layout.is_cut(Axis::Expert) || mesh.size(Axis::Expert) == 1, "'", one.name,
+                "' is cut over expert ", mesh.size(Axis::Expert),
+                ": experts are neither reduced nor sharded yet; use expert 1");
     const auto shape = one.layout.local_shape(mesh.coord(), mesh.degrees());
     TORCH_CHECK(one.tensor.sizes() == shape, "'", one.name, "' is ", one.tensor.sizes(),
                 ", but this rank of ", to_string(mesh.degrees()), " holds ", at::IntArrayRef(shape),
@@ -101,41 +144,53 @@ void broadcast_parameters(const torch::nn::Module& module, const Mesh& mesh) {
   broadcast_buffers(module, mesh.world());
 }
 
+/// All of them in one message: they are many and small.
 void broadcast_buffers(const torch::nn::Module& module, const comm::Communicator& group) {
   const at::NoGradGuard guard;
-  for (const auto& item : module.named_buffers()) broadcast(item.value(), group);
+  const auto all = module.buffers();
+  if (all.empty() || group.size() == 1) return;
+  std::vector<at::Tensor> bytes;
+  for (const at::Tensor& one : all) bytes.push_back(raw_bytes(one));
+  at::Tensor packed = at::cat(bytes);
+  group.broadcast(packed, 0).wait();
+  int64_t begin = 0;
+  for (const at::Tensor& one : all) {
+    const auto count = static_cast<int64_t>(one.nbytes());
+    const at::Tensor given = packed.narrow(0, begin, count).clone().view(one.scalar_type());
+    one.detach().copy_(given.view(one.sizes()));
+    begin += count;
+  }
 }
 
-void check_same_values(const std::vector<Kept>& kept, const Mesh& mesh) {
-  if (mesh.world().size() == 1) return;
-  for (const bool cut : {true, false}) {
-    for (const bool sharded : {true, false}) {
-      std::vector<const Kept*> members;
-      std::vector<int64_t> hashes;
-      for (const Kept& one : kept) {
-        if (is_cut(one) != cut || one.sharded != sharded) continue;
-        members.push_back(&one);
-        const at::Tensor values = one.tensor.detach().cpu().contiguous();
-        hashes.push_back(static_cast<int64_t>(
-            core::hash64(values.data_ptr(), static_cast<std::size_t>(values.nbytes()))));
-      }
-      std::vector<Axis> axes = {Axis::Replica, Axis::Context};
-      if (!sharded) axes.push_back(Axis::Shard);
-      if (!cut) axes.push_back(Axis::Tensor);
-      const comm::Communicator group = mesh.group(axes);
-      if (members.empty()) continue;  // as on every rank of the group
-      const at::Tensor all = gather_numbers(hashes, group);
-      for (int64_t i = 0; i < all.size(1); ++i) {
-        for (int64_t rank = 1; rank < all.size(0); ++rank) {
-          if (all[rank][i].item<int64_t>() == all[0][i].item<int64_t>()) continue;
-          throw CommError(fmt::format(
-              "the replicas on '{}' have drifted apart: '{}' of rank {} differs from rank 0's. "
-              "Something changed it on one rank only, outside of the optimizer step",
-              group.name(), members[static_cast<std::size_t>(i)]->name, rank));
-        }
-      }
+void check_same_values(const std::vector<Kept>& kept, const Buffers& buffers,
+                       const comm::Communicator& world) {
+  if (world.size() == 1) return;
+  std::vector<Fingerprint> mine;
+  std::vector<std::string> names;
+  for (const Kept& one : kept) {
+    for (std::size_t i = 0; i < one.pieces.size(); ++i) {
+      mine.push_back({place_of(one.pieces[i]), value_of(one.part(one.tensor, i))});
+      names.push_back(one.name);
     }
   }
+  for (const auto& [name, tensor] : buffers) {
+    mine.push_back({core::hash64("buffer " + name), value_of(tensor)});
+    names.push_back(name);
+  }
+  const std::string text(reinterpret_cast<const char*>(mine.data()),
+                         mine.size() * sizeof(Fingerprint));
+  const Drift found = first_drift(comm::gather_texts(world, text, 0));
+  const at::Tensor told = at::tensor({found.rank, found.first_rank, found.index}, at::kLong);
+  world.broadcast(told, 0).wait();
+  const auto rank = told[0].item<int64_t>(), first = told[1].item<int64_t>();
+  if (rank < 0) return;
+  const auto index = static_cast<std::size_t>(told[2].item<int64_t>());
+  const std::string name =
+      comm::broadcast_text(world, world.rank() == rank ? names[index] : "", static_cast<int>(rank));
+  throw CommError(
+      fmt::format("the ranks of '{}' have drifted apart: '{}' of rank {} differs from rank {}'s. "
+                  "Something changed it on one rank only, outside of the optimizer step",
+                  world.name(), name, rank, first));
 }
 
 }  // namespace trireme::parallel

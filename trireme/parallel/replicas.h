@@ -2,11 +2,13 @@
 
 #include <torch/nn/module.h>
 
+#include "trireme/parallel/attached.h"
 #include "trireme/parallel/kept.h"
 
 namespace trireme::parallel {
 
-/// Throws unless every parameter is what this rank of the mesh holds of it.
+/// Throws unless every parameter is what this rank of the mesh holds of it, and of a kind that is
+/// reduced here: experts are not yet.
 void check_cut_on(const torch::nn::Module& module, const Mesh& mesh);
 
 /// Do all ranks of the group hold the same parameters and buffers: names, shapes of the wholes,
@@ -19,9 +21,10 @@ void check_same_module(const torch::nn::Module& module, const comm::Communicator
 void broadcast_parameters(const torch::nn::Module& module, const Mesh& mesh);
 void broadcast_buffers(const torch::nn::Module& module, const comm::Communicator& group);
 
-/// Do all ranks that should keep the same values keep them, bit for bit? Throws CommError on every
-/// rank of a group that does not, naming the first parameter that drifted and the rank whose value
-/// differs from the first rank's. Collective.
-void check_same_values(const std::vector<Kept>& kept, const Mesh& mesh);
+/// Do all ranks keep the same values where they keep the same place of the same tensor, bit for
+/// bit? Throws CommError on every rank if not, with the first that drifted and the two ranks.
+/// Collective.
+void check_same_values(const std::vector<Kept>& kept, const Buffers& buffers,
+                       const comm::Communicator& world);
 
 }  // namespace trireme::parallel

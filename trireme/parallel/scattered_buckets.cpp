@@ -190,12 +190,29 @@ void ScatteredBuckets::settle_oldest() {
     unit.block = at::Tensor();
   }
   if (!last_ || groups_.rest.size() == 1) return;
-  if (!keep_whole_) {
-    works_.push_back(groups_.rest.all_reduce(unit.shards));
-    return;
+  if (keep_whole_)
+    sum_homes(flying.bucket);
+  else
+    summing_.push_back({groups_.rest.all_reduce(unit.shards)});
+}
+
+/// Where gradients are kept whole, a unit's shards lie apart. Large ones are summed where they lie,
+/// the small ones as one: each operation costs a few microseconds.
+void ScatteredBuckets::sum_homes(std::size_t bucket) {
+  constexpr std::size_t kSmallBytes = 64 << 10;
+  std::vector<at::Tensor> small;
+  for (std::size_t i : buckets_[bucket].members) {
+    for (at::Tensor& home : homes(i)) {
+      if (home.nbytes() < kSmallBytes)
+        small.push_back(std::move(home));
+      else
+        summing_.push_back({groups_.rest.all_reduce(std::move(home))});
+    }
   }
-  for (std::size_t i : buckets_[flying.bucket].members)
-    for (at::Tensor& home : homes(i)) works_.push_back(groups_.rest.all_reduce(std::move(home)));
+  if (small.empty()) return;
+  at::Tensor packed = at::cat(small);
+  comm::Work work = groups_.rest.all_reduce(packed);
+  summing_.push_back({std::move(work), std::move(packed), std::move(small)});
 }
 
 void ScatteredBuckets::end_micro() {
@@ -205,10 +222,22 @@ void ScatteredBuckets::end_micro() {
   forget(/*whole_step=*/false);
 }
 
+void ScatteredBuckets::discard() {
+  for (Unit& unit : units_) unit.summed = false;
+  Buckets::discard();
+}
+
 void ScatteredBuckets::wait() {
   while (!flying_.empty()) settle_oldest();
-  for (comm::Work& work : works_) work.wait();
-  works_.clear();
+  for (Summing& one : summing_) {
+    one.work.wait();
+    int64_t begin = 0;
+    for (const at::Tensor& home : one.homes) {
+      home.copy_(one.packed.narrow(0, begin, home.numel()));
+      begin += home.numel();
+    }
+  }
+  summing_.clear();
   for (Unit& unit : units_) unit.summed = false;
   last_ = true;
   forget(/*whole_step=*/true);

@@ -33,6 +33,7 @@ class ScatteredBuckets final : public Buckets {
   ScatteredBuckets(ScatterGroups groups, std::vector<ScatterMember> members,
                    std::vector<std::string> names, bool keep_whole);
 
+  void discard() override;
   void begin_micro(bool last) override { last_ = last; }
   void end_micro() override;
   bool each_micro() const override { return !keep_whole_; }
@@ -85,7 +86,14 @@ class ScatteredBuckets final : public Buckets {
   at::Tensor whole_, shard_memory_;
   std::vector<at::Tensor> free_;  // blocks
   std::deque<Flying> flying_;
-  std::vector<comm::Work> works_;  // over the rest
+  /// Shards that are summed over the rest: one where it lies, or several small ones packed.
+  struct Summing {
+    comm::Work work;
+    at::Tensor packed = {};
+    std::vector<at::Tensor> homes = {};  // to unpack to
+  };
+  void sum_homes(std::size_t bucket);
+  std::vector<Summing> summing_;
 };
 
 }  // namespace trireme::parallel

@@ -34,7 +34,8 @@ std::string why_not_there(const std::string& name) {
 struct ShardedWeights::Call {
   std::shared_ptr<ShardedWeights*> owner;
   std::size_t user = 0;
-  bool holds = false;  // are its units there for it?
+  bool holds = false;             // are its units there for it?
+  Phase phase = Phase::Backward;  // in which they were gathered
 };
 
 /// Passes tensors on; in backward it is reached when the user's own backward is over.
@@ -292,7 +293,8 @@ nn::Flow ShardedWeights::around(std::size_t user, nn::Flow in, const nn::LayerIm
     for (std::size_t unit : units_.users[user].units) ++states_[unit].uses;
     note_order(user);
   }
-  const Phase phase = again ? Phase::Backward : Phase::Forward;
+  const Phase phase = again ? Phase::Again : Phase::Forward;
+  if (again) let_go_of_again(user);
   use(user, phase, layer.is_training());
   if (!at::GradMode::is_enabled() || !layer.backward_reads_weights()) {
     nn::Flow out = inner(std::move(in));
@@ -302,7 +304,11 @@ nn::Flow ShardedWeights::around(std::size_t user, nn::Flow in, const nn::LayerIm
   auto call = std::make_shared<Call>();
   call->owner = self_;
   call->user = user;
-  call->holds = again;  // its backward comes at once
+  if (again) {  // its backward comes at once, unless others are computed again first
+    call->holds = true;
+    call->phase = Phase::Again;
+    again_ = call;
+  }
   if (std::any_of(in.tensors.begin(), in.tensors.end(),
                   [](const at::Tensor& one) { return one.defined() && one.requires_grad(); })) {
     auto box = c10::make_intrusive<Guard::Box>();
@@ -320,22 +326,42 @@ nn::Flow ShardedWeights::around(std::size_t user, nn::Flow in, const nn::LayerIm
   return out;
 }
 
+/// Several units are computed again one after the other: of those before the last the backward
+/// comes later, and it gathers them once more.
+void ShardedWeights::let_go_of_again(std::size_t next) {
+  const auto call = std::exchange(again_, nullptr);
+  if (call == nullptr || !call->holds || call->user == next) return;
+  call->holds = false;
+  let_go_after(call->user, Phase::Again);
+}
+
 void ShardedWeights::begin_backward(const std::shared_ptr<Call>& call) {
+  core::check(!at::GradMode::is_enabled(),
+              "layer '{}': a gradient of a gradient (create_graph) would need weights that are let "
+              "go by then; use DataParallel, or keep them whole (Sharding::Gradients)",
+              units_.users[call->user].layer->full_name());
+  again_ = nullptr;
   if (call->holds) return;
   call->holds = true;
+  call->phase = Phase::Backward;
   use(call->user, Phase::Backward, /*trains=*/true);
 }
 
 void ShardedWeights::end_backward_of(const std::shared_ptr<Call>& call) {
   if (!call->holds) return;
   call->holds = false;
-  let_go_after(call->user, Phase::Backward);
+  let_go_after(call->user, call->phase);
 }
 
 void ShardedWeights::end_pass() {
   last_use_.reset();  // what comes next is another micro-batch, or an update first
   if (keep_whole_ || held_) return;
   for (std::size_t unit = 0; unit < states_.size(); ++unit) let_go(unit);
+}
+
+void ShardedWeights::forget_uses() {
+  for (State& state : states_) state.uses = 0;
+  again_ = nullptr;
 }
 
 void ShardedWeights::hold() {
@@ -432,7 +458,8 @@ void ShardedWeights::end_check() {
 at::Tensor ShardedWeights::assemble(std::size_t parameter,
                                     const std::vector<at::Tensor>& parts) const {
   const ShardedParameter& cut = shards_[parameter];
-  at::Tensor all = at::empty(parameters_[parameter].tensor.sizes(), parts.front().options());
+  const at::Tensor& own = parameters_[parameter].tensor;
+  at::Tensor all = at::empty(own.sizes(), own.options().requires_grad(false));
   for (std::size_t b = 0; b < cut.boxes.size(); ++b) {
     const ShardedBox& box = cut.boxes[b];
     at::Tensor whole = at::empty({box.numel()}, parts[b].options());

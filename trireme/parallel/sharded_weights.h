@@ -51,6 +51,9 @@ class ShardedWeights {
   /// that is gathered is let go.
   void end_pass();
 
+  /// What was used in this step so far does not count: see `start_check`.
+  void forget_uses();
+
   /// All units are gathered from now on, and stay until they are let go of.
   void hold();
   /// Waits for those that are held: a backward does not ask for them.
@@ -74,7 +77,7 @@ class ShardedWeights {
   int64_t gathered_bytes() const;
 
  private:
-  enum class Phase : uint8_t { Forward, Backward };
+  enum class Phase : uint8_t { Forward, Again, Backward };  // Again: recomputed, for a backward
   struct State {
     int64_t bytes = 0;
     std::vector<int64_t> offsets;  // of its parameters in a block
@@ -94,6 +97,7 @@ class ShardedWeights {
   void note_order(std::size_t user);
   void use(std::size_t user, Phase phase, bool trains);
   void let_go_after(std::size_t user, Phase phase);
+  void let_go_of_again(std::size_t next);
   void begin_backward(const std::shared_ptr<Call>& call);
   void end_backward_of(const std::shared_ptr<Call>& call);
   void gather(std::size_t unit);
@@ -116,6 +120,7 @@ class ShardedWeights {
   using Use = std::pair<std::size_t, Phase>;
   std::map<Use, Use> next_;  // what came after it the last time
   std::optional<Use> last_use_;
+  std::shared_ptr<Call> again_;             // was computed again, and waits for its backward
   std::vector<std::size_t> forward_order_;  // of users
   at::Tensor all_uses_;                     // [ranks, units], while they are compared
   comm::Work checking_;

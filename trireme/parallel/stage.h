@@ -32,10 +32,16 @@ struct Alive {
   std::vector<nn::WeightJob> jobs = {};      ///< what a split backward has put off
 };
 
+/// A link that a stage runs. One that is inside of a link whose layer is recomputed, is so too.
+struct StageLink {
+  const nn::Link* link = nullptr;
+  bool recompute = false;
+};
+
 /// One stage of a pipeline on the rank that runs it, with what is on its way through it.
 struct Stage {
   int index = 0;
-  std::vector<const nn::Link*> links;                       ///< that it runs, without the head
+  std::vector<StageLink> links;                             ///< that it runs, without the head
   std::vector<std::shared_ptr<nn::LayerImpl>> layers = {};  ///< of those, and of the head
   StagePart* part = nullptr;
   std::map<int, nn::Flow> inputs = {}, outputs = {};  ///< by micro-batch

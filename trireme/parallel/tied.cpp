@@ -9,8 +9,6 @@
 #include <tuple>
 
 #include "trireme/comm/texts.h"
-#include "trireme/core/error.h"
-#include "trireme/core/hash.h"
 
 namespace trireme::parallel {
 
@@ -87,26 +85,6 @@ void TiedParameters::sum_gradients() const {
       group.holders.all_reduce(sum).wait();
       if (sum.data_ptr() != gradient.data_ptr()) gradient.copy_(sum);
     }
-  }
-}
-
-void TiedParameters::check_same() const {
-  for (const Group& group : groups_) {
-    const auto count = static_cast<int64_t>(group.kept.size());
-    at::Tensor mine = at::empty({1, count}, at::kLong);
-    for (std::size_t i = 0; i < group.kept.size(); ++i) {
-      const at::Tensor values = group.kept[i].tensor.detach().cpu().contiguous();
-      mine.data_ptr<int64_t>()[i] = static_cast<int64_t>(
-          core::hash64(values.data_ptr(), static_cast<std::size_t>(values.nbytes())));
-    }
-    at::Tensor all = at::empty({group.holders.size(), count}, at::kLong);
-    group.holders.all_gather(all, mine).wait();
-    for (int64_t i = 0; i < count; ++i)
-      if ((all.select(1, i) != all[0][i]).any().item<bool>())
-        throw CommError(fmt::format(
-            "the stages on '{}' have drifted apart: the tied '{}' is not the same on all that hold "
-            "it. Something changed it on one rank only, outside of the optimizer step",
-            group.holders.name(), group.kept[static_cast<std::size_t>(i)].name));
   }
 }
 

@@ -27,9 +27,6 @@ class TiedParameters {
   /// Adds up what the holders have in .grad. Collective.
   void sum_gradients() const;
 
-  /// Throws CommError if the holders' values differ. Collective.
-  void check_same() const;
-
  private:
   struct Group {  // of the same holders
     comm::Communicator holders;

@@ -35,8 +35,6 @@ class Transfers {
   /// Waits until everything that was sent is with the others.
   void finish_sends();
 
-  std::size_t num_sending() const { return sending_.size(); }
-
  private:
   struct Arrival;
   using Key = std::pair<int, int>;  // from, tag

@@ -21,6 +21,14 @@ Schedule with_reduces(Schedule schedule);
 /// micro-batch that does not exist, or one that is on another rank.
 void verify(const Schedule& schedule);
 
+/// How many micro-batches of an evaluation are in the pipe at most: enough that no stage waits, few
+/// enough that what is on its way stays small.
+int most_in_flight(const Schedule& schedule);
+
+/// The forwards of `micros` micro-batches on the same stages, and nothing else: what an evaluation
+/// runs. The first stage begins micro-batch m after the last one has ended m - most_in_flight.
+Schedule forwards_only(const Schedule& schedule, int micros);
+
 /// How many micro-batches each rank keeps alive at most, per stage and added up: from a forward to
 /// the backward (of weights, where it is split) that lets go of it.
 std::vector<int> peak_live(const Schedule& schedule);
