@@ -84,7 +84,7 @@ int bench_checkpoint(const std::vector<std::string>& args) {
   const Mesh saving(world, {.shard = size});
   std::vector<double> copies, saves;
   {
-    checkpoint::Saver saver(folder, saving, /*keep=*/1);
+    checkpoint::Saver saver(folder, saving, /*keep=*/1, {.after_failure = ""});
     const checkpoint::State state = state_of(tensors, {{Axis::Shard}}, saving);
     for (int step = 1; step <= repeat; ++step) {
       double copy = 0;

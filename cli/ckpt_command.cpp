@@ -229,8 +229,7 @@ int ckpt_command(const std::vector<std::string>& args) {
   if (action == "diff") return print_difference(find_step(words[1]), find_step(words[2])) ? 0 : 1;
   std::string out = words[2];
   while (out.size() > 1 && out.ends_with('/')) out.pop_back();
-  reshard_checkpoint(find_step(words[1]), out, std::max(ranks, 1));
-  return 0;
+  return reshard_checkpoint(find_step(words[1]), out, std::max(ranks, 1));
 }
 
 }  // namespace trireme::cli

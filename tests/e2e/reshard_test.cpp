@@ -167,5 +167,15 @@ TEST_F(Reshard, TakesLittleMemoryForABigTensor) {
   EXPECT_THAT(result.out, HasSubstr("in 2 files"));
 }
 
+TEST_F(Reshard, LeavesNothingBehindWhenItIsStopped) {
+  const auto result = test::run_command(
+      {"timeout", "--preserve-status", "-s", "INT", "1", TRIREME_BINARY_DIR "/bin/trireme", "ckpt",
+       "reshard", from, out, "--ranks", "99999"},
+      {.deadline = std::chrono::seconds(60)});
+  EXPECT_EQ(result.code, 130) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("stopped; nothing of " + out));
+  EXPECT_FALSE(is_there(out) || is_there(out + ".tmp"));
+}
+
 }  // namespace
 }  // namespace trireme

@@ -193,5 +193,26 @@ TEST_F(CrashFolder, LosesNothingBeforeItsSuccessorIsThere) {
                                           "fsync", "old goes"));
 }
 
+TEST(SlowDisk, AnFsyncThatOutlastsThePatienceOfOthersLosesNothing) {
+  const Scratch scratch;
+  const std::string folder = scratch / "run";
+  ASSERT_EQ(::mkdir(folder.c_str(), 0755), 0);
+  EXPECT_EQ(in_process([&] {
+              faulty_disk_arm("slow", 1200, folder.c_str(), nullptr);
+              run_world(kThreads, 2, [&](const comm::Communicator& world) {
+                const Mesh mesh(world, kRanks);
+                checkpoint::Saver saver(folder, mesh, 1,
+                                        {.patience = std::chrono::milliseconds(400)});
+                saver.save(1, state_of(mesh, 1));
+                EXPECT_EQ(saver.wait(), std::nullopt);
+                world.barrier();
+              });
+              return kSaved;
+            }),
+            kSaved);
+  EXPECT_EQ(newest(folder), 1);
+  EXPECT_NE(::access((folder + "/step-00000001/part-00001.alive").c_str(), F_OK), 0);
+}
+
 }  // namespace
 }  // namespace trireme::test

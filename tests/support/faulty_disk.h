@@ -11,6 +11,7 @@
 ///   eio        that one fails with EIO, once
 ///   enospc     a write stops halfway; from then on write and mkdir fail with ENOSPC
 ///   erofs      from then on all that changes something fails with EROFS
+///   slow       fsync of a file part-00001 takes `at` milliseconds
 ///   lost       power goes (exit code kPowerLost). Only what was fsynced is left: of files the
 ///   bytes
 ///              at their last fsync, of folders the names at theirs

@@ -201,5 +201,28 @@ TEST(Tokens, AFullDiskIsAnError) {
       HasSubstr("No space left"));
 }
 
+TEST(Tokens, AreKnownByWhatTheyAreAndNotByWhereTheyLie) {
+  const Scratch scratch;
+  for (const size_t count : {1000ul, 700'000ul}) {  // hashed whole, and by blocks
+    auto tokens = some_tokens(count);
+    const auto identity = [&](const std::string& name, TokenKind kind) {
+      write_tokens(scratch / name, kind, tokens);
+      return TokenFile(scratch / name).identity();
+    };
+    const std::string known = identity("a", TokenKind::Raw);
+    EXPECT_THAT(known, HasSubstr(std::to_string(count) + " tokens, hash "));
+    EXPECT_EQ(identity("b", TokenKind::LlmC), known);
+    EXPECT_EQ(identity("c", TokenKind::Megatron), known);
+    tokens.back() ^= 1;
+    EXPECT_NE(identity("d", TokenKind::Raw), known) << "the last one is looked at";
+    tokens.back() ^= 1;
+    tokens.front() ^= 1;
+    EXPECT_NE(identity("e", TokenKind::Raw), known);
+    tokens.front() ^= 1;
+    tokens.push_back(7);
+    EXPECT_NE(identity("f", TokenKind::Raw), known) << "appended";
+  }
+}
+
 }  // namespace
 }  // namespace trireme::format

@@ -92,6 +92,15 @@ std::optional<std::string> find(const std::vector<std::string>& outcomes, char k
   return found == outcomes.end() ? std::nullopt : std::optional(found->substr(1));
 }
 
+/// The dtype in which a tensor was saved, where it can be converted; else that of the tensor
+/// itself.
+at::ScalarType saved_dtype(const format::Checkpoint& from, const Item& item) {
+  const at::ScalarType wanted = item.tensor.scalar_type();
+  const auto found = from.index().tensors.find(item.piece.name);
+  if (found == from.index().tensors.end() || !at::isFloatingType(wanted)) return wanted;
+  return floating_dtype(found->second.dtype).value_or(wanted);
+}
+
 bool is_there(const std::string& path) {
   struct stat status {};
   return ::stat(path.c_str(), &status) == 0;
@@ -144,13 +153,15 @@ format::Checkpoint open(const std::string& path) {
 void load(format::Checkpoint& from, const State& state) {
   const at::NoGradGuard guard;
   for (const Item& item : state.items) {
-    const auto dtype = dtype_name(item.tensor.scalar_type());
-    if (item.tensor.device().is_cpu() && item.tensor.is_contiguous()) {
-      from.read(item.piece, dtype, item.tensor.data_ptr());
+    if (item.tensor.numel() == 0) continue;
+    const at::ScalarType dtype = saved_dtype(from, item);
+    if (item.tensor.device().is_cpu() && item.tensor.is_contiguous() &&
+        dtype == item.tensor.scalar_type()) {
+      from.read(item.piece, dtype_name(dtype), item.tensor.data_ptr());
     } else {
       const at::Tensor read =
-          at::empty(item.tensor.sizes(), item.tensor.options().device(at::kCPU));
-      from.read(item.piece, dtype, read.data_ptr());
+          at::empty(item.tensor.sizes(), at::TensorOptions().dtype(dtype).device(at::kCPU));
+      from.read(item.piece, dtype_name(dtype), read.data_ptr());
       item.tensor.copy_(read);
     }
   }

@@ -26,8 +26,9 @@ std::optional<format::Checkpoint> load_newest(const std::string& folder, const S
 /// or if it was never finished.
 format::Checkpoint open(const std::string& path);
 
-/// Fills the tensors of `state` from a checkpoint; every byte is verified. The first name, shape or
-/// dtype that does not fit is a ConfigError.
+/// Fills the tensors of `state` from a checkpoint; every byte is verified. Floating-point numbers
+/// of another precision are rounded to that of the tensor. The first name, shape or dtype that does
+/// not fit is a ConfigError.
 void load(format::Checkpoint& from, const State& state);
 
 }  // namespace trireme::checkpoint

@@ -1,5 +1,6 @@
 #include "trireme/checkpoint/saver.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -7,7 +8,8 @@
 
 #include <ATen/ops/empty.h>
 
-#include <chrono>
+#include <algorithm>
+#include <condition_variable>
 #include <cstring>
 
 #include "trireme/comm/texts.h"
@@ -24,8 +26,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kPatience = 240s;     // of rank 0, with a part of another's that does not grow
-constexpr auto kLastPatience = 10s;  // if the checkpoint is lost anyway
+constexpr std::chrono::milliseconds kLastPatience = 10s;  // if the checkpoint is lost anyway
+constexpr int kSignsOfLife = 8;                           // while others are patient
 constexpr auto kLook = 5ms;
 constexpr int64_t kMostFragment = int64_t{256} << 20;
 
@@ -36,16 +38,69 @@ std::string fragment_name(int rank) {
   return fmt::format("part-{:05}.json", rank);
 }
 
+std::string alive_name(int rank) {
+  return fmt::format("part-{:05}.alive", rank);
+}
+
 int64_t bytes_there(const std::string& path) {
   struct stat status {};
   return ::stat(path.c_str(), &status) == 0 ? status.st_size : -1;
 }
+
+/// Grows a file as long as it lives: a sign of life for who waits, also while an fsync takes its
+/// time. What cannot be written is no sign, and nobody's problem.
+class Alive {
+ public:
+  Alive(std::string path, std::chrono::milliseconds every)
+      : path_(std::move(path)),
+        thread_([this, every](std::stop_token stop) { run(stop, every); }) {}
+  ~Alive() {
+    thread_.request_stop();
+    thread_.join();
+    ::unlink(path_.c_str());
+  }
+
+ private:
+  void run(std::stop_token stop, std::chrono::milliseconds every) {
+    std::mutex mutex;
+    std::condition_variable_any woken;
+    std::unique_lock lock(mutex);
+    while (!woken.wait_for(lock, stop, every, [&] { return stop.stop_requested(); })) {
+      const int fd = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+      if (fd < 0) continue;
+      (void)!::write(fd, ".", 1);
+      ::close(fd);
+    }
+  }
+
+  std::string path_;
+  std::jthread thread_;
+};
 
 /// The note of a rank that could not write its part.
 core::Json failure(const std::string& why) {
   core::Json note = core::Json::object();
   note["failed"] = why;
   return note;
+}
+
+/// Tells rank 0. The note appears whole, or not at all; after it nobody looks for signs of life.
+void leave_note(const std::string& folder, int rank, const core::Json& note,
+                std::optional<Alive>& alive) {
+  const std::string place = folder + "/" + fragment_name(rank);
+  try {
+    format::write_file(place + ".new", note.dump());
+    alive.reset();
+    if (::rename((place + ".new").c_str(), place.c_str()) != 0)
+      throw CheckpointError(fmt::format("cannot rename {}: {}", place, core::errno_text(errno)));
+  } catch (const CheckpointError&) {
+    // No room even for that: an empty note needs none, and says that it failed.
+    alive.reset();
+    ::unlink((folder + "/" + part_name(rank)).c_str());
+    format::File::create(place).finish();
+    if (!note.contains("failed")) throw;
+  }
+  if (note.contains("failed")) throw CheckpointError(note.at("failed").get<std::string>());
 }
 
 Place place_in(const comm::Communicator& group) {
@@ -62,15 +117,23 @@ struct Saver::Copy {
   core::Json extra;
 };
 
-Saver::Saver(std::string folder, const Mesh& mesh, int64_t keep)
+Saver::Saver(std::string folder, const Mesh& mesh, int64_t keep, Options options)
     : folder_(std::move(folder)),
       group_(mesh.world()),
       all_(place_in(mesh.group({Axis::Replica, Axis::Shard, Axis::Context}))),
       alike_(place_in(mesh.group({Axis::Replica, Axis::Context}))),
-      keep_(keep) {}
+      keep_(keep),
+      options_(std::move(options)) {}
 
 Saver::~Saver() {
   writer_.request_stop();  // nobody waits for parts of ranks that are gone
+}
+
+void Saver::warn(int64_t step, const std::string& why) const {
+  const std::string& then = options_.after_failure;
+  core::Log(group_.rank(), "checkpoint")
+      .warning(
+          fmt::format("step {} is not saved: {}{}{}", step, why, then.empty() ? "" : "; ", then));
 }
 
 void Saver::save(int64_t step, const State& state) {
@@ -91,10 +154,7 @@ void Saver::save(int64_t step, const State& state) {
     if (answer[0] == '-') problem_ = answer.substr(1);
   }
   if (answer[0] == '-') {
-    if (group_.rank() == 0)
-      core::Log(0, "checkpoint")
-          .warning(
-              fmt::format("step {} is not saved: {}; training goes on", step, answer.substr(1)));
+    if (group_.rank() == 0) warn(step, answer.substr(1));
     return;
   }
   copy.folder = answer.substr(1);
@@ -112,18 +172,17 @@ void Saver::run(Copy copy, std::stop_token stop) {
   // The steps that go on meanwhile come first.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 19);
   try {
+    std::optional<Alive> alive;
+    alive.emplace(copy.folder + "/" + alive_name(group_.rank()), options_.patience / kSignsOfLife);
     const core::Json note = write_part(copy);
     copy.items.clear();
-    if (group_.rank() == 0)
-      join_parts(copy, note, stop);
-    else
-      leave_note(copy, note);
+    if (group_.rank() != 0) return leave_note(copy.folder, group_.rank(), note, alive);
+    alive.reset();
+    join_parts(copy, note, stop);
   } catch (const std::exception& error) {
     const std::lock_guard lock(mutex_);
     problem_ = error.what();
-    core::Log(group_.rank(), "checkpoint")
-        .warning(
-            fmt::format("step {} is not saved: {}; training goes on", copy.step, error.what()));
+    warn(copy.step, error.what());
   }
 }
 
@@ -162,35 +221,21 @@ core::Json Saver::write_part(Copy& copy) const {
   }
 }
 
-/// Tells rank 0. The note appears whole, or not at all.
-void Saver::leave_note(const Copy& copy, const core::Json& note) const {
-  const std::string place = copy.folder + "/" + fragment_name(group_.rank());
-  try {
-    format::write_file(place + ".new", note.dump());
-    if (::rename((place + ".new").c_str(), place.c_str()) != 0)
-      throw CheckpointError(fmt::format("cannot rename {}: {}", place, core::errno_text(errno)));
-  } catch (const CheckpointError&) {
-    // No room even for that: an empty note needs none, and says that it failed.
-    ::unlink((copy.folder + "/" + part_name(group_.rank())).c_str());
-    format::File::create(place).finish();
-    if (!note.contains("failed")) throw;
-  }
-  if (note.contains("failed")) throw CheckpointError(note.at("failed").get<std::string>());
-}
-
 /// Rank 0: what each rank says of its part. All have said it before anything is made of it, or
 /// removed.
 std::vector<core::Json> Saver::wait_for_notes(const Copy& copy, const core::Json& own,
                                               const std::stop_token& stop) const {
   using Clock = std::chrono::steady_clock;
-  const auto patience = own.contains("failed") ? kLastPatience : kPatience;
+  const auto patience =
+      own.contains("failed") ? std::min(kLastPatience, options_.patience) : options_.patience;
   std::vector<core::Json> notes = {own};
   for (int rank = 1; rank < group_.size(); ++rank) {
     const std::string place = copy.folder + "/" + fragment_name(rank);
-    int64_t bytes = -1;
+    int64_t bytes = -2;  // of neither
     auto deadline = Clock::now() + patience;
     while (::access(place.c_str(), R_OK) != 0) {
-      const int64_t grown = bytes_there(copy.folder + "/" + part_name(rank));
+      const int64_t grown = bytes_there(copy.folder + "/" + part_name(rank)) +
+                            bytes_there(copy.folder + "/" + alive_name(rank));
       if (grown != bytes) deadline = Clock::now() + patience;
       bytes = grown;
       if (stop.stop_requested() || Clock::now() > deadline) {

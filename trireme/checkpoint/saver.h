@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -16,15 +17,24 @@ namespace trireme::checkpoint {
 ///
 ///   main thread   copy this rank's share ─┐            (the only copy)
 ///   background                            └─> part-00001.safetensors ─> part-00001.json
+///              (part-00001.alive grows as long as that takes)
 ///   rank 0                                      all notes there? ─> index.json ─> rename
 ///
 /// The background threads meet in the folder, not over the network: training's collectives are
 /// not in their way. A checkpoint is whole or absent, whatever fails.
 class Saver {
  public:
+  struct Options {
+    /// Of rank 0 with another's part: so long without a sign of life, and it is given up.
+    std::chrono::milliseconds patience = std::chrono::minutes(4);
+    std::string after_failure =
+        "training goes on";  ///< what becomes of the program, for the warning
+  };
   /// All ranks of the mesh must see the folder. Each writes what it holds, and what several hold is
-  /// written once.
-  Saver(std::string folder, const Mesh& mesh, int64_t keep);
+  /// written once. The newest `keep` stay.
+  Saver(std::string folder, const Mesh& mesh, int64_t keep, Options options);
+  Saver(std::string folder, const Mesh& mesh, int64_t keep)
+      : Saver(std::move(folder), mesh, keep, Options{}) {}
   ~Saver();
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
@@ -38,9 +48,9 @@ class Saver {
 
  private:
   struct Copy;
+  void warn(int64_t step, const std::string& why) const;
   void run(Copy copy, std::stop_token stop);
   core::Json write_part(Copy& copy) const;
-  void leave_note(const Copy& copy, const core::Json& note) const;
   std::vector<core::Json> wait_for_notes(const Copy& copy, const core::Json& own,
                                          const std::stop_token& stop) const;
   static format::Index index_of(const Copy& copy, const std::vector<core::Json>& notes);
@@ -50,6 +60,7 @@ class Saver {
   comm::Communicator group_;
   Place all_, alike_;
   int64_t keep_;
+  Options options_;
   std::jthread writer_;
   std::mutex mutex_;
   std::optional<std::string> problem_;

@@ -23,11 +23,20 @@ std::string_view dtype_name(at::ScalarType dtype) {
     case at::kBFloat16: return "BF16";
     case at::kLong: return "I64";
     case at::kInt: return "I32";
+    case at::kShort: return "I16";
+    case at::kChar: return "I8";
     case at::kByte: return "U8";
+    case at::kBool: return "BOOL";
     default:
       throw CheckpointError(
           fmt::format("a checkpoint cannot hold tensors of dtype {}", c10::toString(dtype)));
   }
+}
+
+std::optional<at::ScalarType> floating_dtype(std::string_view name) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16})
+    if (dtype_name(dtype) == name) return dtype;
+  return std::nullopt;
 }
 
 int64_t State::bytes() const {

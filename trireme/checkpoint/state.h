@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,9 @@ Item whole(const std::string& name, const at::Tensor& tensor);
 
 /// The name that safetensors has for a dtype.
 std::string_view dtype_name(at::ScalarType dtype);
+
+/// Of "F64", "F32", "F16" and "BF16", the dtype; nothing for others.
+std::optional<at::ScalarType> floating_dtype(std::string_view name);
 
 /// Everything that a checkpoint holds: tensors, and what is not a tensor.
 struct State {

@@ -15,15 +15,18 @@ namespace trireme::format {
 
 namespace {
 
-constexpr std::array<std::pair<std::string_view, int64_t>, 8> kDtypes = {{
+constexpr std::array<std::pair<std::string_view, int64_t>, 11> kDtypes = {{
     {"F64", 8},
     {"F32", 4},
     {"F16", 2},
     {"BF16", 2},
     {"I64", 8},
     {"I32", 4},
+    {"I16", 2},
     {"U16", 2},
+    {"I8", 1},
     {"U8", 1},
+    {"BOOL", 1},
 }};
 
 long double from_half(uint16_t bits) {
@@ -98,8 +101,10 @@ std::vector<long double> decode(std::string_view dtype, std::span<const std::byt
   if (dtype == "BF16") return decode_as<uint16_t>(bytes, from_bfloat);
   if (dtype == "I64") return decode_as<int64_t>(bytes, same);
   if (dtype == "I32") return decode_as<int32_t>(bytes, same);
+  if (dtype == "I16") return decode_as<int16_t>(bytes, same);
   if (dtype == "U16") return decode_as<uint16_t>(bytes, same);
-  core::check(dtype == "U8", "dtype '{}' is none of {}", dtype, known_dtypes());
+  if (dtype == "I8") return decode_as<int8_t>(bytes, same);
+  core::check(dtype == "U8" || dtype == "BOOL", "dtype '{}' is none of {}", dtype, known_dtypes());
   return decode_as<uint8_t>(bytes, same);
 }
 

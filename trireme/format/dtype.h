@@ -9,8 +9,8 @@
 
 namespace trireme::format {
 
-/// Bytes of an element of "F32", "F64", "F16", "BF16", "I64", "I32", "U8" or "U16", the names that
-/// safetensors gives them; 0 for any other.
+/// Bytes of an element of "F32", "F64", "F16", "BF16", "I64", "I32", "I16", "U16", "I8", "U8" or
+/// "BOOL", the names that safetensors gives them; 0 for any other.
 int64_t dtype_bytes(std::string_view dtype);
 /// All of them, for messages: "F64, F32, ...".
 std::string known_dtypes();

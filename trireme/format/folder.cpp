@@ -39,16 +39,6 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-/// Removes a file or a folder with all in it; follows no link.
-void remove_all(const std::string& path) {
-  if (is_folder(path)) {
-    for (const std::string& name : names_in(path)) remove_all(path + "/" + name);
-    if (::rmdir(path.c_str()) != 0 && errno != ENOENT) cannot("remove", path);
-  } else if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
-    cannot("remove", path);
-  }
-}
-
 void sync_folder(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) cannot("open", path);
@@ -131,6 +121,15 @@ void replace(const std::string& ready, const std::string& path) {
 }
 
 }  // namespace
+
+void remove_all(const std::string& path) {
+  if (is_folder(path)) {
+    for (const std::string& name : names_in(path)) remove_all(path + "/" + name);
+    if (::rmdir(path.c_str()) != 0 && errno != ENOENT) cannot("remove", path);
+  } else if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
+    cannot("remove", path);
+  }
+}
 
 std::string step_name(int64_t step) {
   return fmt::format("step-{:08}", step);

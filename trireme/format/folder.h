@@ -50,4 +50,7 @@ void commit_beside(const std::string& path);
 /// After a failure: PATH.tmp goes.
 void abandon_beside(const std::string& path);
 
+/// Removes a file, or a folder with all in it; follows no link.
+void remove_all(const std::string& path);
+
 }  // namespace trireme::format

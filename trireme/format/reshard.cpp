@@ -56,6 +56,7 @@ class Reshard {
                              {{"format", "pt"}, {"step", std::to_string(index_.step)}});
     for (const Piece& piece : pieces) copy(piece, writer);
     index_.files[file] = writer.finish();
+    tell(rank + 1);
   }
 
   void copy(const Piece& piece, SafetensorsWriter& writer) {
@@ -69,8 +70,12 @@ class Reshard {
       from_.read(part, dtype, buffer_.data());
       writer.append(buffer_.data(), bytes);
       done_bytes_ += bytes;
-      if (options_.progress) options_.progress(done_bytes_, all_bytes_);
+      tell(static_cast<int>(index_.files.size()));
     }
+  }
+
+  void tell(int done_files) const {
+    if (options_.progress) options_.progress({done_bytes_, all_bytes_, done_files, options_.ranks});
   }
 
   Checkpoint& from_;

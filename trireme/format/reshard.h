@@ -13,8 +13,12 @@ constexpr int64_t kReshardBytes = 64 * core::kMiB;
 
 struct ReshardOptions {
   int ranks = 1;
-  /// Called now and then with the bytes of elements that are written, and of all of them.
-  std::function<void(int64_t done_bytes, int64_t all_bytes)> progress = {};
+  struct Progress {
+    int64_t done_bytes = 0, all_bytes = 0;  ///< of elements
+    int done_files = 0, all_files = 0;
+  };
+  /// Called after every piece and every file. What it throws ends the work: nothing is left of it.
+  std::function<void(const Progress&)> progress = {};
 };
 
 /// Writes the checkpoint `from` anew as the folder `to`:

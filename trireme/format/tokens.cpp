@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "trireme/core/error.h"
+#include "trireme/core/hash.h"
 #include "trireme/format/file.h"
 #include "trireme/format/token_stream.h"
 
@@ -114,6 +115,23 @@ void TokenFile::read(int64_t begin, int64_t count, int64_t* to) const {
     }
     done += now;
   }
+}
+
+std::string TokenFile::identity() const {
+  constexpr int64_t kBlocks = 16, kBlock = 1 << 15;
+  const bool whole = size() <= kBlocks * kBlock;
+  std::string hashes;
+  std::vector<int64_t> tokens(static_cast<size_t>(std::min(size(), kBlock)));
+  for (int64_t block = 0; block < kBlocks; ++block) {
+    const int64_t begin = whole ? block * kBlock : (size() - kBlock) / (kBlocks - 1) * block;
+    const int64_t from = !whole && block + 1 == kBlocks ? size() - kBlock : begin;
+    const int64_t count = std::min(kBlock, size() - from);
+    if (count <= 0) break;
+    read(from, count, tokens.data());
+    hashes += fmt::format(
+        "{:016x}", core::hash64(tokens.data(), sizeof(int64_t) * static_cast<size_t>(count)));
+  }
+  return fmt::format("{} tokens, hash {:016x}", size(), core::hash64(hashes));
 }
 
 int64_t TokenFile::largest() const {

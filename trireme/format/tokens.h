@@ -33,6 +33,10 @@ class TokenFile {
   /// Tokens in the stream: Megatron's sequences one after the other, in the order of the index.
   int64_t size() const;
   void read(int64_t begin, int64_t count, int64_t* to) const;
+  /// What tells this stream from another without reading all of it: the number of tokens, and a
+  /// hash of up to 16 blocks of 32768 (the first and the last among them; a shorter stream is
+  /// hashed whole). The same for the same tokens, wherever and in whichever kind of file they lie.
+  std::string identity() const;
   /// The largest token. Reads everything.
   int64_t largest() const;
 
