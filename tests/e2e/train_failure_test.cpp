@@ -207,7 +207,57 @@ TEST(AnotherRun, InTheSameFolderIsRefusedWithTheFirstDifference) {
   ASSERT_EQ(run_to_end(train_arguments(config, dir, {"run.steps=4"})).code, 0);
   const auto result = run_to_end(train_arguments(config, dir, {"model.hidden=64"}));
   EXPECT_EQ(result.code, 2);
-  EXPECT_THAT(result.err, AllOf(HasSubstr("model.hidden"), HasSubstr("64"), HasSubstr("32")));
+  EXPECT_THAT(result.err,
+              HasSubstr("cannot continue " + dir +
+                        ": model.hidden was 32, is 64 now; set it back or use another run.dir"));
+  const auto sgd = run_to_end(train_arguments(config, dir, {"optim.kind=sgd"}));
+  EXPECT_EQ(sgd.code, 2);
+  EXPECT_THAT(sgd.err, HasSubstr("optim.kind was \"adamw\", is \"sgd\" now"))
+      << "not a tensor's name";
+}
+
+TEST(AnotherRun, IsToldByItsDataAndNotByTheNameOfAFile) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder), dir = folder / "run", file = folder / "a.bin";
+  const auto data = [](const std::string& path, std::vector<std::string> more) {
+    more.insert(more.end(), {"data.kind=tokens", "data.path=" + path});
+    return more;
+  };
+  ASSERT_EQ(run_to_end({kTrireme, "data", "make", file, "--tokens", "2000", "--vocab", "64"}).code,
+            0);
+  ASSERT_EQ(run_to_end(train_arguments(config, dir, data(file, {"run.steps=4"}))).code, 0);
+  const std::string tokens = bytes_of(file);
+  put_bytes(folder / "copy.bin", tokens);
+  const auto renamed = run_to_end(train_arguments(
+      config, dir, data(folder / "copy.bin", {"run.steps=6", "data.valid=" + file})));
+  EXPECT_EQ(renamed.code, 0) << renamed.err << "the same tokens, and something to evaluate on";
+
+  put_bytes(file, tokens + tokens.substr(0, 320));
+  const auto appended = run_to_end(train_arguments(config, dir, data(file, {})));
+  EXPECT_EQ(appended.code, 2);
+  EXPECT_THAT(
+      appended.err,
+      AllOf(HasSubstr("cannot continue " + dir + ": the data was 124 samples (2000 tokens, "),
+            HasSubstr("is 134 samples (2160 tokens, "), HasSubstr("data.allow_change=true"),
+            HasSubstr("set it back or use another run.dir")));
+  std::string other = tokens;
+  other[0] = static_cast<char>(other[0] ^ 1);
+  put_bytes(file, other);
+  EXPECT_EQ(run_to_end(train_arguments(config, dir, data(file, {}))).code, 2)
+      << "as many, but others";
+  const auto allowed = run_to_end(
+      train_arguments(config, dir, data(file, {"run.steps=8", "data.allow_change=true"})));
+  EXPECT_EQ(allowed.code, 0) << allowed.err;
+}
+
+TEST(AnotherRun, MayComputeInAnotherPrecision) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder), dir = folder / "run";
+  ASSERT_EQ(run_to_end(train_arguments(config, dir, {"run.steps=4"})).code, 0);
+  const auto result = run_to_end(train_arguments(
+      config, dir, {"run.steps=6", "precision.compute=float64", "precision.reduce=float64"}));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(numbers_of(dir, "loss").size(), 6u);
 }
 
 TEST(AnotherRun, DoesNotBeginBeforeWhatTheFolderHolds) {

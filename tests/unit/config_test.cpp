@@ -59,7 +59,7 @@ constexpr std::string_view kPage = R"(
 run: dir="runs/default" seed=1 steps=200 epochs=0 device="auto" threads=0
 model: kind="gpt" layers=4 hidden=128 heads=4 kv_heads=4 ffn=512 seq=128 vocab=256 dropout=0.0
        attention_dropout=0.0 tie=true experts=8 top_k=2 capacity=0.0 balance=0.01
-data: kind="markov" path="" valid="" samples=8192
+data: kind="markov" path="" valid="" samples=8192 allow_change=false
 batch: global=32 micro=8
 optim: kind="adamw" lr=0.001 betas=[0.9, 0.95] eps=1e-08 weight_decay=0.1 momentum=0.9 clip=1.0
        schedule="cosine" warmup=0 final=0.1

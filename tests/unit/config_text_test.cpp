@@ -65,8 +65,8 @@ TEST(ConfigText, ReadsBackEveryKeyAndKnowsWhichMustMatch) {
     ASSERT_NE(changed, base) << key.name;
     const Config read = parse(to_toml(changed), "a");
     EXPECT_EQ(read, changed) << key.name;
-    const bool must_match = key.name.starts_with("model.") || key.name.starts_with("data.") ||
-                            key.name == "run.seed" || key.name == "batch.global";
+    const bool must_match = key.name.starts_with("model.") || key.name == "run.seed" ||
+                            key.name == "batch.global" || key.name == "optim.kind";
     EXPECT_EQ(first_difference(base, changed).has_value(), must_match) << key.name;
     EXPECT_NE(list_keys().find(std::string(key.name) + ' '), std::string::npos) << key.name;
   }
@@ -75,9 +75,14 @@ TEST(ConfigText, ReadsBackEveryKeyAndKnowsWhichMustMatch) {
 TEST(ConfigText, NamesTheFirstDifferenceWithBothValues) {
   const Config saved = parse("", "a");
   const Config now = parse("run.seed = 2\nmodel.hidden = 256\nrun.steps = 1", "a");
-  EXPECT_EQ(first_difference(saved, now), "run.seed was 1 when it was saved and is 2 now");
-  EXPECT_EQ(first_difference(saved, parse("data = {kind = 'text', path = 'x'}", "a")),
-            "data.kind was \"markov\" when it was saved and is \"text\" now");
+  EXPECT_EQ(first_difference(saved, now), "run.seed was 1, is 2 now");
+  EXPECT_EQ(first_difference(saved, parse("optim.kind = 'sgd'", "a")),
+            "optim.kind was \"adamw\", is \"sgd\" now");
+  EXPECT_EQ(first_difference(parse("optim = {kind = 'sgd', momentum = 0}", "a"),
+                             parse("optim = {kind = 'sgd', momentum = 0.9}", "a")),
+            "optim.momentum was 0.0, is 0.9 now");
+  EXPECT_EQ(first_difference(saved, parse("data = {kind = 'text', path = 'x'}", "a")), std::nullopt)
+      << "data is compared by what it holds";
   EXPECT_EQ(first_difference(saved, saved), std::nullopt);
 }
 

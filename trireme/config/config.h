@@ -36,6 +36,7 @@ struct Data {
   std::string kind = "markov";
   std::string path, valid;
   int64_t samples = 8192;
+  bool allow_change = false;
   bool operator==(const Data&) const = default;
 };
 

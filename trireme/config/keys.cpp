@@ -52,6 +52,7 @@ const Key kTable[] = {
     {KEY(data.path), "training data; markov needs none"},
     {KEY(data.valid), "validation data; empty: none"},
     {KEY(data.samples), "markov: samples in an epoch", {.at_least = 1}},
+    {KEY(data.allow_change), "continue a run on other data than it was saved with"},
 
     {KEY(batch.global), "samples per optimizer step, over all ranks", kSize},
     {KEY(batch.micro), "samples per micro-batch of a rank, at most", kSize},

@@ -8,10 +8,14 @@ namespace trireme::config {
 
 namespace {
 
-/// The weights, the samples and their order depend on these.
+/// The weights, the order of samples and the optimizer's state depend on these.
 bool must_match(const Key& key) {
-  return key.section() == "model" || key.section() == "data" || key.name == "run.seed" ||
-         key.name == "batch.global";
+  return key.section() == "model" || key.name == "run.seed" || key.name == "batch.global" ||
+         key.name == "optim.kind";
+}
+
+std::string told(std::string_view key, const Value& was, const Value& is) {
+  return fmt::format("{} was {}, is {} now", key, to_text(was), to_text(is));
 }
 
 }  // namespace
@@ -42,10 +46,11 @@ std::optional<std::string> first_difference(const Config& saved, const Config& n
   for (const Key& key : keys()) {
     if (!must_match(key)) continue;
     const Value was = get(key, saved), is = get(key, now);
-    if (was != is)
-      return fmt::format("{} was {} when it was saved and is {} now", key.name, to_text(was),
-                         to_text(is));
+    if (was != is) return told(key.name, was, is);
   }
+  // Without momentum SGD has no state.
+  if (now.optim.kind == "sgd" && (saved.optim.momentum == 0) != (now.optim.momentum == 0))
+    return told("optim.momentum", saved.optim.momentum, now.optim.momentum);
   return {};
 }
 

@@ -13,8 +13,9 @@ std::string to_toml(const Config& config);
 /// Every key with its default, what it may be and what it means: a line or two each, for --help.
 std::string list_keys();
 
-/// For resuming: a sentence with the first key that has to be as it was saved and is not (model.*,
-/// data.*, run.seed, batch.global); nothing if all are. Expects two resolved configurations.
+/// For resuming: the first key that has to be as it was saved and is not, with both values
+/// (model.*, run.seed, batch.global, optim.kind, and whether SGD has momentum); nothing if all are.
+/// The data is compared by what it holds, not by these keys. Expects two resolved configurations.
 std::optional<std::string> first_difference(const Config& saved, const Config& now);
 
 }  // namespace trireme::config

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace trireme::data {
 
@@ -20,6 +21,11 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
   virtual Sample get(int64_t index) const = 0;
+
+  /// What tells these samples from others without reading all of them, in a few words: "5000
+  /// tokens, hash 0123456789abcdef". A checkpoint keeps it, and a run that would go on with other
+  /// samples is refused. Empty: only the number of samples is compared.
+  virtual std::string identity() const { return ""; }
 
   /// The entropy of the targets given the inputs, in nats, where it is known: no loss can stay
   /// below it.

@@ -39,6 +39,11 @@ int64_t draw(const Sums& running, std::size_t count, double u) {
 
 }  // namespace
 
+std::string Markov::identity() const {
+  return fmt::format("markov, {} tokens, seed {}, from text {}", options_.vocab, options_.seed,
+                     options_.first_text);
+}
+
 Markov::Markov(MarkovOptions options)
     : options_(options), classes_(static_cast<int>(std::min<int64_t>(kClasses, options.vocab))) {
   core::check(options.vocab >= 2 && options.seq >= 1 && options.samples >= 1,

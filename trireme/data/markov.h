@@ -22,6 +22,7 @@ class Markov : public Dataset {
   explicit Markov(MarkovOptions options);
   int64_t size() const override { return options_.samples; }
   Sample get(int64_t index) const override;  ///< int64 [seq], and the same one token further
+  std::string identity() const override;
   /// The entropy rate: of a token given all before it, in the stationary state.
   std::optional<double> floor() const override { return entropy_; }
 

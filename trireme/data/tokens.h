@@ -13,6 +13,7 @@ class Tokens : public Dataset {
   Tokens(const std::string& path, int64_t seq, int64_t vocab);
   int64_t size() const override { return (file_.size() - 1) / seq_; }
   Sample get(int64_t index) const override;
+  std::string identity() const override { return file_.identity(); }
 
  private:
   format::TokenFile file_;

@@ -37,4 +37,19 @@ std::shared_ptr<const data::Dataset> make_valid_dataset(const config::Config& co
   return std::make_shared<data::Tokens>(config.data.valid, config.model.seq, config.model.vocab);
 }
 
+core::Json facts_of(const data::Dataset& dataset) {
+  return {{"samples", dataset.size()}, {"content", dataset.identity()}};
+}
+
+std::optional<std::string> data_difference(const core::Json& saved, const core::Json& now) {
+  if (saved == now) return {};
+  const auto told = [](const core::Json& facts) {
+    const auto content = facts.value("content", std::string());
+    return fmt::format("{} samples{}", facts.value("samples", int64_t{0}),
+                       content.empty() ? "" : fmt::format(" ({})", content));
+  };
+  return fmt::format("the data was {}, is {} now (data.allow_change=true accepts it)", told(saved),
+                     told(now));
+}
+
 }  // namespace trireme::train

@@ -50,6 +50,7 @@ class Run {
         signals_(signals),
         data_(make_dataset(config)),
         valid_(config.eval.every > 0 ? make_valid_dataset(config) : nullptr),
+        data_facts_(facts_of(*data_)),
         mesh_(world, config::resolve_mesh(config.mesh, world.size()), pick_device(config, world)),
         order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
         steps_(steps_of(config, order_)),
@@ -61,6 +62,7 @@ class Run {
   }
 
   int train() {
+    check_same_data();
     resume();
     if (step_ >= steps_ && step_ > 0) {
       if (leads()) fmt::print("step {} of {} is reached already; nothing to do\n", step_, steps_);
@@ -110,12 +112,7 @@ class Run {
   void resume() {
     const std::string& wish = config_.checkpoint.resume;
     if (wish == "never") return refuse_newer(-1);
-    const auto fits = [&](const format::Checkpoint& one) {
-      const std::string text = one.index().extra.value("config", "");
-      const auto before = config::parse(text, one.folder());
-      if (const auto difference = config::first_difference(before, config_))
-        throw ConfigError(fmt::format("{} was made by another run: {}", one.folder(), *difference));
-    };
+    const auto fits = [&](const format::Checkpoint& one) { check_fits(one); };
     std::optional<format::Checkpoint> saved;
     if (wish == "auto") {
       saved = checkpoint::load_newest(files_.checkpoints(), trainer_.state(), world_, fits);
@@ -132,6 +129,29 @@ class Run {
     last_saved_ = wish == "auto" ? step_ : -1;
     files_.log(fmt::format("continues from {}", saved->folder()));
     if (leads()) fmt::print("continues from {}\n", saved->folder());
+  }
+
+  /// A host with another file would train on other samples than its place in the batch says.
+  void check_same_data() const {
+    const auto facts = comm::all_gather_texts(world_, data_facts_.dump());
+    for (std::size_t rank = 1; rank < facts.size(); ++rank)
+      if (facts[rank] != facts[0])
+        throw ConfigError(fmt::format(
+            "rank {} reads other data than rank 0: {}, not {}; give every host the same files",
+            rank, facts[rank], facts[0]));
+  }
+
+  /// Throws ConfigError, with the first difference, if the checkpoint is of another run.
+  void check_fits(const format::Checkpoint& saved) const {
+    const core::Json& extra = saved.index().extra;
+    const auto before = config::parse(extra.value("config", ""), saved.folder());
+    auto difference = config::first_difference(before, config_);
+    if (!difference && !config_.data.allow_change && extra.contains("data"))
+      difference = data_difference(extra.at("data"), data_facts_);
+    if (difference)
+      throw ConfigError(fmt::format(
+          "cannot continue {}: {}; set it back or use another run.dir",
+          config_.checkpoint.resume == "auto" ? config_.run.dir : saved.folder(), *difference));
   }
 
   /// A run that begins before what its folder holds would take that for its own future.
@@ -230,6 +250,7 @@ class Run {
   void save() {
     checkpoint::State state = trainer_.state();
     state.extra["config"] = config::to_toml(config_);
+    state.extra["data"] = data_facts_;
     saver_.save(step_, state);
     last_saved_ = step_;
     files_.log(fmt::format("saves step {}", step_));
@@ -264,6 +285,7 @@ class Run {
   const StopSignals& signals_;
   // Before anything collective: what is wrong with a file is then said by every rank itself.
   std::shared_ptr<const data::Dataset> data_, valid_;
+  core::Json data_facts_;
   Mesh mesh_;
   data::Order order_;
   int64_t steps_, step_ = 0, last_saved_ = -1;

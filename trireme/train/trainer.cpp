@@ -175,13 +175,24 @@ double Trainer::run_micros(const std::vector<nn::MicroBatch>& micros) {
   if (pipeline_ != nullptr) return pipeline_->run(micros);
   double sum = 0;
   for (std::size_t i = 0; i < micros.size(); ++i) {
-    const nn::Flow& in = micros[i].inputs;
-    const nn::Loss loss =
-        model_->loss({in.x().to(mesh_.device()), in.where}, micros[i].targets.to(mesh_.device()));
+    const nn::Loss loss = loss_of(micros[i]);
     sum += loss.sum.item<double>();
     module_->backward(loss, i + 1 < micros.size() ? parallel::Micro::More : parallel::Micro::Last);
   }
   return sum;
+}
+
+/// A model that throws leaves nothing of the step behind.
+nn::Loss Trainer::loss_of(const nn::MicroBatch& micro) {
+  try {
+    const nn::Flow& in = micro.inputs;
+    return model_->loss({in.x().to(mesh_.device()), in.where}, micro.targets.to(mesh_.device()));
+  } catch (const CommError&) {  // the world is at its end
+    throw;
+  } catch (...) {
+    module_->discard();
+    throw;
+  }
 }
 
 StepResult Trainer::step(int64_t step, const data::Batch& batch, double wish_to_stop) {
@@ -234,6 +245,10 @@ void Trainer::report_not_finite(int64_t step, double loss) const {
 double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
   const at::NoGradGuard guard;
   const comm::Communicator ranks = mesh_.samples();
+  struct Training {  // again, also after a throw
+    nn::ModelImpl& model;
+    ~Training() { model.train(); }
+  } const after{*model_};
   model_->eval();
   const int64_t limit =
       batches > 0 ? std::min(dataset.size(), batches * config_.batch.global) : dataset.size();
@@ -260,7 +275,6 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
     totals[1] += weight;
     micros.clear();
   }
-  model_->train();
   mesh_.group({Axis::Pipe, Axis::Replica, Axis::Shard}).all_reduce(totals).wait();
   return totals[0].item<double>() / totals[1].item<double>();
 }
@@ -290,12 +304,11 @@ checkpoint::State Trainer::state() const {
   };
   for (const parallel::Kept& one : kept()) add("", one, one.tensor);
   for (const parallel::Kept& one : attached_->frozen()) add("", one, one.tensor);
-  for (const torch::nn::Module* module : attached_->modules()) {
-    for (const auto& buffer : module->named_buffers()) {
-      checkpoint::Item item = checkpoint::whole("buffer/" + buffer.key(), buffer.value());
-      item.first = mesh_.coord(Axis::Tensor) == 0;
-      state.items.push_back(std::move(item));
-    }
+  add_empty(state);
+  for (const auto& [name, tensor] : attached_->buffers()) {
+    checkpoint::Item item = checkpoint::whole("buffer/" + name, tensor);
+    item.first = mesh_.coord(Axis::Tensor) == 0;
+    state.items.push_back(std::move(item));
   }
   for (const optim::State& one : optimizer_->states())
     add(fmt::format("optim/{}/", one.kind), kept()[one.slot], one.tensor);
@@ -316,7 +329,44 @@ checkpoint::State Trainer::state() const {
   }
   state.extra["optimizer"] = {{"kind", optimizer_->kind()}, {"steps", steps}};
   state.extra["bucket_order"] = order;
+  state.extra["bucket_fires"] = gather_fires();
   return state;
+}
+
+/// Parameters without elements have no pieces; their names and shapes are saved all the same.
+void Trainer::add_empty(checkpoint::State& state) const {
+  for (const torch::nn::Module* module : attached_->modules()) {
+    for (const nn::Parameter& one : nn::parameters_of(*module)) {
+      if (Box{{}, one.layout.whole()}.numel() > 0) continue;
+      checkpoint::Item item = checkpoint::whole(
+          one.name, at::empty(one.layout.whole(), one.tensor.options().requires_grad(false)));
+      item.first = mesh_.coord(Axis::Tensor) == 0;
+      state.items.push_back(std::move(item));
+    }
+  }
+}
+
+/// Of every rank: what a rank waits for in a step decides the order of its sums. Nothing where no
+/// rank waits for more than one gradient of a parameter.
+core::Json Trainer::gather_fires() const {
+  core::Json ranks = core::Json::array();
+  bool several = false;
+  for (const std::string& text :
+       comm::all_gather_texts(mesh_.world(), core::Json(attached_->fires()).dump())) {
+    ranks.push_back(core::parse_json(text, "what a rank waits for"));
+    several = several || !ranks.back().empty();
+  }
+  if (!several) return core::Json::object();
+  return {{"mesh", to_string(mesh_.degrees())}, {"ranks", ranks}};
+}
+
+/// This rank's, if the same mesh has saved it: on another one bits differ anyway.
+parallel::Fires Trainer::fires_of(const core::Json& extra) const {
+  const core::Json saved = extra.value("bucket_fires", core::Json::object());
+  if (saved.value("mesh", "") != to_string(mesh_.degrees())) return {};
+  return saved.at("ranks")
+      .at(static_cast<std::size_t>(mesh_.world().rank()))
+      .get<parallel::Fires>();
 }
 
 void Trainer::restore(const core::Json& extra) {
@@ -328,6 +378,10 @@ void Trainer::restore(const core::Json& extra) {
                     saved.at("kind").get<std::string>(), optimizer_->kind()));
   std::vector<int64_t> counts;
   for (const optim::Slot& slot : optimizer_->slots()) {
+    if (slot.parameter.numel() == 0) {  // a mesh that shards it has no state of it
+      counts.push_back(0);
+      continue;
+    }
     if (!saved.at("steps").contains(slot.name))
       throw CheckpointError(
           fmt::format("the checkpoint has no optimizer state for '{}'", slot.name));
@@ -335,7 +389,7 @@ void Trainer::restore(const core::Json& extra) {
   }
   optimizer_->set_steps(counts);
   const auto order = extra.at("bucket_order").get<std::vector<std::string>>();
-  if (!order.empty()) attached_->set_order(order);
+  if (!order.empty()) attached_->set_order(order, fires_of(extra));
   attached_->updated();
 }
 

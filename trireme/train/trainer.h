@@ -94,6 +94,10 @@ class Trainer {
   std::vector<nn::MicroBatch> cut(int64_t step, const data::Batch& batch) const;
   double run_micros(const std::vector<nn::MicroBatch>& micros);
   std::pair<double, double> evaluate(const std::vector<nn::MicroBatch>& micros);
+  nn::Loss loss_of(const nn::MicroBatch& micro);
+  void add_empty(checkpoint::State& state) const;
+  core::Json gather_fires() const;
+  parallel::Fires fires_of(const core::Json& extra) const;
   [[noreturn]] void report_not_finite(int64_t step, double loss) const;
 
   const config::Config& config_;
