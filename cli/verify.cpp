@@ -17,9 +17,10 @@ namespace trireme::cli {
 int verify(const std::vector<std::string>& args) {
   const verify::Options options{
       .steps = std::stoll(args.at(0)),
-      .plant = args.at(2).empty() ? verify::Mistake::None : verify::mistake_of(args.at(2))};
+      .plant = args.at(2).empty() ? verify::Mistake::None : verify::mistake_of(args.at(2)),
+      .dtype = verify::dtype_of(args.at(3))};
   const std::string& json = args.at(1);
-  auto config = config::load(args.at(3), {args.begin() + 4, args.end()});
+  auto config = config::load(args.at(4), {args.begin() + 5, args.end()});
   refuse_early(config);
   if (options.plant == verify::Mistake::Dropout && config.model.dropout == 0)
     config.model.dropout = 0.1;

@@ -123,6 +123,19 @@ TEST(VerifyCommand, ProvesAMeshAndSaysSo) {
     EXPECT_LE(tensor.at("difference").get<double>(), 1e-10) << tensor.at("name");
 }
 
+TEST(VerifyCommand, ProvesWhatReallyRunsAndThatOneRankProvesNothing) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder);
+  EXPECT_THAT(
+      must({kTrireme, "verify", config, "mesh.tensor=2", "mesh.replica=2", "--dtype", "float32"})
+          .out,
+      AllOf(HasSubstr("same: 3 steps of replica 2 x tensor 2"), HasSubstr("float32")));
+  EXPECT_THAT(must({kTrireme, "verify", config, "mesh.replica=1"}).out,
+              HasSubstr("proves nothing"));
+  EXPECT_THAT(must({kTrireme, "verify", config, "--dtype", "int8"}, 2).err,
+              HasSubstr("there are float64 and float32"));
+}
+
 TEST(VerifyCommand, NamesWhatIsPlantedAndExitsThree) {
   const Scratch folder;
   const std::string config = tiny_config(folder);

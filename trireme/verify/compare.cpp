@@ -73,6 +73,22 @@ bool covered(const Compared& tensor) {
   return seen.all().item<bool>();
 }
 
+/// The 2-norm of what is wrong with all parts together; of a box that several ranks hold, the
+/// worst.
+double error_of_mesh(const Compared& tensor) {
+  std::map<std::pair<std::vector<int64_t>, std::vector<int64_t>>, double> squares;
+  for (const Compared::Part& part : tensor.parts) {
+    for (const Held& held : part.held) {
+      const at::Tensor error = nn::part_of(part.value, held) - nn::box_of(tensor.alone, held.box);
+      double& worst = squares[{held.box.offset, held.box.shape}];
+      worst = std::max(worst, error.square().sum().item<double>());
+    }
+  }
+  double sum = 0;
+  for (const auto& [box, square] : squares) sum += square;
+  return std::sqrt(sum);
+}
+
 }  // namespace
 
 std::string_view to_string(Kind kind) {
@@ -123,6 +139,24 @@ std::vector<Compared> compare(const std::vector<Note>& alone,
     if (fits && one.alone.defined() && std::isfinite(one.difference) && !covered(one))
       one.difference = kInfinite;
     all.push_back(std::move(one));
+  }
+  return all;
+}
+
+std::vector<Compared> compare_rounded(const std::vector<Note>& exact,
+                                      const std::vector<Note>& rounded,
+                                      const std::vector<std::vector<Note>>& ranks,
+                                      const Degrees& degrees) {
+  constexpr double kRounding = 0x1p-24;
+  std::vector<Compared> all = compare(exact, ranks, degrees);
+  for (Compared& one : all) {
+    const Note* alone = find(rounded, one.stage, one.name);
+    const bool known = one.alone.defined() && std::isfinite(one.difference);
+    if (!known || alone == nullptr || !alone->value.defined()) continue;
+    const double error = error_of_mesh(one);
+    const double bound = 2 * (alone->value - one.alone).norm().item<double>() +
+                         4 * kRounding * one.alone.norm().item<double>();
+    one.difference = error == 0 ? 0 : bound == 0 ? kInfinite : error / bound;
   }
   return all;
 }

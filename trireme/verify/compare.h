@@ -47,6 +47,14 @@ struct Compared {
 std::vector<Compared> compare(const std::vector<Note>& alone,
                               const std::vector<std::vector<Note>>& ranks, const Degrees& degrees);
 
+/// The same for a mesh that rounds to float32, where `exact` is one rank's step in float64 and
+/// `rounded` one rank's in float32. A difference is then the 2-norm of the mesh's error, by what it
+/// may be: twice that of the one rank, and four roundings of the tensor's norm.
+std::vector<Compared> compare_rounded(const std::vector<Note>& exact,
+                                      const std::vector<Note>& rounded,
+                                      const std::vector<std::vector<Note>>& ranks,
+                                      const Degrees& degrees);
+
 /// What else is known when a tensor differs.
 struct Context {
   Degrees degrees;

@@ -216,6 +216,10 @@ Diagnosis diagnose(const Compared& tensor, const Context& context) {
       return {Kind::Shape,
               fmt::format("what rank {} has is not of the shape that its layout says", part.rank)};
   }
+  if (tensor.stage == Stage::Buffer && context.degrees.data() > 1)
+    return {Kind::Unknown,
+            "the ranks see other samples each, and the first one's buffers are everybody's: they "
+            "can be those of one rank only where no buffer depends on samples"};
   if (!tensor.alone.defined())
     return {Kind::Unknown, "one rank has no gradient for it, the mesh has one"};
   if (without > 0)

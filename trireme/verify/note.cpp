@@ -73,9 +73,14 @@ std::vector<Note> read(const std::string& text, const at::Tensor& flat) {
 
 }  // namespace
 
+Note scalar(Stage stage, const std::string& name, double value) {
+  return {stage, name, at::full({}, value, at::kDouble), {.held = {Held{}}}};
+}
+
 std::string_view to_string(Stage stage) {
-  constexpr std::array<std::string_view, 6> kNames = {"input", "weight",   "output",
-                                                      "loss",  "gradient", "gradient norm"};
+  constexpr std::array<std::string_view, 8> kNames = {"input",         "weight",         "buffer",
+                                                      "output",        "loss",           "gradient",
+                                                      "gradient norm", "evaluation loss"};
   return kNames[static_cast<std::size_t>(stage)];
 }
 

@@ -12,7 +12,7 @@
 namespace trireme::verify {
 
 /// What of a step a tensor is, in the order of computation.
-enum class Stage : uint8_t { Input, Weight, Output, Loss, Gradient, Norm };
+enum class Stage : uint8_t { Input, Weight, Buffer, Output, Loss, Gradient, Norm, Evaluation };
 
 std::string_view to_string(Stage stage);
 
@@ -32,6 +32,9 @@ struct Note {
   at::Tensor value;  ///< float64; undefined: there is none (a gradient that did not come)
   Place place = {};
 };
+
+/// A number that every rank has.
+Note scalar(Stage stage, const std::string& name, double value);
 
 /// The notes of every rank, on rank 0; nothing elsewhere. Collective.
 std::vector<std::vector<Note>> gather(const std::vector<Note>& mine,

@@ -2,6 +2,7 @@
 
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <map>
 
 #include "trireme/core/error.h"
@@ -33,6 +34,7 @@ Plant::Plant(Mistake mistake, train::Trainer& trainer, const Mesh& mesh)
       last_(mesh.samples().rank() == mesh.samples().size() - 1) {
   require(mistake == Mistake::None || mesh.world().size() > 1, "a mesh of more than one rank");
   if (mistake == Mistake::Order && mesh.size(Axis::Tensor) > 1) swap_shards();
+  averaged_ = mesh.samples().size() > 1 ? mesh.samples().size() : mesh.world().size();
   if (mistake == Mistake::Stale)
     for (const parallel::Kept& one : trainer.kept()) before_.push_back(one.tensor.detach().clone());
   if (mistake == Mistake::Dropout) {
@@ -101,6 +103,12 @@ int64_t Plant::batch_number(int64_t number, const data::Order& order) const {
 }
 
 void Plant::touch(data::Batch& batch) const {
+  // On a pipe alone: the micro-batches enter in another order than their targets wait for them.
+  if (mistake_ == Mistake::Order && mesh_.size(Axis::Pipe) == mesh_.world().size() &&
+      mesh_.coord(Axis::Pipe) == 0) {
+    batch.inputs = batch.inputs.flip(0);
+    std::reverse(batch.sample_ids.begin(), batch.sample_ids.end());
+  }
   if (mistake_ != Mistake::Dropout || !last_) return;
   for (int64_t& id : batch.sample_ids) id += kOtherSamples;
 }
@@ -109,7 +117,7 @@ void Plant::touch_gradients() {
   const at::NoGradGuard guard;
   if (mistake_ == Mistake::Average)
     for (const parallel::Kept& one : trainer_.kept())
-      if (one.tensor.grad().defined()) one.tensor.grad().mul_(mesh_.world().size());
+      if (one.tensor.grad().defined()) one.tensor.grad().mul_(averaged_);
   if (mistake_ == Mistake::Reduce) {
     for (const parallel::Kept& one : trainer_.kept()) {
       if (one.parameter != parameter_) continue;

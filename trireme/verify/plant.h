@@ -42,6 +42,7 @@ class Plant {
   train::Trainer& trainer_;
   const Mesh& mesh_;
   bool last_;                       // is this the rank that goes wrong?
+  int averaged_ = 1;                // Average: over how many ranks the mean was to be
   std::vector<at::Tensor> before_;  // Stale: the initial weights
   at::Tensor victim_, own_;         // Reduce: a parameter, and this rank's part of its gradient
   std::size_t parameter_ = 0;       // which it is

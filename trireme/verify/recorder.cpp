@@ -15,10 +15,6 @@ at::Tensor copy_of(const at::Tensor& tensor) {
   return tensor.detach().to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true);
 }
 
-Note scalar(Stage stage, const std::string& name, double value) {
-  return {stage, name, at::full({}, value, at::kDouble), {.held = {Held{}}}};
-}
-
 }  // namespace
 
 Recorder::Recorder(train::Trainer& trainer, const Mesh& mesh) : trainer_(trainer), mesh_(mesh) {
@@ -48,6 +44,7 @@ void Recorder::begin(const data::Batch& batch, int64_t first_row, int64_t micros
   rows_ = batch.inputs.size(0);
   micros_ = micros;
   weights_ = weights();  // of a stage that has only a loss, and calls no layer
+  buffers_ = buffers();
   looked_ = false;
   gradients_.clear();
   calls_.clear();
@@ -60,8 +57,10 @@ void Recorder::begin(const data::Batch& batch, int64_t first_row, int64_t micros
 void Recorder::note_output(const nn::LayerImpl& layer, const nn::Flow& out) {
   const std::string& name = layer.full_name();
   auto cuts = layer.output();
-  const bool one = out.tensors.size() == 1 && out.x().is_floating_point() && out.x().dim() > 0;
-  if (!cuts || !one) {
+  const auto comparable = [](const at::Tensor& one) {
+    return one.defined() && one.is_floating_point() && one.dim() > 0;
+  };
+  if (!cuts || out.tensors.empty() || !comparable(out.x())) {
     skipped_.insert(name);
     return;
   }
@@ -69,9 +68,17 @@ void Recorder::note_output(const nn::LayerImpl& layer, const nn::Flow& out) {
       std::any_of(cuts->begin(), cuts->end(), [](const Cut& cut) { return cut.dim == 1; });
   if (out.where != nullptr && out.where->cut_from && !positions_known)
     cuts->push_back({.axis = Axis::Tensor, .dim = 1});
-  auto [found, is_new] = calls_.try_emplace(name, Calls{std::move(*cuts), {}});
+  note_tensor(name, *cuts, out, out.x());
+  for (std::size_t i = 1; i < out.tensors.size() && cuts->empty(); ++i)
+    if (comparable(out.tensors[i]))
+      note_tensor(fmt::format("{} (tensor {})", name, i + 1), {}, out, out.tensors[i]);
+}
+
+void Recorder::note_tensor(const std::string& name, std::vector<Cut> cuts, const nn::Flow& out,
+                           const at::Tensor& tensor) {
+  auto [found, is_new] = calls_.try_emplace(name, Calls{std::move(cuts), {}});
   if (is_new) order_.push_back(name);
-  found->second.outputs.emplace_back(out.where != nullptr ? out.where->micro : 0, copy_of(out.x()));
+  found->second.outputs.emplace_back(out.where != nullptr ? out.where->micro : 0, copy_of(tensor));
 }
 
 std::vector<Note> Recorder::weights() const {
@@ -82,6 +89,27 @@ std::vector<Note> Recorder::weights() const {
                      all[i].name,
                      copy_of(trainer_.attached().value(i)),
                      {.held = all[i].layout.held(mesh_.coord(), mesh_.degrees())}});
+  for (const auto& [parameter, value] : trainer_.attached().frozen_values())
+    notes.push_back({Stage::Weight,
+                     parameter.name,
+                     copy_of(value),
+                     {.held = parameter.layout.held(mesh_.coord(), mesh_.degrees())}});
+  return notes;
+}
+
+std::vector<Note> Recorder::buffers() const {
+  std::vector<Note> notes;
+  for (const auto& [name, tensor] : trainer_.attached().buffers())
+    notes.push_back({Stage::Buffer,
+                     name,
+                     copy_of(tensor),
+                     {.held = Layout(tensor.sizes().vec()).held(mesh_.coord(), mesh_.degrees())}});
+  return notes;
+}
+
+std::vector<Note> Recorder::state() const {
+  std::vector<Note> notes = weights();
+  for (Note& one : buffers()) notes.push_back(std::move(one));
   return notes;
 }
 
@@ -104,6 +132,7 @@ std::vector<Note> Recorder::end(const train::StepResult& result) {
   recording_ = false;
   std::vector<Note> notes = inputs_;
   notes.insert(notes.end(), weights_.begin(), weights_.end());
+  notes.insert(notes.end(), buffers_.begin(), buffers_.end());
   for (const std::string& name : order_) {
     auto& [cuts, outputs] = calls_.at(name);
     // A pipeline may run them in another order.

@@ -8,6 +8,8 @@
 #include <limits>
 #include <map>
 
+#include "trireme/core/error.h"
+
 namespace trireme::verify {
 
 namespace {
@@ -33,10 +35,12 @@ std::vector<std::string> lines_of(const std::vector<Report::Row>& rows) {
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   };
   for (const Report::Row& row : rows) {
-    if (row.stage == Stage::Weight || row.stage == Stage::Gradient) continue;
+    if (row.stage == Stage::Weight || row.stage == Stage::Buffer || row.stage == Stage::Gradient)
+      continue;
     add(row.name);
     for (const Report::Row& other : rows)
-      if (other.stage == Stage::Weight && other.name.substr(0, other.name.rfind('.')) == row.name)
+      if ((other.stage == Stage::Weight || other.stage == Stage::Buffer) &&
+          other.name.substr(0, other.name.rfind('.')) == row.name)
         add(other.name);
   }
   for (const Report::Row& row : rows) add(row.name);
@@ -59,16 +63,32 @@ void add_rows(Report& report, const std::vector<Compared>& step) {
 
 std::string Finding::sentence() const {
   const std::string what =
-      stage == Stage::Weight && step == 1 ? fmt::format("the initial weight '{}'", name)
-      : stage == Stage::Weight ? fmt::format("the weight '{}' after step {}", name, step - 1)
+      stage == Stage::Weight && step == 1   ? fmt::format("the initial weight '{}'", name)
+      : stage == Stage::Buffer && step == 1 ? fmt::format("the initial buffer '{}'", name)
+      : stage == Stage::Weight || stage == Stage::Buffer
+          ? fmt::format("the {} '{}' after step {}", to_string(stage), name, step - 1)
+      : stage == Stage::Evaluation ? fmt::format("the {} after step {}", to_string(stage), step - 1)
       : stage == Stage::Loss || stage == Stage::Norm
           ? fmt::format("the {} of step {}", to_string(stage), step)
       : stage == Stage::Output
           ? fmt::format("the output of layer '{}' in step {}", name, step)
           : fmt::format("the {} '{}' of step {}", to_string(stage), name, step);
-  return fmt::format(
-      "{} is the first that differs, by {:.2g} of its largest value on rank {} ({}: {})", what,
-      difference, rank, to_string(diagnosis.kind), diagnosis.sentence);
+  const std::string how_much =
+      dtype == Dtype::Float32
+          ? fmt::format("its error is {:.2g} times what rounding explains, the largest", difference)
+          : fmt::format("by {:.2g} of its largest value", difference);
+  return fmt::format("{} is the first that differs, {} on rank {} ({}: {})", what, how_much, rank,
+                     to_string(diagnosis.kind), diagnosis.sentence);
+}
+
+Dtype dtype_of(const std::string& word) {
+  if (word == "float64") return Dtype::Float64;
+  if (word == "float32") return Dtype::Float32;
+  throw ConfigError(fmt::format("--dtype {}: there are float64 and float32", word));
+}
+
+std::string_view to_string(Dtype dtype) {
+  return dtype == Dtype::Float64 ? "float64" : "float32";
 }
 
 std::string Report::text() const {
@@ -78,20 +98,22 @@ std::string Report::text() const {
     by_name[row.name][row.stage] = row.worst;
     width = std::max(width, row.name.size());
   }
-  std::string text = fmt::format("{:<{}}  {:>9}  {:>9}  {:>9}\n", "max|a-b| / max|b|", width,
-                                 "output", "gradient", "weight");
+  const char* measure = dtype == Dtype::Float32 ? "|error| / allowed" : "max|a-b| / max|b|";
+  std::string text =
+      fmt::format("{:<{}}  {:>9}  {:>9}  {:>9}\n", measure, width, "output", "gradient", "weight");
   for (const std::string& name : lines_of(rows)) {
     const auto& of = by_name[name];
-    const bool single =
-        of.contains(Stage::Input) || of.contains(Stage::Loss) || of.contains(Stage::Norm);
+    const bool single = of.contains(Stage::Input) || of.contains(Stage::Loss) ||
+                        of.contains(Stage::Norm) || of.contains(Stage::Evaluation);
     if (single) {
       text += fmt::format("{:<{}}  {:>9}\n", of.contains(Stage::Norm) ? "gradient norm" : name,
                           width, cell(of, of.begin()->first, tolerance));
       continue;
     }
-    text += fmt::format("{:<{}}  {:>9}  {:>9}  {:>9}\n", name, width,
-                        cell(of, Stage::Output, tolerance), cell(of, Stage::Gradient, tolerance),
-                        cell(of, Stage::Weight, tolerance));
+    text += fmt::format(
+        "{:<{}}  {:>9}  {:>9}  {:>9}\n", name, width, cell(of, Stage::Output, tolerance),
+        cell(of, Stage::Gradient, tolerance),
+        cell(of, of.contains(Stage::Buffer) ? Stage::Buffer : Stage::Weight, tolerance));
   }
   if (!skipped.empty())
     text += fmt::format(
@@ -99,11 +121,21 @@ std::string Report::text() const {
         "cut "
         "inside): {}\n",
         fmt::join(skipped, ", "));
-  const std::string what = fmt::format(
-      "{} step{} of {} against one rank, float64, tolerance {:.0e}", steps, steps == 1 ? "" : "s",
-      degrees.world() == 1 ? "one rank" : to_string(degrees), tolerance);
+  if (!not_resumed.empty())
+    text += fmt::format("not proved: saving and resuming in the middle ({})\n", not_resumed);
+  const std::string measured = dtype == Dtype::Float32
+                                   ? "float32 within twice the error of one rank's float32"
+                                   : fmt::format("float64, tolerance {:.0e}", tolerance);
+  const std::string what =
+      fmt::format("{} step{} of {} against one rank, {}", steps, steps == 1 ? "" : "s",
+                  degrees.world() == 1 ? "one rank" : to_string(degrees), measured);
   text += same() ? fmt::format("same: {}\n", what)
                  : fmt::format("DIFFERENT: {}\n{}\n", what, first->sentence());
+  if (same() && degrees.world() == 1)
+    text += fmt::format(
+        "One rank against one rank proves nothing about a mesh{}; give one, such as "
+        "mesh.replica=2\n",
+        not_resumed.empty() ? ", only that it can be saved and resumed" : "");
   return text;
 }
 
@@ -112,9 +144,10 @@ core::Json Report::json() const {
   for (const Row& row : rows)
     tensors.push_back(
         {{"stage", to_string(row.stage)}, {"name", row.name}, {"difference", number(row.worst)}});
-  core::Json all = {{"same", same()},         {"mesh", to_string(degrees)}, {"steps", steps},
-                    {"tolerance", tolerance}, {"first", nullptr},           {"skipped", skipped},
-                    {"tensors", tensors}};
+  core::Json all = {
+      {"same", same()},         {"mesh", to_string(degrees)}, {"steps", steps},
+      {"tolerance", tolerance}, {"first", nullptr},           {"skipped", skipped},
+      {"tensors", tensors},     {"dtype", to_string(dtype)},  {"resumed", not_resumed.empty()}};
   if (first)
     all["first"] = {{"step", first->step},          {"stage", to_string(first->stage)},
                     {"name", first->name},          {"difference", number(first->difference)},
@@ -131,8 +164,10 @@ std::string to_text(const Report& report) {
   core::Json all = {{"degrees", {d.pipe, d.replica, d.shard, d.context, d.tensor, d.expert}},
                     {"steps", report.steps},
                     {"tolerance", report.tolerance},
+                    {"dtype", static_cast<int>(report.dtype)},
                     {"rows", rows},
-                    {"skipped", report.skipped}};
+                    {"skipped", report.skipped},
+                    {"not_resumed", report.not_resumed}};
   if (report.first) {
     const Finding& f = *report.first;
     all["first"] = {f.step,
@@ -151,16 +186,19 @@ Report report_of(const std::string& text) {
   const auto d = all.at("degrees").get<std::vector<int>>();
   Report report{.degrees = {d[0], d[1], d[2], d[3], d[4], d[5]},
                 .steps = all.at("steps"),
+                .dtype = static_cast<Dtype>(all.at("dtype").get<int>()),
                 .tolerance = all.at("tolerance"),
                 .rows = {},
                 .skipped = all.at("skipped").get<std::vector<std::string>>(),
+                .not_resumed = all.at("not_resumed"),
                 .first = {}};
   for (const auto& row : all.at("rows"))
     report.rows.push_back({static_cast<Stage>(row[0].get<int>()), row[1], number_of(row[2])});
   if (all.contains("first")) {
     const auto& f = all.at("first");
-    report.first = Finding{f[0], static_cast<Stage>(f[1].get<int>()),       f[2], number_of(f[3]),
-                           f[4], {static_cast<Kind>(f[5].get<int>()), f[6]}};
+    report.first =
+        Finding{f[0], static_cast<Stage>(f[1].get<int>()),        f[2],        number_of(f[3]),
+                f[4], {static_cast<Kind>(f[5].get<int>()), f[6]}, report.dtype};
   }
   return report;
 }

@@ -1,71 +1,91 @@
 #include "trireme/verify/verify.h"
 
+#include <unistd.h>
+
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 #include <set>
 
+#include "trireme/checkpoint/saver.h"
 #include "trireme/comm/texts.h"
+#include "trireme/core/env.h"
 #include "trireme/core/error.h"
-#include "trireme/data/loader.h"
+#include "trireme/format/folder.h"
 #include "trireme/train/world.h"
-#include "trireme/verify/recorder.h"
 #include "trireme/verify/report.h"
+#include "trireme/verify/side.h"
 
 namespace trireme::verify {
 
 namespace {
 
-config::Config in_float64(config::Config config) {
-  config.precision.compute = config.precision.reduce = "float64";
+/// What is like and unlike in float32: looser, since rounding is not what is looked for.
+constexpr double kAlikeInFloat32 = 1e-4;
+
+config::Config computing_in(config::Config config, Dtype dtype) {
+  config.precision.compute = config.precision.reduce = std::string(to_string(dtype));
   return config;
 }
 
-/// One of the two trainings that are compared.
-class Side {
+/// A folder for checkpoints, on the first rank's machine; gone with this.
+class Folder {
  public:
-  Side(const Subject& subject, const config::Config& config, const Mesh& mesh, Mistake mistake,
-       int64_t steps)
-      : subject_(subject),
-        mesh_(mesh),
-        order_(static_cast<uint64_t>(config.run.seed), subject.data->size(), config.batch.global),
-        trainer_(config, mesh_, train::build(subject.model, mesh_), steps),
-        plant_(mistake, trainer_, mesh_),
-        recorder_(trainer_, mesh_) {
-    trainer_.on_gradients([this](int64_t, double weight) {
-      plant_.touch_gradients();
-      recorder_.note_gradients(weight);
-    });
+  /// Collective.
+  explicit Folder(const comm::Communicator& world) : world_(world) {
+    std::string made;
+    if (world.rank() == 0) {
+      made = core::env("TMPDIR").value_or("/tmp") + "/trireme-verify-XXXXXX";
+      if (::mkdtemp(made.data()) == nullptr) made.clear();
+    }
+    path_ = comm::broadcast_text(world, made, 0);
+    at::Tensor unseen = at::tensor({::access(path_.c_str(), W_OK) == 0 ? 0 : 1}, at::kLong);
+    world.all_reduce(unseen).wait();
+    if (unseen.item<int64_t>() != 0) problem_ = "no folder in TMPDIR that all ranks can write to";
+  }
+  ~Folder() {
+    try {
+      if (world_.rank() == 0 && !path_.empty()) format::remove_all(path_);
+    } catch (const std::exception&) {  // some file is left in a folder of temporary ones
+    }
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  /// Saves the state of a side below `name`, all ranks of which call it (where there is one).
+  void save(const std::string& name, int64_t step, Side* side) {
+    std::string problem;
+    if (side != nullptr) {
+      checkpoint::Saver saver(path_ + name, side->mesh(), /*keep=*/1, {.after_failure = ""});
+      saver.save(step, side->trainer().state());
+      problem = saver.wait().value_or("");
+    }
+    problem_ = comm::broadcast_text(world_, problem, 0);
   }
 
-  std::vector<Note> step(int64_t step) {
-    const comm::Communicator replicas = mesh_.samples();
-    const int64_t number = step - 1;
-    data::Batch batch =
-        data::Loader::read(*subject_.data, order_, plant_.block(replicas.rank(), replicas.size()),
-                           replicas.size(), plant_.batch_number(number, order_));
-    plant_.touch(batch);
-    const auto whole = static_cast<int64_t>(order_.batch(number).size());
-    recorder_.begin(batch, even_part(whole, replicas.size(), replicas.rank()).begin,
-                    trainer_.num_micros(batch));
-    const auto result = trainer_.step(step, batch);
-    auto notes = recorder_.end(result);
-    plant_.touch_weights(step);
-    return notes;
-  }
-
-  const Mesh& mesh() const { return mesh_; }
-  const Recorder& recorder() const { return recorder_; }
+  const std::string& path() const { return path_; }
+  /// Why nothing can be saved in it; empty: it can.
+  const std::string& problem() const { return problem_; }
 
  private:
-  const Subject& subject_;
-  Mesh mesh_;
-  data::Order order_;
-  train::Trainer trainer_;
-  Plant plant_;
-  Recorder recorder_;
+  comm::Communicator world_;
+  std::string path_, problem_;
 };
+
+/// Saves the mesh's side, builds it anew and resumes. Collective.
+void resume(std::optional<Side>& side, const Subject& subject, const config::Config& config,
+            Folder& folder, int64_t step, int64_t steps) {
+  if (folder.problem().empty()) folder.save("/mesh", step, &*side);
+  if (!folder.problem().empty()) return;
+  const Mesh mesh = side->mesh();
+  const parallel::Pipeline* pipe = side->trainer().pipeline();
+  const parallel::StageSizes cut = pipe != nullptr ? pipe->cut() : parallel::StageSizes{};
+  side.reset();
+  side.emplace(subject, config, mesh, Side::Options{.steps = steps, .cut = cut});
+  side->load(folder.path() + "/mesh");
+}
 
 /// Layers whose outputs one side could not note, or only one of the two has.
 std::vector<std::string> skipped(std::set<std::string> names, const std::vector<Note>& alone,
@@ -95,54 +115,118 @@ at::Tensor weight_of(const std::string& name, const std::vector<Note>& notes) {
   return {};
 }
 
+/// What the sides note next: a step; where its update has left them; where the last has.
+enum class Moment : uint8_t { Step, Update, End };
+
+std::vector<Note> notes_of(Side& side, Moment moment, int64_t step) {
+  if (moment == Moment::Update) return side.state();
+  return moment == Moment::Step ? side.step(step) : side.end();
+}
+
+/// One rank alone, on the first rank of the mesh: what the mesh is held against.
+class Reference {
+ public:
+  Reference(const Subject& subject, const config::Config& config, const config::Config& exact,
+            c10::Device device, const Options& options)
+      : options_(options) {
+    const Side::Options steps{.steps = options.steps};
+    if (options.dtype == Dtype::Float32)
+      rounded_.emplace(subject, config, mesh_of_one(device), steps);
+    exact_.emplace(subject, exact, mesh_of_one(device), steps);
+  }
+
+  /// Compares what the ranks have noted with what this notes, and adds it to the report.
+  void judge(Moment moment, int64_t step, const std::vector<std::vector<Note>>& ranks,
+             Report& report) {
+    auto notes = notes_of(*exact_, moment, step);
+    const auto compared =
+        rounded_ ? compare_rounded(notes, notes_of(*rounded_, moment, step), ranks, report.degrees)
+                 : compare(notes, ranks, report.degrees);
+    add_rows(report, compared);
+    const auto found = std::find_if(compared.begin(), compared.end(), [&](const Compared& one) {
+      return !(one.difference <= report.tolerance);
+    });
+    const int64_t at = moment == Moment::Step ? step : step + 1;  // weights are of the next one
+    if (found != compared.end()) {
+      const Context context{.degrees = report.degrees,
+                            .tolerance = rounded_ ? kAlikeInFloat32 : options_.tolerance,
+                            .before = weight_of(found->name, before_),
+                            .bias = bias_of(found->name, compared)};
+      report.first = Finding{at,
+                             found->stage,
+                             found->name,
+                             found->difference,
+                             found->worst_rank,
+                             diagnose(*found, context),
+                             options_.dtype};
+    }
+    report.steps = step;
+    if (moment != Moment::Step) return;
+    report.skipped = skipped(exact_->recorder().skipped(), notes, ranks);
+    before_ = std::move(notes);
+  }
+
+  Side& exact() { return *exact_; }
+  Side& rounded() { return *rounded_; }
+
+ private:
+  const Options& options_;
+  std::optional<Side> exact_, rounded_;
+  std::vector<Note> before_;  // of the step before
+};
+
+/// All sides go on from the state of one rank in float64, rounded. What is compared is then the
+/// error of one step: an optimizer that divides a gradient of 0 by itself makes of rounding what it
+/// likes, and later steps would show that.
+void start_alike(std::optional<Reference>& reference, Side& cut, Folder& folder, int64_t step) {
+  if (!folder.problem().empty()) return;
+  folder.save("/exact", step, reference ? &reference->exact() : nullptr);
+  if (!folder.problem().empty()) return;
+  cut.load(folder.path() + "/exact");
+  if (reference) reference->rounded().load(folder.path() + "/exact");
+}
+
 }  // namespace
 
 Report verify(const Subject& subject, const comm::Communicator& world, const Degrees& degrees,
               const Options& options) {
-  const config::Config config = in_float64(subject.config);
+  const config::Config config = computing_in(subject.config, options.dtype),
+                       exact = computing_in(subject.config, Dtype::Float64);
   core::check(options.steps >= 1, "verify: {} steps prove nothing", options.steps);
   const c10::Device device = train::pick_device(config, world);
-  Side cut(subject, config, Mesh(world, degrees, device), options.plant, options.steps);
-  std::optional<Side> alone;
-  if (world.rank() == 0)
-    alone.emplace(subject, config, mesh_of_one(device), Mistake::None, options.steps);
+  std::optional<Side> cut;
+  cut.emplace(subject, config, Mesh(world, degrees, device),
+              Side::Options{.plant = options.plant, .steps = options.steps});
+  std::optional<Reference> reference;
+  if (world.rank() == 0) reference.emplace(subject, config, exact, device, options);
+  Folder folder(world);
+  const bool rounds = options.dtype == Dtype::Float32, plants = options.plant != Mistake::None;
 
   Report report{.degrees = degrees,
                 .steps = 0,
-                .tolerance = options.tolerance,
+                .dtype = options.dtype,
+                .tolerance = rounds ? 1 : options.tolerance,
                 .rows = {},
                 .skipped = {},
+                .not_resumed = {},
                 .first = {}};
-  std::vector<Note> before;  // one rank's notes of the step before
-  for (int64_t step = 1; step <= options.steps + 1 && report.same(); ++step) {
-    // After the last step only the weights are left to compare.
-    const bool ends = step > options.steps;
-    const auto ranks = gather(ends ? cut.recorder().weights() : cut.step(step), world);
-    if (alone) {
-      auto notes = ends ? alone->recorder().weights() : alone->step(step);
-      const auto compared = compare(notes, ranks, degrees);
-      add_rows(report, compared);
-      const auto found = std::find_if(compared.begin(), compared.end(), [&](const Compared& one) {
-        return !(one.difference <= options.tolerance);
-      });
-      if (found != compared.end()) {
-        const Context context{.degrees = degrees,
-                              .tolerance = options.tolerance,
-                              .before = weight_of(found->name, before),
-                              .bias = bias_of(found->name, compared)};
-        report.first = Finding{step,
-                               found->stage,
-                               found->name,
-                               found->difference,
-                               found->worst_rank,
-                               diagnose(*found, context)};
-      }
-      report.steps = std::min(step, options.steps);
-      if (!ends) report.skipped = skipped(alone->recorder().skipped(), notes, ranks);
-      before = std::move(notes);
-    }
+  const auto judge = [&](Moment moment, int64_t step) {
+    const auto ranks = gather(notes_of(*cut, moment, step), world);
+    if (reference) reference->judge(moment, step, ranks, report);
     report = report_of(comm::broadcast_text(world, to_text(report), 0));
+    return report.same();
+  };
+  for (int64_t step = 1; step <= options.steps; ++step) {
+    if (!judge(Moment::Step, step)) return report;
+    // A checkpoint holds what is right: it would undo a mistake that was planted.
+    if (step == (options.steps + 1) / 2 && !plants)
+      resume(cut, subject, config, folder, step, options.steps);
+    report.not_resumed = plants ? "a mistake was planted" : folder.problem();
+    if (!rounds) continue;
+    if (!judge(Moment::Update, step)) return report;
+    if (!plants) start_alike(reference, *cut, folder, step);
   }
+  judge(Moment::End, options.steps);
   return report;
 }
 

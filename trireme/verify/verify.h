@@ -15,10 +15,19 @@
 
 namespace trireme::verify {
 
+/// What both sides compute in. Float32 is what really runs, kernels of its own included: the mesh
+/// may then be at most twice as far from one rank's float64 as one rank's float32 is.
+enum class Dtype : uint8_t { Float64, Float32 };
+
+/// "float64", "float32"; throws ConfigError for another word.
+Dtype dtype_of(const std::string& word);
+std::string_view to_string(Dtype dtype);
+
 struct Options {
   int64_t steps = 3;
-  double tolerance = 1e-10;  ///< of max|a-b| / max|b|
+  double tolerance = 1e-10;  ///< of max|a-b| / max|b|, in float64
   Mistake plant = Mistake::None;
+  Dtype dtype = Dtype::Float64;
 };
 
 /// What is to be proved: that this model, on these samples, trained as the configuration says,
@@ -38,6 +47,7 @@ struct Finding {
   double difference = 0;
   int rank = 0;
   Diagnosis diagnosis;
+  Dtype dtype = Dtype::Float64;
 
   /// One sentence: which tensor, where, by how much, and the likely kind of mistake.
   std::string sentence() const;
@@ -46,7 +56,8 @@ struct Finding {
 struct Report {
   Degrees degrees;
   int64_t steps = 0;  ///< that were compared
-  double tolerance = 0;
+  Dtype dtype = Dtype::Float64;
+  double tolerance = 0;  ///< what a difference may be
   struct Row {
     Stage stage;
     std::string name;
@@ -54,6 +65,7 @@ struct Report {
   };
   std::vector<Row> rows;  ///< in the order of computation
   std::vector<std::string> skipped;
+  std::string not_resumed;  ///< why the mesh was not saved and resumed in the middle; empty: it was
   std::optional<Finding> first;
 
   bool same() const { return !first.has_value(); }
@@ -62,10 +74,11 @@ struct Report {
   core::Json json() const;
 };
 
-/// Trains on the mesh and, on its first rank, on one rank alone, in float64 from the same weights
-/// and samples, and compares after every step: what went in, weights, the output of every layer,
-/// the loss, every gradient. Ends with the first step that differs. The report is the same on every
-/// rank. Collective.
+/// Trains on the mesh and, on its first rank, on one rank alone, from the same weights and samples,
+/// and compares after every step: what went in, weights and buffers, the output of every layer, the
+/// loss, every gradient; and at the end the loss of an evaluation. In the middle the mesh is saved,
+/// built anew and resumed (in a folder of TMPDIR, which all ranks must see). Ends with the first
+/// step that differs. The report is the same on every rank. Collective.
 ///
 ///   const auto report = verify::verify({config, make_model, data}, world, {.tensor = 2});
 ///   EXPECT_TRUE(report.same()) << report.text();

@@ -1,0 +1,80 @@
+#include "trireme/verify/side.h"
+
+#include <torch/nn/module.h>
+
+#include <algorithm>
+
+#include "trireme/checkpoint/resume.h"
+#include "trireme/data/loader.h"
+
+namespace trireme::verify {
+
+namespace {
+
+/// The first samples of a dataset.
+class FirstOf final : public data::Dataset {
+ public:
+  FirstOf(const data::Dataset& all, int64_t count)
+      : all_(all), size_(std::min(all.size(), count)) {}
+  int64_t size() const override { return size_; }
+  data::Sample get(int64_t index) const override { return all_.get(index); }
+
+ private:
+  const data::Dataset& all_;
+  int64_t size_;
+};
+
+}  // namespace
+
+Side::Side(const Subject& subject, const config::Config& config, const Mesh& mesh, Options options)
+    : subject_(subject),
+      config_(config),
+      mesh_(mesh),
+      order_(static_cast<uint64_t>(config.run.seed), subject.data->size(), config.batch.global),
+      steps_(options.steps),
+      trainer_(config, mesh_, train::build(subject.model, mesh_), options.steps,
+               {.cut = options.cut}),
+      plant_(options.plant, trainer_, mesh_),
+      recorder_(trainer_, mesh_) {
+  trainer_.on_gradients([this](int64_t, double weight) {
+    plant_.touch_gradients();
+    recorder_.note_gradients(weight);
+  });
+}
+
+int64_t Side::batch_of(int64_t step) const {
+  const int64_t last = order_.batches_per_epoch() - 1;
+  const bool is_short = static_cast<int64_t>(order_.batch(last).size()) < config_.batch.global;
+  return step == steps_ && steps_ > 1 && is_short ? last : step - 1;
+}
+
+std::vector<Note> Side::step(int64_t step) {
+  const comm::Communicator replicas = mesh_.samples();
+  const int64_t number = batch_of(step);
+  data::Batch batch =
+      data::Loader::read(*subject_.data, order_, plant_.block(replicas.rank(), replicas.size()),
+                         replicas.size(), plant_.batch_number(number, order_));
+  plant_.touch(batch);
+  const auto whole = static_cast<int64_t>(order_.batch(number).size());
+  recorder_.begin(batch, even_part(whole, replicas.size(), replicas.rank()).begin,
+                  trainer_.num_micros(batch));
+  const auto result = trainer_.step(step, batch);
+  auto notes = recorder_.end(result);
+  plant_.touch_weights(step);
+  return notes;
+}
+
+std::vector<Note> Side::end() {
+  auto notes = state();
+  const FirstOf some(*subject_.data, config_.batch.global + 1);
+  notes.push_back(scalar(Stage::Evaluation, "evaluation", trainer_.evaluate(some, 0)));
+  return notes;
+}
+
+void Side::load(const std::string& folder) {
+  const auto saved = checkpoint::load_newest(folder, trainer_.state(), mesh_.world());
+  TORCH_INTERNAL_ASSERT(saved.has_value(), "the checkpoint that was just written is gone");
+  trainer_.restore(saved->index().extra);
+}
+
+}  // namespace trireme::verify
