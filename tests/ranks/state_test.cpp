@@ -174,7 +174,7 @@ TEST(Resumed, IsTheSameBitForBitThoughAWeightIsOnTwoStagesOfARank) {
     expect_same_when_resumed(config, degrees, model, data);
 }
 
-const Degrees kMeshes[] = {{},
+const Degrees kStateMeshes[] = {{},
                            {.replica = 2},
                            {.shard = 2},
                            {.pipe = 2},
@@ -182,7 +182,7 @@ const Degrees kMeshes[] = {{},
                            {.pipe = 2, .shard = 2}};
 
 TEST(Resumed, HasItsBuffersWhateverKeepsTheRanksTogether) {
-  for (const Degrees& degrees : kMeshes)
+  for (const Degrees& degrees : kStateMeshes)
     for (const bool frozen : {false, true})
       expect_same_when_resumed(
           small("float32"), degrees,
@@ -191,7 +191,7 @@ TEST(Resumed, HasItsBuffersWhateverKeepsTheRanksTogether) {
 }
 
 TEST(Buffers, AreAlikeOnEveryMeshAndADriftIsSeen) {
-  for (const Degrees& degrees : kMeshes) {
+  for (const Degrees& degrees : kStateMeshes) {
     if (degrees.world() == 1 || degrees.data() == 1) continue;
     run_world(kThreads, degrees.world(), [&](const Communicator& world) {
       Runner run(
