@@ -9,6 +9,7 @@
 #include "support/config_support.h"
 #include "trireme/config/keys.h"
 #include "trireme/config/nearest.h"
+#include "trireme/config/text.h"
 #include "trireme/config/validate.h"
 
 namespace trireme::config {
@@ -138,8 +139,7 @@ TEST(ConfigRead, SaysWhereAndWhatIsWrong) {
       {"optim.betas = [0.9, 'x']",
        "gpt.toml:1:15: optim.betas is an array of other things; it must be an array of numbers"},
       {"model.kind = 'gtp'",
-       "gpt.toml:1:14: model.kind = \"gtp\" is none of \"mlp\", \"resnet\", \"gpt\", \"llama\", "
-       "\"moe-gpt\"; did you mean \"gpt\"?"},
+       "gpt.toml:1:14: model.kind = \"gtp\" is none of \"mlp\", \"gpt\"; did you mean \"gpt\"?"},
       {"run.device = 'abacus'",
        "gpt.toml:1:14: run.device = \"abacus\" is none of \"auto\", \"cpu\", \"cuda\""},
       {"\n[optimm]\nlr = 1", "gpt.toml:2:2: unknown section 'optimm'; did you mean 'optim'?"},
@@ -233,6 +233,51 @@ TEST(ConfigOverride, IsQuotedWhenItIsWrong) {
   for (const auto& [text, message] : cases) EXPECT_EQ(refusal("", {text}), message);
 }
 
+TEST(ConfigOverride, ThatChangesNothingIsRefusedWithTheRemedy) {
+  const std::string file = "[data]\nkind = 'markov'\n[mesh]\nreplica = 2";
+  const std::pair<Overrides, const char*> cases[] = {
+      {{"data.path=my.bin"},
+       "override 'data.path=my.bin': data.path = \"my.bin\" has no effect while data.kind = "
+       "\"markov\"; set data.kind=tokens, or leave it out"},
+      {{"data.kind=tokens", "data.path=a", "data.valid=b"},
+       "override 'data.valid=b': data.valid = \"b\" has no effect while eval.every = 0; set "
+       "eval.every=100, or leave it out"},
+      {{"pipeline.schedule=zb-v"},
+       "override 'pipeline.schedule=zb-v': pipeline.schedule = \"zb-v\" has no effect while "
+       "mesh.pipe = 1; set mesh.pipe=2, or leave it out"},
+      {{"optim.momentum=0.5"},
+       "override 'optim.momentum=0.5': optim.momentum = 0.5 has no effect while optim.kind = "
+       "\"adamw\"; set optim.kind=sgd, or leave it out"}};
+  for (const auto& [overrides, message] : cases) EXPECT_EQ(refusal(file, overrides), message);
+  // What switches off a key of the file is no mistake, nor is the value that it has anyway.
+  parse("data = {kind = 'tokens', path = 'x', valid = 'y'}\neval.every = 5", "a",
+        Overrides{"data.kind=markov", "eval.every=0"});
+  parse("pipeline.schedule = 'zb-v'\nmesh.pipe = 2", "a", Overrides{"mesh.pipe=1"});
+  parse(file, "a", Overrides{"optim.momentum=0.9", "data.path="});
+}
+
+TEST(ConfigOverride, OfAPathAloneMeansAFileOfTokens) {
+  EXPECT_EQ(parse("", "a", Overrides{"data.path=my.bin"}).data.kind, "tokens");
+  EXPECT_EQ(parse("data.path = 'my.bin'", "a").data.kind, "tokens");
+  EXPECT_EQ(parse("data = {kind = 'markov', path = 'my.bin'}", "a").data.kind, "markov");
+}
+
+TEST(ConfigTable, OffersOnlyWhatIsBuilt) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"model.kind=llama", "model.kind = \"llama\" is not built yet; use one of \"mlp\", \"gpt\""},
+      {"mesh.context=2", "mesh.context = 2 is not built yet; leave mesh.context out"},
+      {"sync.kind=diloco", "sync.kind = \"diloco\" is not built yet; leave sync.kind out"},
+      {"precision.reduce=float64",
+       "precision.reduce = \"float64\" with precision.compute = \"float32\" is not built yet; "
+       "make both alike"}};
+  for (const auto& [text, message] : cases)
+    EXPECT_EQ(error_of([&] { load("/dev/null", Overrides{text}); }), message);
+  for (const char* hidden : {"llama", "cifar", "nccl", "sync.", "compress.", "tensorboard",
+                             "bfloat16", "mesh.context", "pipedream"})
+    EXPECT_EQ(list_keys().find(hidden), std::string::npos) << hidden;
+  EXPECT_EQ(load("/dev/null", {}), parse("", "a"));
+}
+
 TEST(ConfigValidate, RefusesKeysThatDoNotFitEachOther) {
   const std::pair<const char*, const char*> cases[] = {
       {"model.hidden = 130", "gpt.toml: model.hidden = 130 is not a multiple of model.heads = 4"},
@@ -242,13 +287,20 @@ TEST(ConfigValidate, RefusesKeysThatDoNotFitEachOther) {
       {"run.epochs = 2\nrun.steps = 200",
        "gpt.toml: run.epochs = 2 and run.steps = 200 both say how long to train; give one of them"},
       {"data.kind = 'text'", "gpt.toml: data.kind = \"text\" needs data.path, which is empty"},
+      {"mesh.tensor = 5",
+       "gpt.toml: mesh.tensor = 5 does not fit model.heads = 4: use a divisor or a multiple"},
+      {"mesh.tensor = 3\nmodel.kv_heads = 2",
+       "gpt.toml: mesh.tensor = 3 does not fit model.kv_heads = 2: use a divisor or a multiple"},
       {"mesh.shard = 0",
        "gpt.toml: mesh.replica = 0 and mesh.shard = 0 cannot both be what is left of the world"},
       {"pipeline.balance = '3,,4'",
        "gpt.toml: pipeline.balance = \"3,,4\" is neither \"time\" nor \"params\" nor a list of "
        "layers such as \"3,5,5,3\""}};
   for (const auto& [text, message] : cases) EXPECT_EQ(refusal(text), message);
-  parse("model.kind = 'mlp'\nmodel.hidden = 130", "heads are none of its business");
+  parse("model.kind = 'mlp'\nmodel.hidden = 130\nmesh.tensor = 5",
+        "heads are none of its business");
+  parse("mesh.tensor = 3", "dealt as 2, 1, 1");
+  parse("mesh.tensor = 8", "two ranks each");
   parse("pipeline.balance = '3,5'\nmesh = {shard = 0, replica = 1}", "fine");
 }
 

@@ -19,7 +19,7 @@ const Limits kThreads = {.at_least = 0, .at_most = 1024};
 const Limits kNotNegative = {.at_least = 0};
 const Limits kBelowOne = {.at_least = 0, .less_than = 1};
 const Limits kFilled = {.not_empty = true};
-const Limits kDtype = {.words = {"float32", "bfloat16", "float16", "float64"}};
+const Limits kDtype = {.words = {"float32", "float64"}, .later = {"bfloat16", "float16"}};
 
 const Key kTable[] = {
     {KEY(run.dir), "folder of everything that the run writes", kFilled},
@@ -29,8 +29,10 @@ const Key kTable[] = {
     {KEY(run.device), "where tensors live", {.words = {"auto", "cpu", "cuda"}}},
     {KEY(run.threads), "intra-op threads per rank; 0: cores / local ranks", kThreads},
 
-    {KEY(model.kind), "architecture", {.words = {"mlp", "resnet", "gpt", "llama", "moe-gpt"}}},
-    {KEY(model.layers), "blocks", kSize},
+    {KEY(model.kind),
+     "architecture",
+     {.words = {"mlp", "gpt"}, .later = {"resnet", "llama", "moe-gpt"}}},
+    {KEY(model.layers), "blocks", {.at_least = 1, .at_most = 10'000}},
     {KEY(model.hidden), "width of the residual stream", kSize},
     {KEY(model.heads), "attention heads", kSize},
     {KEY(model.kv_heads), "heads of keys and values; 0: as heads", kSizeOrAuto},
@@ -41,15 +43,16 @@ const Key kTable[] = {
     {KEY(model.attention_dropout), "dropout of attention weights; over 0 takes the unfused path",
      kBelowOne},
     {KEY(model.tie), "output layer shares the embedding's weights"},
-    {KEY(model.experts), "moe-gpt: experts in a layer", kSize},
-    {KEY(model.top_k), "moe-gpt: experts that see a token", kSize},
-    {KEY(model.capacity), "moe-gpt: an expert's share of tokens; 0: dropless", kNotNegative},
-    {KEY(model.balance), "moe-gpt: weight of the load-balancing loss", kNotNegative},
+    {KEY(model.experts), "moe-gpt: experts in a layer", kSize, Built::Later},
+    {KEY(model.top_k), "moe-gpt: experts that see a token", kSize, Built::Later},
+    {KEY(model.capacity), "moe-gpt: an expert's share of tokens; 0: dropless", kNotNegative,
+     Built::Later},
+    {KEY(model.balance), "moe-gpt: weight of the load-balancing loss", kNotNegative, Built::Later},
 
     {KEY(data.kind),
      "where samples come from",
-     {.words = {"markov", "tokens", "text", "idx", "cifar"}}},
-    {KEY(data.path), "training data; markov needs none"},
+     {.words = {"markov", "tokens"}, .later = {"text", "idx", "cifar"}}},
+    {KEY(data.path), "training data; where data.kind is not given, it is then tokens"},
     {KEY(data.valid), "validation data; empty: none"},
     {KEY(data.samples), "markov: samples in an epoch", {.at_least = 1}},
     {KEY(data.allow_change), "continue a run on other data than it was saved with"},
@@ -76,17 +79,19 @@ const Key kTable[] = {
     {KEY(mesh.shard), "ranks that share one copy's state; 0: what is left", kSizeOrAuto},
     {KEY(mesh.tensor), "ranks that share each layer", kSize},
     {KEY(mesh.pipe), "ranks in a pipeline of stages", kSize},
-    {KEY(mesh.context), "ranks that share a sequence", kSize},
-    {KEY(mesh.expert), "ranks that share the experts; divides replica x shard x context", kSize},
+    {KEY(mesh.context), "ranks that share a sequence", kSize, Built::Later},
+    {KEY(mesh.expert), "ranks that share the experts; divides replica x shard x context", kSize,
+     Built::Later},
 
-    {KEY(context.kind), "attention over a cut sequence", {.words = {"ring", "ulysses"}}},
+    {KEY(context.kind),
+     "attention over a cut sequence",
+     {.words = {"ring", "ulysses"}},
+     Built::Later},
 
     {KEY(tensor.sequence), "sequence parallelism inside tensor parallel regions"},
 
     {KEY(pipeline.schedule),
-     "gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-v, dualpipe-v, pipedream, pipedream-2bw, or "
-     "a file",
-     kFilled},
+     "gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-v, dualpipe-v, or a file", kFilled},
     {KEY(pipeline.stages_per_rank), "stages on every rank of the pipeline", kSize},
     {KEY(pipeline.balance), "layers per stage, even in time or params, or as \"3,5,5,3\"", kFilled},
     {KEY(pipeline.keep_gathered),
@@ -105,22 +110,28 @@ const Key kTable[] = {
 
     {KEY(sync.kind),
      "how replicas agree",
-     {.words = {"lockstep", "stale", "free", "average", "bmuf", "diloco"}}},
-    {KEY(sync.every), "local updates: steps between two averages", kCount},
-    {KEY(sync.staleness), "stale: steps that a worker may be ahead", kCount},
-    {KEY(sync.momentum), "bmuf, diloco: outer momentum", kBelowOne},
-    {KEY(sync.lr), "bmuf, diloco: outer learning rate", kNotNegative},
-    {KEY(sync.servers), "stale, free: ranks that serve parameters", kSizeOrAuto},
+     {.words = {"lockstep"}, .later = {"stale", "free", "average", "bmuf", "diloco"}},
+     Built::Later},
+    {KEY(sync.every), "local updates: steps between two averages", kCount, Built::Later},
+    {KEY(sync.staleness), "stale: steps that a worker may be ahead", kCount, Built::Later},
+    {KEY(sync.momentum), "bmuf, diloco: outer momentum", kBelowOne, Built::Later},
+    {KEY(sync.lr), "bmuf, diloco: outer learning rate", kNotNegative, Built::Later},
+    {KEY(sync.servers), "stale, free: ranks that serve parameters", kSizeOrAuto, Built::Later},
 
     {KEY(compress.kind),
      "compression of gradients on the wire",
-     {.words = {"none", "fp16", "bf16", "int8", "onebit", "topk", "randomk", "powersgd"}}},
-    {KEY(compress.ratio), "part of a gradient that is sent", {.more_than = 0, .at_most = 1}},
-    {KEY(compress.feedback), "what was not sent is added to the next gradient"},
+     {.words = {"none"},
+      .later = {"fp16", "bf16", "int8", "onebit", "topk", "randomk", "powersgd"}},
+     Built::Later},
+    {KEY(compress.ratio),
+     "part of a gradient that is sent",
+     {.more_than = 0, .at_most = 1},
+     Built::Later},
+    {KEY(compress.feedback), "what was not sent is added to the next gradient", {}, Built::Later},
 
     {KEY(comm.backend),
      "how ranks talk",
-     {.words = {"auto", "shm", "tcp", "mpi", "nccl", "local"}}},
+     {.words = {"auto", "shm", "tcp", "local"}, .later = {"mpi", "nccl"}}},
     {KEY(comm.timeout_s), "seconds before an operation fails", {.more_than = 0, .at_most = 1e9}},
     {KEY(comm.bucket_mib), "MiB of gradients reduced together", {.more_than = 0, .at_most = 1e6}},
 
@@ -133,7 +144,7 @@ const Key kTable[] = {
 
     {KEY(log.every), "steps between two lines", {.at_least = 1}},
     {KEY(log.trace), "write trace.json"},
-    {KEY(log.tensorboard), "write events.*"},
+    {KEY(log.tensorboard), "write events.*", {}, Built::Later},
     {KEY(log.samples), "write the samples of every step to samples.jsonl"},
 
     {KEY(check.hash_every), "steps between two comparisons of the replicas; 0: never", kCount},

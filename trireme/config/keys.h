@@ -22,8 +22,12 @@ struct Limits {
   bool fits_int = false;                     ///< sizes and degrees, ints where they are used
   std::size_t count = 0;                     ///< numbers of an array
   std::vector<std::string_view> words = {};  ///< the only strings allowed; none: any string
+  std::vector<std::string_view> later = {};  ///< strings that a later version will know
   bool not_empty = false;                    ///< for strings
 };
+
+/// Later: the key is read and written, but this version has nothing that it could change.
+enum class Built : uint8_t { Now, Later };
 
 /// One row of the table from which reading, writing, suggestions and help all derive.
 struct Key {
@@ -31,9 +35,11 @@ struct Key {
   Member member;
   std::string_view meaning;
   Limits limits = {};
+  Built built = Built::Now;
 
   std::string_view section() const { return name.substr(0, name.find('.')); }
   std::string_view last_name() const { return name.substr(name.find('.') + 1); }
+  bool wants_bool() const { return std::holds_alternative<bool& (*)(Config&)>(member); }
 };
 
 /// The table, its sections in one piece each, in the order in which files are written.

@@ -73,8 +73,10 @@ struct Problem {
   Text operator()(const std::string& value) const {
     if (value.find('\0') != value.npos) return "holds a NUL; it must be text without one";
     if (limits.not_empty && value.empty()) return "is empty; it must be some text";
-    if (limits.words.empty() || std::ranges::find(limits.words, value) != limits.words.end())
-      return {};
+    const auto is_in = [&](const auto& words) {
+      return std::ranges::find(words, value) != words.end();
+    };
+    if (limits.words.empty() || is_in(limits.words) || is_in(limits.later)) return {};
     const auto meant = nearest(value, limits.words);
     return fmt::format("is none of {}{}", quoted_list(limits.words),
                        meant ? fmt::format("; did you mean \"{}\"?", *meant) : "");

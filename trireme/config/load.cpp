@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <set>
 
+#include "trireme/config/effects.h"
 #include "trireme/config/keys.h"
 #include "trireme/config/nearest.h"
 #include "trireme/config/toml_source.h"
@@ -54,12 +55,25 @@ class Reader {
       fail(where, fmt::format("'{}' is a section; an override sets one key of it", name));
     if (key == nullptr) fail_unknown(name, where);
     assign(*key, override_value(*key, value, where), where);
+    overrides_.emplace_back(key, where);
   }
 
   Config finish() {
     // Who gives epochs alone does not mean the default number of steps as well.
     if (config_.run.epochs > 0 && !given_.contains("run.steps")) config_.run.steps = 0;
+    // Who names a file alone does not mean the generated language.
+    if (!config_.data.path.empty() && !given_.contains("data.kind")) config_.data.kind = "tokens";
     return resolved(config_);
+  }
+
+  /// What a file says may be switched off for a run. What was typed for this run must count.
+  void refuse_idle_overrides() const {
+    for (const auto& [key, where] : overrides_) {
+      const Value value = get(*key, config_);
+      if (value == get(*key, Config{})) continue;
+      if (const auto why = why_no_effect(key->name, config_))
+        fail(where, fmt::format("{} = {} {}", key->name, shortened(to_text(value)), *why));
+    }
   }
 
  private:
@@ -116,6 +130,7 @@ class Reader {
 
   Config config_;
   std::set<std::string_view> given_;
+  std::vector<std::pair<const Key*, std::string>> overrides_;  // and where each came from
 };
 
 std::string read_file(const std::string& path) {
@@ -141,7 +156,9 @@ std::string read_file(const std::string& path) {
 }  // namespace
 
 Config load(const std::string& path, std::span<const std::string> overrides) {
-  return parse(read_file(path), path, overrides);
+  Config config = parse(read_file(path), path, overrides);
+  refuse_unbuilt(config);
+  return config;
 }
 
 Config parse(std::string_view toml_text, std::string_view file_name,
@@ -155,6 +172,7 @@ Config parse(std::string_view toml_text, std::string_view file_name,
   } catch (const ConfigError& error) {
     fail(file_name, error.what());
   }
+  reader.refuse_idle_overrides();
   return config;
 }
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <limits>
+#include <algorithm>
 #include <string>
 
 #include "trireme/core/error.h"
@@ -11,10 +11,13 @@ namespace trireme::config {
 
 namespace {
 
+constexpr int64_t kMostRanks = 99'999;  // the parts of a checkpoint have names of five digits
+
 /// What the degrees that are not 0 multiply to, and the sum as people check it.
 struct Product {
   int64_t ranks = 1;
-  std::string text;  ///< "pipe 1 x replica 2 x shard 1 x context 1 x tensor 3"
+  int axes = 0;      ///< of more than one rank
+  std::string text;  ///< those: "replica 2 x tensor 3"
 };
 
 Product product_of(const MeshKeys& mesh) {
@@ -25,14 +28,28 @@ Product product_of(const MeshKeys& mesh) {
                                                      {"tensor", mesh.tensor}};
   Product product;
   for (const auto& [name, degree] : degrees) {
-    if (degree == 0) continue;
     if (degree < 0) throw ConfigError(fmt::format("mesh.{} = {} is less than 0", name, degree));
-    product.text += fmt::format("{}{} {}", product.text.empty() ? "" : " x ", name, degree);
-    constexpr int64_t kMost = std::numeric_limits<int>::max();
-    if (__builtin_mul_overflow(product.ranks, degree, &product.ranks) || product.ranks > kMost)
-      throw ConfigError(fmt::format("mesh: {} is more than {} ranks", product.text, kMost));
+    if (degree < 2) continue;
+    product.text += fmt::format("{}{} {}", product.axes == 0 ? "" : " x ", name, degree);
+    ++product.axes;
+    if (degree > kMostRanks || (product.ranks *= degree) > kMostRanks)
+      throw ConfigError(fmt::format("mesh: {} is more than {} ranks", product.text, kMostRanks));
   }
   return product;
+}
+
+std::string ranks_text(int64_t count) {
+  return fmt::format("{} rank{}", count, count == 1 ? "" : "s");
+}
+
+/// The mesh has no degree that could take what is left.
+[[noreturn]] void refuse_world(const MeshKeys& mesh, const Product& product, int world_size) {
+  std::string sentence = fmt::format(
+      "the mesh needs {}{}, but the launcher started {}: use -n {}", ranks_text(product.ranks),
+      product.axes > 1 ? fmt::format(" ({})", product.text) : "", world_size, product.ranks);
+  const int64_t others = product.ranks / std::max<int64_t>(1, mesh.replica);
+  if (world_size % others == 0) sentence += fmt::format(" or mesh.replica={}", world_size / others);
+  throw ConfigError(sentence);
 }
 
 }  // namespace
@@ -44,14 +61,12 @@ int wanted_ranks(const MeshKeys& mesh) {
 Degrees resolve_mesh(const MeshKeys& mesh, int world_size) {
   core::check(world_size >= 1, "resolve_mesh: a world of {} ranks", world_size);
   const Product product = product_of(mesh);
-  const std::string world = fmt::format("{} rank{}", world_size, world_size == 1 ? "" : "s");
   const bool has_rest = mesh.replica == 0 || mesh.shard == 0;
-  if (!has_rest && product.ranks != world_size)
-    throw ConfigError(fmt::format("mesh: {} = {}, but there {} {}", product.text, product.ranks,
-                                  world_size == 1 ? "is" : "are", world));
+  if (!has_rest && product.ranks != world_size) refuse_world(mesh, product, world_size);
   if (world_size % product.ranks != 0)
-    throw ConfigError(
-        fmt::format("mesh: {} = {} does not divide the {}", product.text, product.ranks, world));
+    throw ConfigError(fmt::format(
+        "the mesh ({}) needs a multiple of {} ranks, but the launcher started {}: use -n {}",
+        product.text, product.ranks, world_size, (world_size / product.ranks + 1) * product.ranks));
   if (mesh.replica == 0 && mesh.shard == 0)
     throw ConfigError("mesh: replica 0 and shard 0 cannot both be what is left of the world");
 

@@ -9,8 +9,7 @@ namespace trireme::config {
 /// ConfigError with the numbers where they do not make that world.
 Degrees resolve_mesh(const MeshKeys& mesh, int world_size);
 
-/// How many ranks to start for this mesh; a 0 counts as 1. Throws ConfigError if that is too many
-/// for an int.
+/// How many ranks to start for this mesh; a 0 counts as 1. Throws ConfigError for 100000 or more.
 int wanted_ranks(const MeshKeys& mesh);
 
 }  // namespace trireme::config

@@ -35,6 +35,7 @@ std::string to_toml(const Config& config) {
 std::string list_keys() {
   std::string text;
   for (const Key& key : keys()) {
+    if (key.built == Built::Later) continue;
     const std::string wanted = wanted_value(key);
     text += fmt::format("{:<26} {:<14} {}\n", key.name, to_text(get(key, Config{})), key.meaning);
     if (!wanted.empty()) text += fmt::format("{:<41} {}\n", "", wanted);

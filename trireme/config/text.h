@@ -10,7 +10,8 @@ namespace trireme::config {
 /// Every key as a file that parse() reads back as exactly this configuration.
 std::string to_toml(const Config& config);
 
-/// Every key with its default, what it may be and what it means: a line or two each, for --help.
+/// Every key that does something, with its default, what it may be and what it means: a line or two
+/// each, for --help.
 std::string list_keys();
 
 /// For resuming: the first key that has to be as it was saved and is not, with both values

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -35,6 +36,35 @@ void validate_model(const Model& model) {
          model.top_k, model.experts);
 }
 
+/// Sizes whose products can still be counted in bytes.
+void validate_sizes(const Model& model, const Batch& batch) {
+  constexpr double kMost = 1e15;
+  const auto number = [](int64_t size) { return static_cast<double>(size); };
+  const double width = number(model.hidden), wide = number(model.ffn) + 4 * width;
+  const double parameters =
+      number(model.layers) * width * wide + (number(model.vocab) + number(model.seq)) * width;
+  need(parameters < kMost,
+       "model: layers {} x hidden {} x ffn {} with vocab {} and seq {} are about "
+       "{:.0e} parameters; at most 1e15 can be counted",
+       model.layers, model.hidden, model.ffn, model.vocab, model.seq, parameters);
+  const double rows = number(std::min(batch.micro, batch.global)) * number(model.seq);
+  const double each =
+      number(model.layers) * (wide + number(model.heads) * number(model.seq)) + number(model.vocab);
+  need(rows * each < kMost,
+       "batch.micro = {} samples of model.seq = {} are about {:.0e} activations; "
+       "at most 1e15 can be counted",
+       batch.micro, model.seq, rows * each);
+}
+
+/// Heads are dealt to the ranks of the tensor axis; where there are more ranks, they are copied.
+void validate_heads(const Model& model, int64_t tensor) {
+  for (const auto& [name, heads] :
+       {std::pair("heads", model.heads), std::pair("kv_heads", model.kv_heads)})
+    need(tensor <= heads || tensor % heads == 0,
+         "mesh.tensor = {} does not fit model.{} = {}: use a divisor or a multiple", tensor, name,
+         heads);
+}
+
 /// "time", "params", or "3,5,5,3".
 bool is_balance(std::string_view text) {
   if (text == "time" || text == "params") return true;
@@ -64,6 +94,8 @@ void validate(const Config& config) {
        "run.epochs = {} and run.steps = {} both say how long to train; give one of them",
        run.epochs, run.steps);
   validate_model(config.model);
+  validate_sizes(config.model, config.batch);
+  if (has_attention(config.model)) validate_heads(config.model, mesh.tensor);
   need(data.kind == "markov" || !data.path.empty(),
        "data.kind = \"{}\" needs data.path, which is empty", data.kind);
   need(mesh.replica != 0 || mesh.shard != 0,
@@ -72,6 +104,24 @@ void validate(const Config& config) {
        "pipeline.balance = {} is neither \"time\" nor \"params\" nor a list of layers such as "
        "\"3,5,5,3\"",
        shortened(to_text(config.pipeline.balance)));
+}
+
+void refuse_unbuilt(const Config& config) {
+  const Config defaults = resolved({});
+  for (const Key& key : keys()) {
+    const Value value = get(key, config);
+    const std::string text = fmt::format("{} = {}", key.name, to_text(value));
+    need(key.built == Built::Now || value == get(key, defaults),
+         "{} is not built yet; leave {} out", text, key.name);
+    const auto* word = std::get_if<std::string>(&value);
+    const auto& later = key.limits.later;
+    need(word == nullptr || std::ranges::find(later, *word) == later.end(),
+         "{} is not built yet; use {}", text, wanted_value(key));
+  }
+  need(config.precision.compute != "float32" || config.precision.reduce == "float32",
+       "precision.reduce = \"{}\" with precision.compute = \"float32\" is not built yet; make "
+       "both alike",
+       config.precision.reduce);
 }
 
 }  // namespace trireme::config

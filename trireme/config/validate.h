@@ -12,4 +12,7 @@ Config resolved(Config config);
 /// keys fit each other. Expects what resolved() gives.
 void validate(const Config& config);
 
+/// Throws ConfigError for the first key that asks for what this version does not have yet.
+void refuse_unbuilt(const Config& config);
+
 }  // namespace trireme::config

@@ -1,0 +1,76 @@
+#include "trireme/config/effects.h"
+
+#include <fmt/format.h>
+
+#include "trireme/config/keys.h"
+
+namespace trireme::config {
+
+namespace {
+
+/// A key that another one can switch off.
+struct Switch {
+  std::string_view key;  ///< or a section
+  std::string_view by;   ///< the key that decides
+  bool (*is_on)(const Config& config);
+  std::string_view remedy;  ///< what to set to switch it on
+};
+
+bool reads_files(const Config& config) {
+  return config.data.kind != "markov";
+}
+bool evaluates(const Config& config) {
+  return config.eval.every > 0;
+}
+bool is_adamw(const Config& config) {
+  return config.optim.kind == "adamw";
+}
+bool is_sgd(const Config& config) {
+  return config.optim.kind == "sgd";
+}
+bool has_attention(const Config& config) {
+  return config.model.kind != "mlp";
+}
+bool is_pipeline(const Config& config) {
+  return config.mesh.pipe > 1;
+}
+bool is_sharded(const Config& config) {
+  return config.mesh.shard != 1;
+}  // 0: as the world says
+
+constexpr Switch kSwitches[] = {
+    {"data.path", "data.kind", reads_files, "data.kind=tokens"},
+    {"data.valid", "data.kind", reads_files, "data.kind=tokens"},
+    {"data.valid", "eval.every", evaluates, "eval.every=100"},
+    {"data.samples", "data.kind", [](const Config& c) { return !reads_files(c); },
+     "data.kind=markov"},
+    {"model.heads", "model.kind", has_attention, "model.kind=gpt"},
+    {"model.kv_heads", "model.kind", has_attention, "model.kind=gpt"},
+    {"model.ffn", "model.kind", has_attention, "model.kind=gpt"},
+    {"model.attention_dropout", "model.kind", has_attention, "model.kind=gpt"},
+    {"model.tie", "model.kind", has_attention, "model.kind=gpt"},
+    {"optim.betas", "optim.kind", is_adamw, "optim.kind=adamw"},
+    {"optim.eps", "optim.kind", is_adamw, "optim.kind=adamw"},
+    {"optim.momentum", "optim.kind", is_sgd, "optim.kind=sgd"},
+    {"optim.final", "optim.schedule",
+     [](const Config& c) { return c.optim.schedule != "constant"; }, "optim.schedule=cosine"},
+    {"tensor", "mesh.tensor", [](const Config& c) { return c.mesh.tensor > 1; }, "mesh.tensor=2"},
+    {"pipeline", "mesh.pipe", is_pipeline, "mesh.pipe=2"},
+    {"pipeline.keep_gathered", "mesh.shard", is_sharded, "mesh.shard=2"},
+    {"memory.shard", "mesh.shard", is_sharded, "mesh.shard=2"},
+    {"eval.batches", "eval.every", evaluates, "eval.every=100"},
+};
+
+}  // namespace
+
+std::optional<std::string> why_no_effect(std::string_view key, const Config& config) {
+  for (const Switch& one : kSwitches) {
+    const bool named = key == one.key || key.substr(0, key.find('.')) == one.key;
+    if (!named || one.is_on(config)) continue;
+    return fmt::format("has no effect while {} = {}; set {}, or leave it out", one.by,
+                       to_text(get(*find_key(one.by), config)), one.remedy);
+  }
+  return {};
+}
+
+}  // namespace trireme::config
