@@ -14,6 +14,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/schedule_views.h"
+#include "trireme/core/terminal.h"
 #include "trireme/pipeline/generators.h"
 #include "trireme/pipeline/passes.h"
 #include "trireme/pipeline/text.h"
@@ -59,7 +60,7 @@ struct Wanted {
   int ranks = 0, micros = 0, stages_per_rank = 0;  ///< 0: not said
 };
 
-Wanted parse_wanted(std::vector<std::string> args) {
+Wanted parse_wanted(const std::vector<std::string>& args) {
   Wanted wanted;
   std::string ranks, micros, stages;
   Arguments arguments("trireme schedule", kSchedulePurpose);
@@ -67,20 +68,18 @@ Wanted parse_wanted(std::vector<std::string> args) {
   arguments.footer(kScheduleFooter);
   arguments.value("--ranks", ranks, "how many ranks the pipeline has");
   arguments.value("--micros", micros, "how many micro-batches a step has");
-  arguments.value("--stages-per-rank", stages, "of interleaved and looped-bfs (1)");
+  arguments.value("--stages-per-rank", stages, "of interleaved and looped-bfs (2)");
   arguments.value("--format", wanted.format, "grid (the default), text (CSV), json or svg");
   arguments.value("--times", wanted.times,
                   "F,B,W: what the acts of a stage take (1,2,1); of each stage: F,B,W/F,B,W/...");
-  std::vector<std::string> words;
-  while (!(args = arguments.parse_until_program(args)).empty()) {
-    words.push_back(args.front());
-    args.erase(args.begin());
-  }
+  const auto names = pipeline::names();
+  arguments.actions({names.begin(), names.end()});
+  const auto words = arguments.parse_anywhere(args);
   if (words.size() != 1)
     throw ConfigError(fmt::format(
         "{}; write one of {}, or a file ('trireme schedule --help')",
         words.empty() ? "no schedule was named" : fmt::format("'{}' was not expected", words[1]),
-        fmt::join(pipeline::names(), ", ")));
+        fmt::join(names, ", ")));
   wanted.name = words[0];
   const auto number = [](const char* option, const std::string& text, int& target) {
     if (text.empty()) return;
@@ -155,20 +154,15 @@ Schedule find(const Wanted& wanted) {
     return schedule;
   }
   if (!known)
-    throw ConfigError(fmt::format("'{}' is neither a file nor a schedule: {} can be", wanted.name,
-                                  fmt::join(names, ", ")));
+    throw ConfigError(fmt::format("'{}' is neither a file nor a schedule; write one of {}",
+                                  wanted.name, fmt::join(names, ", ")));
   if (wanted.ranks == 0 || wanted.micros == 0)
     throw ConfigError(
-        fmt::format("{}: say --{} N", wanted.name, wanted.ranks == 0 ? "ranks" : "micros"));
-  return pipeline::make(wanted.name,
-                        {wanted.ranks, wanted.micros, std::max(wanted.stages_per_rank, 1)});
-}
-
-bool colour_wanted() {
-  const char* term = std::getenv("TERM");
-  const char* never = std::getenv("NO_COLOR");
-  return ::isatty(STDOUT_FILENO) == 1 && (never == nullptr || *never == '\0') && term != nullptr &&
-         std::strcmp(term, "dumb") != 0;
+        fmt::format("{} needs --{} N", wanted.name, wanted.ranks == 0 ? "ranks" : "micros"));
+  // Of one stage per rank these two would be 1f1b and gpipe.
+  const bool looped = wanted.name == "interleaved" || wanted.name == "looped-bfs";
+  const int stages = wanted.stages_per_rank != 0 ? wanted.stages_per_rank : looped ? 2 : 1;
+  return pipeline::make(wanted.name, {wanted.ranks, wanted.micros, stages});
 }
 
 /// COLUMNS, or the terminal's; 0 where there is none.
@@ -192,7 +186,7 @@ int show(const Wanted& wanted) {
   const auto times = parse_times(wanted.times);
   const std::vector<std::string> formats = {"grid", "text", "json", "svg"};
   if (std::ranges::find(formats, wanted.format) == formats.end())
-    throw ConfigError(fmt::format("--format {}: grid, text, json or svg can be", wanted.format));
+    throw ConfigError(fmt::format("--format {}: must be grid, text, json or svg", wanted.format));
   PricedSchedule priced{find(wanted), times, {}, {}};
   const auto stages = static_cast<std::size_t>(priced.schedule.stages());
   if (times.size() != 1 && times.size() != stages)
@@ -205,7 +199,7 @@ int show(const Wanted& wanted) {
     print(json_of(priced).dump(-1, ' ', false, core::Json::error_handler_t::replace) + "\n");
   if (wanted.format == "svg") print(draw_svg(priced));
   if (wanted.format == "grid")
-    print(draw_grid(priced, {.columns = columns(), .colour = colour_wanted()}));
+    print(draw_grid(priced, {.columns = columns(), .colour = core::shows_colour(STDOUT_FILENO)}));
   return 0;
 }
 

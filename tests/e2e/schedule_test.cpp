@@ -132,8 +132,8 @@ TEST(ScheduleCommand, MistakesAreSentencesAndExitTwo) {
   EXPECT_THAT(says({}), HasSubstr("no schedule was named"));
   EXPECT_THAT(says({"1f2b", "--ranks", "2"}),
               AllOf(HasSubstr("'1f2b' is neither"), HasSubstr("zb-h1")));
-  EXPECT_THAT(says({"1f1b", "--micros", "2"}), HasSubstr("say --ranks N"));
-  EXPECT_THAT(says({"1f1b", "--ranks", "2"}), HasSubstr("say --micros N"));
+  EXPECT_THAT(says({"1f1b", "--micros", "2"}), HasSubstr("1f1b needs --ranks N"));
+  EXPECT_THAT(says({"1f1b", "--ranks", "2"}), HasSubstr("1f1b needs --micros N"));
   EXPECT_THAT(says({"1f1b", "gpipe", "--ranks", "2"}), HasSubstr("'gpipe' was not expected"));
   EXPECT_THAT(says({"1f1b", "--ranks", "0", "--micros", "2"}),
               HasSubstr("--ranks 0: write a whole number"));
@@ -155,7 +155,7 @@ TEST(ScheduleCommand, MistakesAreSentencesAndExitTwo) {
   EXPECT_THAT(says({scratch / "a.csv", "--stages-per-rank", "2"}),
               HasSubstr("has 2 stages on 2 ranks"));
   test::put_bytes(scratch / "b.csv", "0F0,0B0\n1B0,1F0\n");
-  EXPECT_THAT(says({scratch / "b.csv"}), HasSubstr("rank 1 can never do 1B0, its step 0"));
+  EXPECT_THAT(says({scratch / "b.csv"}), HasSubstr("rank 1 can never do 1B0, its step 1"));
   test::put_bytes(scratch / "c.csv", "0F0,0B0\n1F0,B0\n");
   EXPECT_THAT(says({scratch / "c.csv"}), HasSubstr("row 2, column 2"));
   EXPECT_THAT(says({scratch.path()}), HasSubstr("cannot be read"));

@@ -38,28 +38,28 @@ TEST(Verify, NamesTheCircleOfADeadlock) {
   // Each rank wants the other's gradient or activation first.
   const std::string sentence = says("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n");
   EXPECT_EQ(sentence,
-            "schedule 'mine': rank 0 can never do 0B0, its step 1, which waits for 1B0, step 2 of "
-            "rank 1; rank 1 can never do 1F1, its step 1, which waits for 0F1, step 2 of rank 0");
+            "schedule 'mine': rank 0 can never do 0B0, its step 2, which waits for 1B0, step 3 of "
+            "rank 1; rank 1 can never do 1F1, its step 2, which waits for 0F1, step 3 of rank 0");
 }
 
 TEST(Verify, NamesWhatComesTooLateOnTheSameRank) {
   EXPECT_EQ(says("0B0,0F0\n"),
-            "schedule 'mine': rank 0 can never do 0B0, its step 0, which waits for 0F0, step 1 of "
+            "schedule 'mine': rank 0 can never do 0B0, its step 1, which waits for 0F0, step 2 of "
             "rank 0");
   EXPECT_THAT(says("0F0,0W0,0I0\n"),
-              HasSubstr("can never do 0W0, its step 1, which waits for 0I0"));
+              HasSubstr("can never do 0W0, its step 2, which waits for 0I0"));
   EXPECT_THAT(says("0F0,0RECV_B0,0B0,0SEND_F0\n1RECV_F0,1F0,1B0,1SEND_B0\n"),
-              HasSubstr("rank 0 can never do 0RECV_B0, its step 1, which waits for 1SEND_B0"));
+              HasSubstr("rank 0 can never do 0RECV_B0, its step 2, which waits for 1SEND_B0"));
 }
 
 TEST(Verify, APairBeginsTogether) {
   accepts("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n");
   EXPECT_THAT(says("(0F0;0B0)OVERLAP_F_B\n"),
-              HasSubstr("rank 0 can never do 0B0, its step 1, which waits for 0F0, step 0"));
+              HasSubstr("rank 0 can never do 0B0, its step 2, which waits for 0F0, step 1"));
   EXPECT_THAT(says("0F0,(0B0;0F1)OVERLAP_F_B,0B1\n"),
               AllOf(HasSubstr("0B0"), HasSubstr("one forward and then one backward")));
   EXPECT_THAT(says("(0F0;0F1)OVERLAP_F_B,0B0,0B1\n"),
-              HasSubstr("0F0 at step 0 overlapped with 0F1"));
+              HasSubstr("0F0 at step 1 overlapped with 0F1"));
   Schedule schedule = make("gpipe", {1, 1});
   schedule.programs[0].back().join = Join::WithNext;
   EXPECT_THAT(test::sentence_of<ScheduleError>([&] { verify(schedule); }), HasSubstr("nothing"));
@@ -69,11 +69,11 @@ TEST(Verify, WorkIsDoneOnce) {
   EXPECT_EQ(says("0F0,0F1,0B0\n"),
             "schedule 'mine': rank 0 never does 0B1 (nor its halves, 0I1 and 0W1)");
   EXPECT_EQ(says("0F0,0B0,0B1\n"), "schedule 'mine': rank 0 never does 0F1");
-  EXPECT_EQ(says("0F0,0B0,0F0\n"), "schedule 'mine': rank 0 does 0F0 twice, at steps 0 and 2");
-  EXPECT_EQ(says("0F0,0I0\n"), "schedule 'mine': rank 0 does 0I0 at step 1, but never 0W0");
-  EXPECT_EQ(says("0F0,0W0\n"), "schedule 'mine': rank 0 does 0W0 at step 1, but never 0I0");
+  EXPECT_EQ(says("0F0,0B0,0F0\n"), "schedule 'mine': rank 0 does 0F0 twice, at steps 1 and 3");
+  EXPECT_EQ(says("0F0,0I0\n"), "schedule 'mine': rank 0 does 0I0 at step 2, but never 0W0");
+  EXPECT_EQ(says("0F0,0W0\n"), "schedule 'mine': rank 0 does 0W0 at step 2, but never 0I0");
   EXPECT_THAT(says("0F0,0B0,0I0,0W0\n"),
-              AllOf(HasSubstr("does 0B0 at step 1, and 0I0 too"), HasSubstr("not both")));
+              AllOf(HasSubstr("does 0B0 at step 2, and 0I0 too"), HasSubstr("not both")));
 }
 
 TEST(Verify, StagesAndMicroBatchesExistAndLieWhereTheyAre) {
@@ -83,12 +83,12 @@ TEST(Verify, StagesAndMicroBatchesExistAndLieWhereTheyAre) {
     return test::sentence_of<ScheduleError>([&] { verify(schedule); });
   };
   EXPECT_THAT(broken([](Schedule& s) { s.programs[1][0].stage = 2; }),
-              HasSubstr("rank 1 does 2F0 at step 0, but there are 2 stages"));
+              HasSubstr("rank 1 does 2F0 at step 1, but there are 2 stages"));
   EXPECT_THAT(broken([](Schedule& s) { s.programs[1][0].micro = 2; }),
-              HasSubstr("rank 1 does 1F2 at step 0, but there are 2 micro-batches"));
+              HasSubstr("rank 1 does 1F2 at step 1, but there are 2 micro-batches"));
   EXPECT_THAT(broken([](Schedule& s) { s.programs[1][0].micro = kNoMicro; }), HasSubstr("1F"));
   EXPECT_THAT(broken([](Schedule& s) { s.programs[1][0].stage = 0; }),
-              HasSubstr("rank 1 does 0F0 at step 0, but stage 0 lies on rank 0"));
+              HasSubstr("rank 1 does 0F0 at step 1, but stage 0 lies on rank 0"));
   EXPECT_THAT(broken([](Schedule& s) { s.placement[1] = 2; }), HasSubstr("rank 2"));
   EXPECT_THAT(broken([](Schedule& s) { s.placement[1] = 0; }), HasSubstr("rank 1 holds no stage"));
   EXPECT_THAT(broken([](Schedule& s) { s.micros = 1 << 30; }), HasSubstr("most of the work"));
@@ -103,9 +103,9 @@ TEST(Verify, StagesAndMicroBatchesExistAndLieWhereTheyAre) {
 TEST(Verify, EveryTransferHasTwoEnds) {
   EXPECT_EQ(says("0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"),
             "schedule 'mine': rank 0 never does 0SEND_F0, for which rank 1 waits in 1RECV_F0, its "
-            "step 0");
+            "step 1");
   EXPECT_THAT(says("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1B0,1SEND_B0\n"),
-              HasSubstr("rank 1 never does 1RECV_F0, for which rank 1 waits in 1F0, its step 0"));
+              HasSubstr("rank 1 never does 1RECV_F0, for which rank 1 waits in 1F0, its step 1"));
   EXPECT_THAT(says("0F0,0SEND_F0,0I0,0W0\n1RECV_F0,1F0,1B0,1SEND_B0\n"),
               HasSubstr("rank 0 never does 0RECV_B0, for which rank 0 waits in 0I0"));
   EXPECT_THAT(says("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0\n"),
@@ -113,26 +113,26 @@ TEST(Verify, EveryTransferHasTwoEnds) {
   EXPECT_THAT(says("0F0,0SEND_B0,0B0\n"), HasSubstr("stage 0 is the first"));
   EXPECT_THAT(says("0F0,0SEND_F0,0B0\n"), HasSubstr("stage 0 is the last"));
   EXPECT_THAT(says("0F0,0SEND_F0,1F0,1B0,0B0\n"),
-              HasSubstr("rank 0 does 0SEND_F0 at step 1, but stage 1 lies on the same rank"));
+              HasSubstr("rank 0 does 0SEND_F0 at step 2, but stage 1 lies on the same rank"));
 }
 
 TEST(Verify, WholeStageActsComeInOrder) {
   EXPECT_THAT(says("0F0,0UNSHARD,0B0\n"),
-              HasSubstr("rank 0 does 0F0 at step 0, but 0UNSHARD has not been done"));
+              HasSubstr("rank 0 does 0F0 at step 1, but 0UNSHARD has not been done"));
   EXPECT_THAT(
       says("0UNSHARD,0F0,0RESHARD,0B0\n"),
-      HasSubstr("rank 0 does 0B0 at step 3, but 0RESHARD at step 2 has let the weights go"));
+      HasSubstr("rank 0 does 0B0 at step 4, but 0RESHARD at step 3 has let the weights go"));
   EXPECT_THAT(says("0UNSHARD,0UNSHARD,0F0,0B0\n"), HasSubstr("unsharded already"));
   EXPECT_THAT(says("0RESHARD,0F0,0B0\n"), HasSubstr("0UNSHARD has not been done"));
-  EXPECT_THAT(says("0F0,0REDUCE_GRAD,0B0\n"), HasSubstr("no new gradient before 0B0, its step 2"));
+  EXPECT_THAT(says("0F0,0REDUCE_GRAD,0B0\n"), HasSubstr("no new gradient before 0B0, its step 3"));
   EXPECT_THAT(says("0F0,0B0,0REDUCE_GRAD,0F1,0B1\n"), HasSubstr("would never be summed"));
-  EXPECT_THAT(says("0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n"), HasSubstr("done at step 2 already"));
+  EXPECT_THAT(says("0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n"), HasSubstr("done at step 3 already"));
   EXPECT_THAT(says("0F0,0B0,0REDUCE_GRAD\n1F0,1B0\n"),
               HasSubstr("rank 1 never does 1REDUCE_GRAD after 1B0"));
   EXPECT_THAT(says("0F0,0B0,0UPDATE,0F1,0B1\n"), HasSubstr("never does 0UPDATE after 0B1"));
   EXPECT_THAT(says("0UPDATE,0F0,0B0\n"), HasSubstr("no new gradient before 0B0"));
   EXPECT_THAT(says("0F0,0B0,0UPDATE,0F1,0B1,0REDUCE_GRAD,0UPDATE\n"),
-              HasSubstr("0UPDATE at step 2, but 0REDUCE_GRAD has not been done"));
+              HasSubstr("0UPDATE at step 3, but 0REDUCE_GRAD has not been done"));
 }
 
 TEST(Verify, ALongCircleIsNotToldInFull) {

@@ -87,8 +87,8 @@ Places place_all(const Schedule& schedule) {
       check_action(schedule, rank, step, action);
       if (!has_micro(action.act)) continue;
       if (const int before = places.put(action, step); before != kNowhere)
-        refuse(schedule, "rank {} does {} twice, at steps {} and {}", rank, to_text(action), before,
-               step);
+        refuse(schedule, "rank {} does {} twice, at steps {} and {}", rank, to_text(action),
+               counted(before), counted(step));
     }
   }
   return places;
@@ -124,7 +124,7 @@ void check_present(const Schedule& schedule, const Places& places, const Action&
   const int rank = schedule.rank_of(waiting.stage);
   refuse(schedule, "rank {} never does {}, for which rank {} waits in {}, its step {}",
          schedule.rank_of(missing.stage), to_text(missing), rank, to_text(waiting),
-         places.step(waiting));
+         counted(places.step(waiting)));
 }
 
 /// Between `stage` and the next, on another rank: both ways, both ends.

@@ -72,7 +72,7 @@ class StageWalk {
     if (!lets_go(told.action.act)) return;
     if (stage.reduced_at != kNowhere)
       refuse(schedule_, "{}, after {} at step {}{}: what it adds would never be summed",
-             told.text(), to_text({told.action.stage, Act::ReduceGrad}), stage.reduced_at,
+             told.text(), to_text({told.action.stage, Act::ReduceGrad}), counted(stage.reduced_at),
              uses_.updates ? " and before " + to_text({told.action.stage, Act::Update}) : "");
     stage.last_gradient = told.action;
     stage.has_gradient = true;
@@ -82,7 +82,7 @@ class StageWalk {
     const int at = told.action.stage;
     if (stage.resharded_at != kNowhere)
       refuse(schedule_, "{}, but {} at step {} has let the weights go", told.text(),
-             to_text({at, Act::Reshard}), stage.resharded_at);
+             to_text({at, Act::Reshard}), counted(stage.resharded_at));
     refuse(schedule_, "{}, but {} has not been done", told.text(), to_text({at, Act::Unshard}));
   }
 
@@ -93,7 +93,7 @@ class StageWalk {
         [&](const Action& a) { return a.stage == told.action.stage && lets_go(a.act); });
     if (later == program.end()) refuse(schedule_, "{}, but there is no new gradient", told.text());
     refuse(schedule_, "{}, but there is no new gradient before {}, its step {}", told.text(),
-           to_text(*later), later - program.begin());
+           to_text(*later), counted(static_cast<int>(later - program.begin())));
   }
 
   void unshard(StageState& stage, const Told& told) const {
@@ -109,7 +109,8 @@ class StageWalk {
 
   void reduce(StageState& stage, const Told& told) const {
     if (stage.reduced_at != kNowhere)
-      refuse(schedule_, "{}, but it was done at step {} already", told.text(), stage.reduced_at);
+      refuse(schedule_, "{}, but it was done at step {} already", told.text(),
+             counted(stage.reduced_at));
     if (!stage.has_gradient) refuse_empty(told);
     stage.reduced_at = told.step;
   }

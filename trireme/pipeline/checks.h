@@ -9,9 +9,14 @@
 
 namespace trireme::pipeline {
 
-/// "rank 1 does 1F0 at step 3": steps count from 0, a pair as two.
+/// Sentences count steps from 1, as the columns of a file are counted; a pair is two.
+inline int counted(int step) {
+  return step + 1;
+}
+
+/// "rank 1 does 1F0 at step 3".
 inline std::string who_does(int rank, int step, const Action& action) {
-  return fmt::format("rank {} does {} at step {}", rank, to_text(action), step);
+  return fmt::format("rank {} does {} at step {}", rank, to_text(action), counted(step));
 }
 
 /// Throws ScheduleError: the schedule's name, then the sentence.

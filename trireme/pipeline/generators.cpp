@@ -39,7 +39,7 @@ const Entry& entry_of(std::string_view name) {
   const auto entry = std::ranges::find(kEntries, name, &Entry::name);
   if (entry == kEntries.end())
     throw ScheduleError(
-        fmt::format("there is no schedule '{}': {} can be", name, fmt::join(names(), ", ")));
+        fmt::format("there is no schedule '{}'; write one of {}", name, fmt::join(names(), ", ")));
   return *entry;
 }
 

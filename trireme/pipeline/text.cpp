@@ -132,7 +132,8 @@ class Reader {
     constexpr int kMostStages = 1 << 20;
     const auto stage = static_cast<std::size_t>(action.stage);
     if (action.stage >= kMostStages)
-      refuse_cell("{} is of stage {}; at most {} can be", to_text(action), stage, kMostStages);
+      refuse_cell("{} is of stage {}; a schedule has at most {}", to_text(action), stage,
+                  kMostStages);
     std::vector<int>& placement = schedule_.placement;
     if (stage >= placement.size()) placement.resize(stage + 1, kNobody);
     if (placement[stage] == kNobody) placement[stage] = row_ - 1;

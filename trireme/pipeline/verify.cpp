@@ -77,8 +77,8 @@ void verify(const Schedule& schedule) {
       const auto& [who, step, action, wanted] = circle[i];
       story += fmt::format(
           "{}rank {} can never do {}, its step {}, which waits for {}, step {} of rank {}",
-          i == 0 ? "" : "; ", who, to_text(action), step, to_text(wanted), places.step(wanted),
-          schedule.rank_of(wanted.stage));
+          i == 0 ? "" : "; ", who, to_text(action), counted(step), to_text(wanted),
+          counted(places.step(wanted)), schedule.rank_of(wanted.stage));
     }
     if (circle.size() > kMostTold)
       story += fmt::format("; and so on round {} ranks", circle.size());
