@@ -1,4 +1,8 @@
 #include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
 
 #include "cli/arguments.h"
 #include "cli/commands.h"
@@ -16,12 +20,41 @@ constexpr const char* kDataPurpose =
     "  trireme data info FILE            what kind it is, how many tokens, the largest";
 
 constexpr const char* kDataExamples =
-    "  trireme data make data/train.bin --tokens 1000000 --vocab 256 --kind llmc\n"
+    "  trireme data make data/train.bin --tokens 1M --vocab 256 --kind llmc\n"
     "  trireme data info data/train.bin\n"
-    "  trireme train configs/gpt-small.toml \\\n"
-    "      data.kind=tokens data.path=data/train.bin eval.every=0\n\n"
-    "Options of make: --tokens N (1048576), --vocab N (256), --seed N (1), --kind raw, llmc or\n"
-    "megatron (raw).";
+    "  trireme train configs/gpt-small.toml data.kind=tokens data.path=data/train.bin eval.every=0 "
+    "run.dir=runs/tokens";
+
+constexpr int64_t kMostTokens = 1'000'000'000;  // they are made in memory
+
+struct Make {
+  std::string kind = "raw";
+  int64_t tokens = 1 << 20;
+  int vocab = 256, seed = 1;
+  bool force = false;
+};
+
+/// What `make` writes.
+std::vector<std::string> files_of(const Make& make, const std::string& out) {
+  if (make.kind != "megatron") return {out};
+  const bool has_suffix = out.ends_with(".bin") || out.ends_with(".idx");
+  const std::string name = has_suffix ? out.substr(0, out.size() - 4) : out;
+  return {name + ".bin", name + ".idx"};
+}
+
+void check(const Make& make, const std::string& out) {
+  if (make.tokens < 2 || make.tokens > kMostTokens)
+    throw ConfigError(fmt::format("--tokens {}: must be 2 to {}", make.tokens, kMostTokens));
+  if (make.vocab < 2 || make.vocab > 65536)
+    throw ConfigError(fmt::format("--vocab {}: must be 2 to 65536", make.vocab));
+  const std::vector<std::string> kinds = {"raw", "llmc", "megatron"};
+  if (std::ranges::find(kinds, make.kind) == kinds.end())
+    throw ConfigError(fmt::format("--kind '{}': must be raw, llmc or megatron", make.kind));
+  for (const std::string& file : files_of(make, out))
+    if (!make.force && ::access(file.c_str(), F_OK) == 0)
+      throw ConfigError(fmt::format(
+          "{} is there already; name another file, or add --force to replace it", file));
+}
 
 int info(const std::string& path) {
   const format::TokenFile file(path);
@@ -33,20 +66,27 @@ int info(const std::string& path) {
 }  // namespace
 
 int data_command(const std::vector<std::string>& args) {
+  Make make;
   Arguments arguments("trireme data", kDataPurpose);
   arguments.usage("make OUT [OPTIONS] | info FILE");
   arguments.footer(kDataExamples);
-  const std::string what = args.empty() ? "" : args[0];
-  if (what == "make" && args.size() >= 2 && !args[1].starts_with("-")) {
-    std::vector<std::string> command{"data-make", "--out", args[1]};
-    command.insert(command.end(), args.begin() + 2, args.end());
-    become_rank(command);
-  }
-  if (what == "info" && args.size() == 2 && !args[1].starts_with("-")) return info(args[1]);
-  for (const std::string& arg : args) {
-    if (arg == "--help" || arg == "-h") arguments.parse({"--help"});
-  }
-  throw ConfigError("say 'trireme data make OUT' or 'trireme data info FILE'");
+  arguments.actions({"make", "info"});
+  arguments.section("Options of make");
+  arguments.count("--tokens", make.tokens, "how many (1048576); 64K and 1M are 64000 and 1000000");
+  arguments.value("--vocab", make.vocab, "how many different ones (256)");
+  arguments.value("--seed", make.seed, "of the language and the text (1)");
+  arguments.value("--kind", make.kind, "raw (uint16, the default), llmc or megatron");
+  arguments.flag("--force", make.force, "replace OUT if it is there");
+  const auto words = arguments.parse_anywhere(args);
+  if (words.size() == 2 && words[0] == "info") return info(words[1]);
+  if (words.size() != 2 || words[0] != "make")
+    throw ConfigError("write 'trireme data make OUT' or 'trireme data info FILE'");
+  const std::string& out = words[1];
+  check(make, out);
+  std::error_code ignored;  // if the folder cannot be made, writing says more
+  std::filesystem::create_directories(std::filesystem::path(out).parent_path(), ignored);
+  become_rank({"data-make", out, make.kind, std::to_string(make.tokens), std::to_string(make.vocab),
+               std::to_string(make.seed)});
 }
 
 }  // namespace trireme::cli

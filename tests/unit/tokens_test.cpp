@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
+#include <filesystem>
 #include <numeric>
 #include <random>
 
@@ -222,6 +225,25 @@ TEST(Tokens, AreKnownByWhatTheyAreAndNotByWhereTheyLie) {
     tokens.push_back(7);
     EXPECT_NE(identity("f", TokenKind::Raw), known) << "appended";
   }
+}
+
+TEST(Tokens, AFileThatCouldNotBeWrittenLeavesWhatWasThere) {
+  const Scratch scratch;
+  const std::string path = scratch / "tokens.bin";
+  write_tokens(path, TokenKind::Raw, some_tokens(10));
+  // From now on a file ends at 1000 bytes, as on a disk that is full.
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{1000, before.rlim_max};
+  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &small);
+  for (const TokenKind kind : {TokenKind::Raw, TokenKind::Megatron})
+    EXPECT_THROW(write_tokens(path, kind, some_tokens(1000)), Error);
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, ignored);
+  EXPECT_EQ(TokenFile(path).size(), 10);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch.path()), {}), 1)
+      << "nothing else is left";
 }
 
 }  // namespace

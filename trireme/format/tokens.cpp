@@ -1,6 +1,11 @@
 #include "trireme/format/tokens.h"
 
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <limits>
 
 #include "trireme/core/error.h"
@@ -146,6 +151,43 @@ int64_t TokenFile::largest() const {
   return most;
 }
 
+namespace {
+
+/// A file that is written beside its place and put there when it is whole. A device is written as
+/// it is.
+class NewFile {
+ public:
+  explicit NewFile(const std::string& path)
+      : path_(path),
+        beside_(is_device(path) ? path : path + ".tmp"),
+        file_(File::create(beside_)) {}
+  ~NewFile() {
+    if (!placed_ && beside_ != path_) ::unlink(beside_.c_str());
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  void write(const void* from, int64_t bytes) { file_.write(from, bytes); }
+  void finish() {
+    file_.finish();
+    if (beside_ != path_ && ::rename(beside_.c_str(), path_.c_str()) != 0)
+      throw CheckpointError(fmt::format("cannot rename {}: {}", beside_, core::errno_text(errno)));
+    placed_ = true;
+  }
+
+ private:
+  static bool is_device(const std::string& path) {
+    struct stat status {};
+    return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+  }
+
+  std::string path_, beside_;
+  File file_;
+  bool placed_ = false;
+};
+
+}  // namespace
+
 void write_tokens(const std::string& path, TokenKind kind, std::span<const uint16_t> tokens) {
   const auto count = static_cast<int64_t>(tokens.size());
   core::check(count > 0, "{}: there are no tokens to write", path);
@@ -153,14 +195,13 @@ void write_tokens(const std::string& path, TokenKind kind, std::span<const uint1
               "{}: {} tokens are more than {} can count in one piece", path, count,
               to_string(kind));
   const bool megatron = kind == TokenKind::Megatron;
-  File data = File::create(megatron ? without_suffix(path) + ".bin" : path);
+  NewFile data(megatron ? without_suffix(path) + ".bin" : path);
   if (kind == TokenKind::LlmC) {
     int32_t header[256] = {kLlmCMagic, 1, static_cast<int32_t>(count)};
     data.write(header, sizeof header);
   }
   data.write(tokens.data(), 2 * count);
-  data.finish();
-  if (!megatron) return;
+  if (!megatron) return data.finish();
   std::string index(kMegatronMagic, sizeof kMegatronMagic);
   const auto add = [&](auto number) {
     index.append(reinterpret_cast<const char*>(&number), sizeof number);
@@ -173,7 +214,10 @@ void write_tokens(const std::string& path, TokenKind kind, std::span<const uint1
   add(int64_t{0});
   add(int64_t{0});
   add(int64_t{1});
-  write_file(without_suffix(path) + ".idx", index);
+  NewFile borders(without_suffix(path) + ".idx");
+  borders.write(index.data(), static_cast<int64_t>(index.size()));
+  data.finish();
+  borders.finish();
 }
 
 }  // namespace trireme::format

@@ -47,6 +47,7 @@ class TokenFile {
 };
 
 /// Writes such a file: `path` itself, or for Megatron NAME.bin and NAME.idx, all as one document.
+/// It appears whole, or not at all; what was there stays until then.
 void write_tokens(const std::string& path, TokenKind kind, std::span<const uint16_t> tokens);
 
 }  // namespace trireme::format
