@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 
 #include "support/command.h"
 
@@ -108,7 +109,8 @@ TEST_F(LaunchFailure, EndsTheChildrenThatRanksLeaveBehind) {
 TEST_F(LaunchFailure, SaysWhyAProgramCannotBeStarted) {
   const std::vector<std::tuple<std::string, int, std::string>> cases = {
       {"./no-such-program", 127, "cannot start './no-such-program': No such file or directory"},
-      {"no-such-program", 127, "cannot start 'no-such-program': No such file or directory"},
+      {"no-such-program", 127,
+       "cannot start 'no-such-program': No such file or directory; it is not on PATH"},
       {"/etc/passwd", 126, "cannot start '/etc/passwd': Permission denied"},
       {"/", 126, "cannot start '/': Is a directory"}};
   for (const auto& [program, code, sentence] : cases) {
@@ -134,6 +136,37 @@ TEST_F(LaunchFailure, GivesUpAfterTheLastRestart) {
   const auto result = run({"--max-restarts", "1"}, "echo again; exit 3");
   EXPECT_EQ(result.code, 3);
   EXPECT_EQ(result.out, "again\nagain\n");
+}
+
+TEST_F(LaunchFailure, DoesNotTryAgainWhatWasAskedWrongly) {
+  const auto result = run({"-n", "2", "--max-restarts", "3"}, "echo try; echo no >&2; exit 2");
+  EXPECT_EQ(result.code, 2);
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 2) << "each rank once";
+  EXPECT_THAT(result.err, HasSubstr("exited with code 2\n")) << "it was heard when it said why";
+}
+
+TEST_F(LaunchFailure, NamesTheRankThatIsStoppedAndNotTheOneThatGaveUp) {
+  const auto result =
+      run({"-n", "2"},
+          "if [ $RANK = 1 ]; then echo pid $$; echo $$ > $SCRATCH; kill -STOP $$; fi; "
+          "until grep -q stopped /proc/$(cat $SCRATCH)/status; do :; done 2>/dev/null; "
+          "exit 1");
+  EXPECT_EQ(result.code, 1);
+  std::smatch pid;
+  ASSERT_TRUE(std::regex_search(result.out, pid, std::regex("\\[1\\] pid ([0-9]+)")));
+  EXPECT_THAT(result.err, HasSubstr("trireme run: rank 1 (pid " + pid[1].str() + " on "));
+  EXPECT_THAT(result.err, HasSubstr("is stopped, by SIGSTOP or a debugger; rank 0 (pid "));
+}
+
+TEST_F(LaunchFailure, SaysHowToNameAProgramOfThisFolder) {
+  const auto result = test::run_command(
+      {"bash", "-c", "cd " TRIREME_BINARY_DIR "/bin && PATH=/usr/bin:/bin ./trireme run trireme"},
+      how());
+  EXPECT_EQ(result.code, 127);
+  EXPECT_EQ(
+      result.err,
+      "trireme run: cannot start 'trireme': No such file or directory; the one in this folder "
+      "is ./trireme\n");
 }
 
 TEST_F(LaunchFailure, LeavesNobodyWhenTheLauncherIsKilled) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +11,7 @@
 
 #include "trireme/core/env.h"
 #include "trireme/core/error.h"
+#include "trireme/core/terminal.h"
 
 namespace trireme::core {
 
@@ -44,8 +46,11 @@ Log::Log(int rank, std::string_view group) : who_(fmt::format("rank {} {}", rank
 
 void Log::say(Level level, std::string_view text) const {
   if (level < least_) return;
-  const std::string line = fmt::format("{} {} [{}] {}\n", time_of_day(),
-                                       kLevels[static_cast<std::size_t>(level)], who_, text);
+  std::string name(kLevels[static_cast<std::size_t>(level)]);
+  if (level >= Level::Warning)
+    name = coloured(level == Level::Warning ? Colour::Yellow : Colour::Red, name, STDERR_FILENO);
+  const std::string line = fmt::format("{}{} {} [{}] {}\n", line_start(STDERR_FILENO),
+                                       time_of_day(), name, who_, text);
   std::fwrite(line.data(), 1, line.size(), stderr);  // at once: lines of threads do not mix
 }
 

@@ -9,6 +9,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "trireme/core/terminal.h"
 
 namespace trireme::launch {
 
@@ -23,6 +27,14 @@ int poll_timeout(std::optional<net::Deadline> due) {
   if (!due) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*due - net::Clock::now());
   return static_cast<int>(std::max<int64_t>(0, left.count()));
+}
+
+/// Whether a signal or a debugger holds the process.
+bool is_stopped(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const size_t name_end = text.rfind(") ");  // the name may have anything in it
+  return name_end != text.npos && (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
 }
 
 }  // namespace
@@ -62,13 +74,32 @@ Outcome Attempt::run() {
   end_groups();
 
   Outcome outcome{.failure = std::nullopt, .interrupted_by = interrupted_by_};
-  if (failed_ != nullptr)
-    outcome.failure =
-        Failure{.rank = failed_->rank,
-                .pid = failed_->child.pid,
-                .ending = *failed_->ending,
-                .last_lines = {failed_->tail.lines().begin(), failed_->tail.lines().end()}};
+  if (failed_ != nullptr) outcome.failure = failure();
   return outcome;
+}
+
+Failure Attempt::failure() const {
+  Failure failure{.rank = failed_->rank,
+                  .pid = failed_->child.pid,
+                  .ending = *failed_->ending,
+                  .last_lines = {failed_->tail.lines().begin(), failed_->tail.lines().end()}};
+  if (stopped_ != nullptr) {
+    failure.stopped_rank = stopped_->rank;
+    failure.stopped_pid = stopped_->child.pid;
+  }
+  if (options_.display == Display::Prefixed) {
+    failure.was_shown = failed_->err == nullptr || failed_->err->is_shown();
+    return failure;
+  }
+  // Rank 0 was heard when it spoke. Where all ranks stumble over one thing, they say the same.
+  const auto& heard = ranks_[0]->tail.lines();
+  const auto was_heard = [&](const std::string& line) {
+    return std::ranges::find(heard, line) != heard.end();
+  };
+  failure.was_shown = failed_ == ranks_[0].get() ||
+                      (!failure.last_lines.empty() && was_heard(failure.last_lines.back()));
+  std::erase_if(failure.last_lines, was_heard);
+  return failure;
 }
 
 bool Attempt::running() const {
@@ -87,12 +118,13 @@ void Attempt::start_ranks() {
 void Attempt::start_rank(Spawner& spawner, int local_rank) {
   auto rank = std::make_unique<Rank>();
   rank->rank = job_.rank(local_rank);
+  // A rank that is alone has our own files. So has the one that speaks for all, but we read what it
+  // says on stderr, lest others' words for the same be shown again.
   const bool alone = job_.num_hosts * job_.num_ranks == 1;
   const bool bare = options_.display == Display::Bare && local_rank == 0;
-  if (!options_.log_dir.empty() || !(alone || bare)) {
-    rank->out = make_output(*rank, local_rank, false);
-    rank->err = make_output(*rank, local_rank, true);
-  }
+  const bool logs = !options_.log_dir.empty();
+  if (logs || !(alone || bare)) rank->out = make_output(*rank, local_rank, false);
+  if (logs || !alone) rank->err = make_output(*rank, local_rank, true);
 
   const bool has_stdin = local_rank == 0 && (job_.num_ranks == 1 || isatty(STDIN_FILENO) == 0);
   const net::Fd nothing(has_stdin ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -122,6 +154,7 @@ std::unique_ptr<Output> Attempt::make_output(Rank& rank, int local_rank, bool is
     to.sink = is_err ? &console_.err() : &console_.out();
   if (job_.num_hosts * job_.num_ranks > 1 && options_.display == Display::Prefixed)
     to.prefix = fmt::format("[{}] ", rank.rank);
+  if (options_.display == Display::Bare) to.prefix = core::line_start(STDERR_FILENO);
   if (!options_.log_dir.empty() && (teed || chosen(options_.redirects))) {
     const std::string folder =
         fmt::format("{}/{}/attempt_{}/{}", options_.log_dir, job_.run_id, job_.attempt, rank.rank);
@@ -206,6 +239,8 @@ void Attempt::notice_endings() {
 
 void Attempt::fail(const Rank& rank) {
   failed_ = &rank;
+  for (const auto& other : ranks_)
+    if (!other->ending && is_stopped(other->child.pid)) stopped_ = other.get();
   const int signal = rank.ending->signal;
   if (terminal_ && (signal == SIGINT || signal == SIGQUIT)) interrupted_by_ = signal;  // by hand
   if (interrupted_by_ != 0) return;  // it was asked to end, and the others may still be saving

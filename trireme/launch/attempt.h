@@ -34,6 +34,9 @@ struct Failure {
   pid_t pid = 0;
   Ending ending;
   std::vector<std::string> last_lines;
+  bool was_shown = false;  ///< what it said last was shown when it said it
+  int stopped_rank = -1;   ///< one that was there, but stopped: what the failing rank waited for
+  pid_t stopped_pid = 0;
 };
 
 /// How an attempt ended. Without a failure every rank returned 0.
@@ -68,6 +71,7 @@ class Attempt {
   void start_rank(Spawner& spawner, int local_rank);
   std::unique_ptr<Output> make_output(Rank& rank, int local_rank, bool is_err);
   bool shown(int local_rank) const;
+  Failure failure() const;
 
   bool running() const;
   void wait();
@@ -89,6 +93,7 @@ class Attempt {
   std::optional<Terminal> terminal_;
   Stopping stopping_;
   const Rank* failed_ = nullptr;
+  const Rank* stopped_ = nullptr;  ///< one that was stopped when another failed
   int interrupted_by_ = 0;
 };
 

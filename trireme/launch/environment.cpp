@@ -45,6 +45,7 @@ std::vector<std::string> rank_environment(const Job& job, int local_rank) {
   // Inherited from a torchrun above us it would make torch wait for a store that we do not serve.
   variables.erase("TORCHELASTIC_USE_AGENT_STORE");
   if (!job.secret.empty()) set("TRIREME_SECRET", job.secret);
+  if (job.colour) set("TRIREME_COLOR", "1");
   variables.try_emplace("OMP_NUM_THREADS",
                         std::to_string(std::max(1, num_cores() / job.num_ranks)));
 

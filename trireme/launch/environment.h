@@ -18,6 +18,7 @@ struct Job {
   std::string secret;  ///< empty: the ranks find it as TRIREME_SECRET(_FILE) or the user's key says
   int attempt = 0;
   int max_restarts = 0;
+  bool colour = false;  ///< what ranks say is shown where there are colours
 
   int rank(int local_rank) const { return host * num_ranks + local_rank; }
 };

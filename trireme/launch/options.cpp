@@ -56,7 +56,7 @@ bool StreamChoice::any() const {
 void check_options(const RunOptions& o) {
   require(!o.command.empty() && !o.command[0].empty(), "no program was given");
   require(o.num_ranks >= 1 && o.num_ranks <= kMaxRanks,
-          fmt::format("{} ranks per host were asked for; 1 to {} can be", o.num_ranks, kMaxRanks));
+          fmt::format("{} ranks per host: must be 1 to {}", o.num_ranks, kMaxRanks));
   require(o.num_hosts >= 1, fmt::format("{} hosts were asked for", o.num_hosts));
   require(o.host >= 0 && o.host < o.num_hosts,
           fmt::format("--node-rank {} is not one of 0 to {} (--nnodes {})", o.host, o.num_hosts - 1,

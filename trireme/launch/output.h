@@ -30,6 +30,8 @@ class Output {
   /// The end that the rank writes into; the caller closes it once the rank runs.
   net::Fd take_writer() { return std::move(writer_); }
 
+  /// Whether people see it as it comes.
+  bool is_shown() const { return to_.sink != nullptr; }
   /// To be polled for POLLIN; -1 when the stream is over, or when it has to wait for its sink.
   int poll_fd() const;
   /// Passes on what is in the pipe, at most 64 KiB. True if there may be more.

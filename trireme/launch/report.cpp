@@ -1,5 +1,8 @@
 #include "trireme/launch/report.h"
 
+#include <unistd.h>
+
+#include "trireme/core/terminal.h"
 #include "trireme/launch/machine.h"
 
 namespace trireme::launch {
@@ -8,11 +11,18 @@ std::string sentence(const Failure& failure) {
   const std::string how = failure.ending.signal != 0
                               ? "was killed by " + signal_name(failure.ending.signal)
                               : fmt::format("exited with code {}", failure.ending.code);
-  return fmt::format("rank {} (pid {} on {}) {}", failure.rank, failure.pid, host_name(), how);
+  const std::string who =
+      fmt::format("rank {} (pid {} on {}) {}", failure.rank, failure.pid, host_name(), how);
+  if (failure.stopped_rank < 0) return who;
+  return fmt::format("rank {} (pid {} on {}) is stopped, by SIGSTOP or a debugger; {}",
+                     failure.stopped_rank, failure.stopped_pid, host_name(), who);
 }
 
 std::string report(const Failure& failure, std::string_view speaker) {
-  std::string text = fmt::format("{}: {}", speaker, sentence(failure));
+  std::string text =
+      fmt::format("{}{} {}", core::line_start(STDERR_FILENO),
+                  core::coloured(core::Colour::Red, std::string(speaker) + ":", STDERR_FILENO),
+                  sentence(failure));
   if (failure.last_lines.empty()) return text;
   text += "; its last lines:";
   for (const std::string& line : failure.last_lines) text += "\n  | " + line;

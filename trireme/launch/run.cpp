@@ -1,8 +1,11 @@
 #include "trireme/launch/run.h"
 
+#include <unistd.h>
+
 #include <optional>
 
 #include "trireme/core/env.h"
+#include "trireme/core/terminal.h"
 #include "trireme/launch/attempt.h"
 #include "trireme/launch/port.h"
 #include "trireme/launch/report.h"
@@ -13,6 +16,7 @@ namespace trireme::launch {
 namespace {
 
 constexpr int kMasterPort = 29500;  // torchrun's
+constexpr int kUsage = 2;           // the exit code for what was asked and cannot work
 
 /// The secret for ranks of one host; none where it was given, or where several launchers would have
 /// to agree on it and the ranks derive it from the user's key.
@@ -31,7 +35,8 @@ Job make_job(const RunOptions& options) {
           .run_id = options.run_id,
           .secret = make_secret(options),
           .attempt = 0,
-          .max_restarts = options.max_restarts};
+          .max_restarts = options.max_restarts,
+          .colour = options.log_dir.empty() && core::shows_colour(STDERR_FILENO)};
   if (job.run_id.empty()) job.run_id = one_host ? random_run_id() : "trireme";
   if (job.master_port == 0 && !one_host) job.master_port = kMasterPort;
   return job;
@@ -39,9 +44,14 @@ Job make_job(const RunOptions& options) {
 
 /// Whether the rank ended as it was told to, by the signal that we were sent or by ours after it.
 bool obeyed(const Outcome& outcome) {
-  const int signal = outcome.failure->ending.signal;
-  return outcome.interrupted_by != 0 &&
-         (signal == outcome.interrupted_by || signal == SIGTERM || signal == SIGKILL);
+  const auto [code, signal] = outcome.failure->ending;
+  return outcome.interrupted_by != 0 && (signal == outcome.interrupted_by || signal == SIGTERM ||
+                                         signal == SIGKILL || code == 128 + outcome.interrupted_by);
+}
+
+/// What was asked cannot work, however often it is tried.
+bool is_usage(const Failure& failure) {
+  return failure.ending.signal == 0 && failure.ending.code == kUsage;
 }
 
 /// The exit code of a job that will not be tried again.
@@ -52,8 +62,13 @@ int conclude(const Outcome& outcome, const RunOptions& options, Console& console
   const bool is_answer =
       outcome.failure->ending.signal == 0 &&
       std::find(answers.begin(), answers.end(), outcome.failure->ending.code) != answers.end();
-  if (!is_answer) console.err().say(report(*outcome.failure, options.speaker));
-  return outcome.failure->ending.exit_code();
+  if (is_answer) return outcome.failure->ending.exit_code();
+  Failure failure = *outcome.failure;
+  const bool is_said = is_usage(failure) && failure.was_shown;
+  if (is_said) failure.last_lines.clear();  // its one sentence is enough
+  if (!is_said || options.display == Display::Prefixed)
+    console.err().say(report(failure, options.speaker));
+  return failure.ending.exit_code();
 }
 
 int run_attempts(const RunOptions& options, const Keeper& keeper, Signals& signals,
@@ -64,7 +79,8 @@ int run_attempts(const RunOptions& options, const Keeper& keeper, Signals& signa
     std::optional<ReservedPort> port;
     if (pick_port) job.master_port = port.emplace().number();
     const Outcome outcome = Attempt(options, job, keeper, signals, console).run();
-    if (!outcome.failure || outcome.interrupted_by != 0 || job.attempt == options.max_restarts)
+    if (!outcome.failure || outcome.interrupted_by != 0 || is_usage(*outcome.failure) ||
+        job.attempt == options.max_restarts)
       return conclude(outcome, options, console);
     console.err().say(fmt::format("{}: {}; starting all {} ranks again (restart {} of {})",
                                   options.speaker, sentence(*outcome.failure), job.num_ranks,

@@ -31,6 +31,14 @@ int executable_error(const std::string& file) {
   return access(file.c_str(), X_OK) == 0 ? 0 : errno;
 }
 
+/// A name without a slash is looked for on PATH alone, as a shell does.
+std::string remedy(const std::string& program, int errno_value) {
+  if (errno_value != ENOENT || program.empty() || program.find('/') != program.npos) return "";
+  if (executable_error("./" + program) == 0)
+    return fmt::format("; the one in this folder is ./{}", program);
+  return "; it is not on PATH";
+}
+
 /// dup2 that also clears close-on-exec where both are the same.
 bool put_at(int fd, int place) {
   if (fd < 0) return true;
@@ -41,7 +49,8 @@ bool put_at(int fd, int place) {
 }  // namespace
 
 StartError::StartError(const std::string& program, int errno_value)
-    : Error(fmt::format("cannot start '{}': {}", program, core::errno_text(errno_value))),
+    : Error(fmt::format("cannot start '{}': {}{}", program, core::errno_text(errno_value),
+                        remedy(program, errno_value))),
       exit_code_(errno_value == ENOENT || errno_value == ENOTDIR ? 127 : 126) {}
 
 std::string find_program(const std::string& program) {

@@ -1,5 +1,6 @@
 #include "trireme/mesh/guard.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <c10/util/Exception.h>
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "trireme/core/error.h"
+#include "trireme/core/terminal.h"
 
 namespace trireme {
 
@@ -30,8 +32,10 @@ std::string sentence_of(const std::exception& error) {
 }  // namespace
 
 int report(const std::exception& error) {
+  const std::string speaker = std::string(program_invocation_short_name) + ":";
   const std::string line =
-      std::string(program_invocation_short_name) + ": " + sentence_of(error) + "\n";
+      fmt::format("{}{} {}\n", core::line_start(STDERR_FILENO),
+                  core::coloured(core::Colour::Red, speaker, STDERR_FILENO), sentence_of(error));
   std::fflush(stdout);
   // One write, so that the lines of several ranks do not mix.
   [[maybe_unused]] const auto wrote = ::write(STDERR_FILENO, line.data(), line.size());
