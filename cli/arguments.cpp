@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 
+#include "trireme/core/env.h"
 #include "trireme/core/error.h"
 
 namespace trireme::cli {
@@ -20,9 +23,27 @@ class HelpFormatter : public CLI::Formatter {
   }
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_items_expected_max() == 0) return "";
-    return option->get_type_name() == "INT" ? " N" : " VALUE";
+    return option->get_type_name() == "N" ? " N" : " VALUE";
   }
 };
+
+/// Of "-n,--ranks", "--ranks".
+std::string long_name(const std::string& names) {
+  return names.substr(names.find("--"));
+}
+
+/// "1500", "64K", "1M", "2G": decimal, as tokens are counted.
+std::optional<int64_t> parse_count(std::string text) {
+  int64_t unit = 1;
+  if (text.ends_with('K')) unit = 1'000;
+  if (text.ends_with('M')) unit = 1'000'000;
+  if (text.ends_with('G')) unit = 1'000'000'000;
+  if (unit > 1) text.pop_back();
+  const auto number = core::parse_int(text);
+  int64_t count = 0;
+  if (!number || __builtin_mul_overflow(*number, unit, &count)) return {};
+  return count;
+}
 
 }  // namespace
 
@@ -44,6 +65,16 @@ struct Arguments::Parser {
     if (!option.starts_with("--") && option.size() > 2) return false;  // -n4
     const CLI::Option* known = app.get_option_no_throw(option);
     return known != nullptr && known->get_items_expected_max() > 0;
+  }
+
+  std::vector<std::string> listed_options() const {
+    std::vector<std::string> names;
+    for (const CLI::Option* option : app.get_options()) {
+      if (option->get_group().empty()) continue;
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+      for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+    }
+    return names;
   }
 
   CLI::Option* finish(CLI::Option* option, const std::string& section,
@@ -82,7 +113,29 @@ void Arguments::value(const std::string& names, std::string& target, const std::
 
 void Arguments::value(const std::string& names, int& target, const std::string& help,
                       const std::string& variable) {
-  parser_->finish(parser_->app.add_option(names, target, help), section_, variable);
+  const std::string option = long_name(names);
+  const auto read = [&target, option](const std::string& text) {
+    const auto number = core::parse_int(text);
+    if (!number || *number < std::numeric_limits<int>::min() ||
+        *number > std::numeric_limits<int>::max())
+      throw ConfigError(fmt::format("{} {}: write a whole number, such as 4", option, text));
+    target = static_cast<int>(*number);
+  };
+  auto* added = parser_->app.add_option_function<std::string>(names, read, help);
+  parser_->finish(added->type_name("N"), section_, variable);
+}
+
+void Arguments::count(const std::string& names, int64_t& target, const std::string& help) {
+  const std::string option = long_name(names);
+  const auto read = [&target, option](const std::string& text) {
+    const auto number = parse_count(text);
+    if (!number)
+      throw ConfigError(
+          fmt::format("{} {}: write a whole number, such as 1000000 or 1M", option, text));
+    target = *number;
+  };
+  auto* added = parser_->app.add_option_function<std::string>(names, read, help);
+  parser_->finish(added->type_name("N"), section_, "");
 }
 
 void Arguments::flag(const std::string& names, bool& target, const std::string& help,
@@ -105,7 +158,7 @@ std::vector<std::string> Arguments::parse_until_program(const std::vector<std::s
     std::ranges::reverse(options);  // as CLI11 takes them
     parser_->app.parse(options);
   } catch (const CLI::CallForHelp&) {
-    throw HelpWanted{parser_->app.help()};
+    throw HelpWanted{parser_->app.help(), parser_->listed_options(), actions_};
   } catch (const CLI::ParseError& error) {
     std::string what = error.what();
     if (const auto* extras = dynamic_cast<const CLI::ExtrasError*>(&error); extras != nullptr)
@@ -120,6 +173,15 @@ void Arguments::parse(const std::vector<std::string>& args) {
   if (!rest.empty())
     throw ConfigError(
         fmt::format("'{}' was not expected ('{} --help' says what is)", rest[0], parser_->command));
+}
+
+std::vector<std::string> Arguments::parse_anywhere(std::vector<std::string> args) {
+  std::vector<std::string> words;
+  while (!(args = parse_until_program(args)).empty()) {
+    words.push_back(args.front());
+    args.erase(args.begin());
+  }
+  return words;
 }
 
 }  // namespace trireme::cli

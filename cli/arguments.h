@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +10,8 @@ namespace trireme::cli {
 /// --help was asked for; not an error.
 struct HelpWanted {
   std::string text;
+  std::vector<std::string> options;  ///< that --help lists: "--ranks", "-n"
+  std::vector<std::string> actions;  ///< the words that may come first: "make", "info"
 };
 
 /// The options of one command. Only arguments.cpp includes the parser's large header.
@@ -29,6 +32,8 @@ class Arguments {
   /// The shape of the line, e.g. "[OPTIONS] [--] PROGRAM [ARG]...", and what stands below --help.
   void usage(const std::string& shape);
   void footer(const std::string& text);
+  /// The words of which one comes first.
+  void actions(std::vector<std::string> words) { actions_ = std::move(words); }
   /// A heading for the options that follow; kHidden: --help does not list them.
   static constexpr const char* kHidden = "";
   void section(const std::string& name) { section_ = name; }
@@ -38,6 +43,8 @@ class Arguments {
              const std::string& variable = "");
   void value(const std::string& names, int& target, const std::string& help,
              const std::string& variable = "");
+  /// A count, which may end in K, M or G: thousands, millions, thousand millions.
+  void count(const std::string& names, int64_t& target, const std::string& help);
   void flag(const std::string& names, bool& target, const std::string& help,
             const std::string& variable = "");
 
@@ -45,12 +52,15 @@ class Arguments {
   std::vector<std::string> parse_until_program(const std::vector<std::string>& args);
   /// Reads options; there may be nothing else.
   void parse(const std::vector<std::string>& args);
+  /// Reads options wherever they stand, and returns the other words.
+  std::vector<std::string> parse_anywhere(std::vector<std::string> args);
 
  private:
   struct Parser;
 
   std::unique_ptr<Parser> parser_;
   std::string section_ = "Options";
+  std::vector<std::string> actions_;
 };
 
 }  // namespace trireme::cli

@@ -23,7 +23,11 @@ namespace {
 constexpr const char* kShape =
     "comm [OPTIONS] | train CONFIG [KEY=VALUE]... | checkpoint --dir FOLDER [OPTIONS]";
 constexpr const char* kBenchFooter =
-    "Prints a line such as\n"
+    "  trireme bench comm --ranks 2\n"
+    "  trireme bench comm --ranks 2 --op all_gather,broadcast --bytes 4K,1M\n"
+    "  trireme bench train configs/gpt-small.toml run.steps=20\n"
+    "  trireme bench checkpoint --dir /tmp --bytes 256M\n\n"
+    "'comm' prints a line such as\n"
     R"(  {"bench":"comm","op":"all_reduce","backend":"shm","ranks":2,"bytes":4096,"us":1.9,...})"
     "\nper op and size: the median over repetitions of the slowest rank, each after a barrier and "
     "on\n"
@@ -98,6 +102,7 @@ CommBench parse_comm_bench(const std::vector<std::string>& args) {
   Arguments arguments("trireme bench", "Times collectives between ranks on this host.");
   arguments.usage(kShape);
   arguments.footer(kBenchFooter);
+  arguments.actions({"comm", "train", "checkpoint"});
   arguments.value("--op", bench.op, "all_reduce, all_gather, reduce_scatter, ...; several: a,b");
   arguments.value("--backend", bench.backend, "auto, shm, tcp, or local (threads of one process)");
   arguments.value("--ranks", bench.ranks, "how many (2)");
@@ -107,10 +112,11 @@ CommBench parse_comm_bench(const std::vector<std::string>& args) {
   arguments.flag("--registered", bench.registered, "tensors in memory that all ranks have mapped");
   arguments.value("--algorithm", bench.algorithm, "auto, oneshot, direct, ring, tree");
   const bool named = !args.empty() && args[0] == "comm";
-  arguments.parse(named ? std::vector(args.begin() + 1, args.end()) : args);
+  arguments.parse(
+      args.empty() || args[0].starts_with("-") ? args : std::vector(args.begin() + 1, args.end()));
   if (!named)
     throw ConfigError(
-        "say what to measure: 'trireme bench comm', 'bench train' or 'bench checkpoint'");
+        "write what to measure: 'trireme bench comm', 'bench train' or 'bench checkpoint'");
   check_bench(bench);
   return bench;
 }
@@ -146,7 +152,7 @@ int bench_checkpoint_command(const std::vector<std::string>& args) {
   arguments.value("--ranks", ranks, "how many (2)");
   arguments.value("--repeat", repeat, "repetitions (3)");
   arguments.parse(args);
-  if (folder.empty()) throw ConfigError("--dir FOLDER: say where to write");
+  if (folder.empty()) throw ConfigError("bench checkpoint needs --dir FOLDER, where it may write");
   // Of its own: checkpoints that lie there already are somebody's.
   folder += fmt::format("/bench-checkpoint-{}", ::getpid());
   const auto size = core::parse_bytes(bytes);
@@ -172,7 +178,9 @@ int bench_checkpoint_command(const std::vector<std::string>& args) {
 int bench_command(const std::vector<std::string>& args) {
   if (!args.empty() && args[0] == "checkpoint")
     return bench_checkpoint_command({args.begin() + 1, args.end()});
-  if (!args.empty() && args[0] == "train")
+  const bool helps = std::ranges::any_of(
+      args, [](const std::string& word) { return word == "--help" || word == "-h"; });
+  if (!args.empty() && args[0] == "train" && !helps)
     return train_ranks({"bench-train"}, {args.begin() + 1, args.end()}, "trireme bench");
   const CommBench bench = parse_comm_bench(args);
   std::vector<std::string> command = rank_arguments(bench);

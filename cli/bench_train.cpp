@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <optional>
 
+#include "cli/progress_line.h"
 #include "cli/rank_commands.h"
 #include "models/registry.h"
 #include "trireme/config/load.h"
@@ -30,6 +32,8 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
   const auto model = [&](const Mesh& on) { return models::make_model(config, on); };
   train::Trainer trainer(config, mesh, train::build(model, mesh), config.run.steps);
   const comm::Communicator samples = mesh.samples();
+  std::optional<ProgressLine> progress;
+  if (world.rank() == 0) progress.emplace();
   std::vector<data::Batch> batches;
   for (int64_t i = 0; i < config.run.steps; ++i)
     batches.push_back(data::Loader::read(*data, order, samples.rank(), samples.size(), i));
@@ -42,7 +46,11 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
     times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
     weight = result.weight;
     loss = result.loss;
+    if (progress && progress->due())
+      progress->show(
+          fmt::format("step {} of {}, {:.0f} ms each", step, config.run.steps, times.back()));
   }
+  progress.reset();
   // The first quarter warms up.
   times.erase(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4));
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
@@ -70,7 +78,7 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
 
 int bench_train(const std::vector<std::string>& args) {
   const auto config = config::load(args.at(0), {args.begin() + 1, args.end()});
-  refuse_early(config);
+  refuse_early(config, train::num_ranks(config));
   return train::with_ranks(
       config, [&](const comm::Communicator& world) { return time_steps(config, world); });
 }

@@ -1,12 +1,12 @@
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <ctime>
+#include <limits>
 
 #include "cli/arguments.h"
 #include "cli/ckpt_diff.h"
+#include "cli/ckpt_list.h"
 #include "cli/ckpt_reshard.h"
 #include "cli/commands.h"
 #include "trireme/core/error.h"
@@ -23,8 +23,8 @@ namespace {
 
 constexpr const char* kCkptPurpose =
     "Looks into checkpoints, and rewrites them for other tools. No torch is loaded.\n\n"
-    "  trireme ckpt ls PATH              the steps that are there, their sizes and times\n"
-    "  trireme ckpt info PATH [--json]   tensors, dtypes, shapes, pieces, and what else was saved\n"
+    "  trireme ckpt ls PATH              the steps that are there: state, size, time\n"
+    "  trireme ckpt info PATH            tensors, dtypes, shapes, pieces, and what else was saved\n"
     "  trireme ckpt verify PATH          reads every byte: sizes, checksums, completeness\n"
     "  trireme ckpt diff A B             compares two checkpoints, tensor by tensor, bit by bit\n"
     "  trireme ckpt reshard PATH OUT     writes one anew: every tensor whole, in one file\n"
@@ -32,12 +32,14 @@ constexpr const char* kCkptPurpose =
 
 constexpr const char* kCkptExamples =
     "PATH is a run's folder, its checkpoints/, or one step in there; of several steps the newest\n"
-    "is taken. How the tensors were cut when they were saved makes no difference to diff.\n\n"
-    "  trireme ckpt ls runs/gpt\n"
-    "  trireme ckpt verify runs/gpt/checkpoints/step-00000500\n"
-    "  trireme ckpt diff runs/two-ranks runs/one-rank\n"
-    "  trireme ckpt info runs/gpt --json | jq .extra\n"
-    "  trireme ckpt reshard runs/gpt whole     # then, in Python:\n"
+    "is taken. How the tensors were cut when they were saved makes no difference to diff. ls "
+    "looks\n"
+    "at names and sizes; only verify reads the bytes.\n\n"
+    "  trireme ckpt ls runs/gpt-small\n"
+    "  trireme ckpt verify runs/gpt-small/checkpoints\n"
+    "  trireme ckpt diff runs/gpt-small runs/other\n"
+    "  trireme ckpt info runs/gpt-small --json\n"
+    "  trireme ckpt reshard runs/gpt-small whole     # then, in Python:\n"
     "      safetensors.torch.load_file('whole/part-00000.safetensors')\n\n"
     "Training needs no reshard: any mesh loads what any mesh saved. OUT becomes a checkpoint's\n"
     "folder; it must not be there, and it appears whole or not at all (OUT.tmp until then). The\n"
@@ -47,6 +49,7 @@ constexpr const char* kCkptExamples =
     "there, or one of a newer Trireme; 3 damaged (verify), with the file, the block and the\n"
     "tensors in it.";
 
+const std::vector<std::string> kCkptActions = {"ls", "info", "verify", "diff", "reshard"};
 constexpr int kMostRanks = 99'999;  // as the names of the parts have digits
 
 bool is_folder(const std::string& path) {
@@ -92,44 +95,10 @@ int64_t total_bytes(const format::Index& index) {
   return bytes;
 }
 
-std::string time_of(const std::string& folder) {
-  struct stat status {};
-  if (::stat((folder + "/" + format::kIndexName).c_str(), &status) != 0) return "?";
-  std::tm local{};
-  ::localtime_r(&status.st_mtime, &local);
-  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
-}
-
-void print_row(const std::string& folder) {
-  try {
-    const format::Index index = format::read_index(folder);
-    fmt::print("{:>10}  {:>10}  {:>7}  {:>5}  {}  {}\n", index.step,
-               core::format_bytes(total_bytes(index)), index.tensors.size(), index.files.size(),
-               time_of(folder), folder);
-  } catch (const CheckpointError& error) {
-    fmt::print("{:>10}  {}\n", "damaged", error.what());
-  } catch (const ConfigError& error) {
-    fmt::print("{:>10}  {}\n", "newer", error.what());
-  }
-}
-
-int list_steps(const std::string& typed) {
+int list_steps(const std::string& typed, Form form) {
   const std::string path = checked_folder(typed);
-  std::vector<std::string> folders, unfinished;
-  if (is_step(path)) {
-    folders.push_back(path);
-  } else {
-    const std::string folder = steps_folder(path);
-    for (const int64_t step : format::list(folder))
-      folders.push_back(folder + "/" + format::step_name(step));
-    unfinished = format::list_unfinished(folder);
-  }
-  if (folders.empty()) find_step(path);  // says why not
-  fmt::print("{:>10}  {:>10}  {:>7}  {:>5}  {:<19}  {}\n", "step", "size", "tensors", "files",
-             "saved", "folder");
-  for (const std::string& folder : folders) print_row(folder);
-  for (const std::string& folder : unfinished)
-    fmt::print("{:>10}  {} has no {}\n", "unfinished", folder, format::kIndexName);
+  if (!is_step(path)) find_step(path);  // says so where there is none
+  print_steps(is_step(path) ? path : steps_folder(path), form);
   return 0;
 }
 
@@ -142,6 +111,26 @@ core::Json info_json(const std::string& folder, const format::Index& index) {
   return json;
 }
 
+/// One line for what may be a page.
+std::string in_short(const core::Json& value) {
+  constexpr size_t kMost = 72;
+  if (value.is_string()) {
+    const auto text = value.get<std::string>();
+    const auto lines = std::ranges::count(text, '\n');
+    if (lines > 1) return fmt::format("{} lines", lines);
+  }
+  std::string text = value.dump();
+  if (text.size() <= kMost) return text;
+  if (value.is_array()) return fmt::format("a list of {}", value.size());
+  if (!value.is_object()) return text.substr(0, kMost) + "...";
+  std::string names;
+  for (const auto& [name, part] : value.items())
+    names += fmt::format("{}{}", names.empty() ? "" : ", ",
+                         part.is_structured() ? fmt::format("{} ({})", name, part.size())
+                                              : name + " " + part.dump());
+  return names;
+}
+
 void print_info(const std::string& folder, const format::Index& index) {
   fmt::print("{}: step {}, {} in {} files, saved {}\n\n", folder, index.step,
              core::format_bytes(total_bytes(index)), index.files.size(), time_of(folder));
@@ -152,13 +141,15 @@ void print_info(const std::string& folder, const format::Index& index) {
     fmt::print("{:<{}}  {:<5}  {:>6}  {}\n", name, width, tensor.dtype, tensor.pieces.size(),
                format::format_shape(tensor.shape));
   if (index.extra.empty()) return;
-  fmt::print("\nbesides: {}\n", index.extra.dump(2));
+  fmt::print("\nbesides (--json shows all of it):\n");
+  for (const auto& [name, value] : index.extra.items())
+    fmt::print("  {}: {}\n", name, in_short(value));
 }
 
-int show_info(const std::string& typed, bool json) {
+int show_info(const std::string& typed, Form form) {
   const std::string folder = find_step(typed);
   const format::Index index = format::read_index(folder);
-  if (json)
+  if (form == Form::Json)
     fmt::print("{}\n", info_json(folder, index).dump(2));
   else
     print_info(folder, index);
@@ -182,28 +173,21 @@ int verify_typed(const std::string& typed) {
 struct Words {
   std::vector<std::string> words;
   bool json = false;
-  int ranks = 0;  ///< 0: not said
+  static constexpr int kNotSaid = std::numeric_limits<int>::min();
+  int ranks = kNotSaid;
 };
 
-/// Options may stand anywhere among the words.
 Words parse_words(const std::vector<std::string>& args) {
   Words parsed;
   Arguments arguments("trireme ckpt", kCkptPurpose);
   arguments.usage("ls|info|verify|diff|reshard PATH [PATH] [OPTIONS]");
   arguments.footer(kCkptExamples);
-  arguments.flag("--json", parsed.json, "info: print one JSON object");
+  arguments.actions(kCkptActions);
+  arguments.flag("--json", parsed.json, "ls, info: print JSON");
   arguments.value("--ranks", parsed.ranks, "reshard: for how many ranks (1: tensors stay whole)");
-  std::vector<std::string> options;
-  for (size_t i = 0; i < args.size(); ++i) {
-    const bool option = args[i].size() > 1 && args[i][0] == '-';
-    (option ? options : parsed.words).push_back(args[i]);
-    if (args[i] == "--ranks" && i + 1 < args.size()) options.push_back(args[++i]);
-  }
-  const bool ranks_said = std::ranges::any_of(
-      options, [](const std::string& word) { return word.starts_with("--ranks"); });
-  arguments.parse(options);
-  if (ranks_said && (parsed.ranks < 1 || parsed.ranks > kMostRanks))
-    throw ConfigError(fmt::format("--ranks {}: 1 to {} can be", parsed.ranks, kMostRanks));
+  parsed.words = arguments.parse_anywhere(args);
+  if (parsed.ranks != Words::kNotSaid && (parsed.ranks < 1 || parsed.ranks > kMostRanks))
+    throw ConfigError(fmt::format("--ranks {}: must be 1 to {}", parsed.ranks, kMostRanks));
   return parsed;
 }
 
@@ -212,19 +196,21 @@ Words parse_words(const std::vector<std::string>& args) {
 int ckpt_command(const std::vector<std::string>& args) {
   const auto [words, json, ranks] = parse_words(args);
   const std::string action = words.empty() ? "" : words[0];
-  const std::vector<std::string> actions = {"ls", "info", "verify", "diff", "reshard"};
-  if (std::ranges::find(actions, action) == actions.end())
-    throw ConfigError(fmt::format(
-        "{}; write ls, info, verify, diff or reshard ('trireme ckpt --help')",
-        action.empty() ? "nothing to do was given" : "unknown action '" + action + "'"));
+  if (std::ranges::find(kCkptActions, action) == kCkptActions.end())
+    throw ConfigError(
+        fmt::format("{}; write ls, info, verify, diff or reshard ('trireme ckpt --help')",
+                    action.empty() ? "no action was given" : "unknown action '" + action + "'"));
   const size_t wanted = action == "diff" || action == "reshard" ? 2 : 1;
   if (words.size() != 1 + wanted)
     throw ConfigError(fmt::format("{} takes {}, not {} ('trireme ckpt --help')", action,
                                   wanted == 1 ? "one path" : "two paths", words.size() - 1));
-  if (json && action != "info") throw ConfigError("--json belongs to info");
-  if (ranks > 0 && action != "reshard") throw ConfigError("--ranks belongs to reshard");
-  if (action == "ls") return list_steps(words[1]);
-  if (action == "info") return show_info(words[1], json);
+  if (json && action != "info" && action != "ls")
+    throw ConfigError("--json belongs to ls and info");
+  if (ranks != Words::kNotSaid && action != "reshard")
+    throw ConfigError("--ranks belongs to reshard");
+  const Form form = json ? Form::Json : Form::Text;
+  if (action == "ls") return list_steps(words[1], form);
+  if (action == "info") return show_info(words[1], form);
   if (action == "verify") return verify_typed(words[1]);
   if (action == "diff") return print_difference(find_step(words[1]), find_step(words[2])) ? 0 : 1;
   std::string out = words[2];

@@ -1,11 +1,22 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
 namespace trireme::cli {
 
-/// The commands: each takes the words after its name and returns the exit code.
+/// A command takes the words after its name and returns the exit code.
+struct Command {
+  const char* name;
+  int (*run)(const std::vector<std::string>& args);
+  const char* purpose;
+  const char* example;
+};
+
+/// All of them, in the order in which --help lists them.
+std::span<const Command> commands();
+
 int run_command(const std::vector<std::string>& args);
 int bench_command(const std::vector<std::string>& args);
 int ckpt_command(const std::vector<std::string>& args);
@@ -14,6 +25,7 @@ int verify_command(const std::vector<std::string>& args);
 int data_command(const std::vector<std::string>& args);
 int doctor_command(const std::vector<std::string>& args);
 int schedule_command(const std::vector<std::string>& args);
+int completion_command(const std::vector<std::string>& args);
 
 /// Runs `trireme-rank COMMAND... CONFIG [KEY=VALUE]...` on as many ranks as the configuration's
 /// mesh has, or as one of the launcher's; the configuration has been checked before anything is

@@ -4,15 +4,16 @@
 #include <vector>
 
 #include "trireme/config/config.h"
+#include "trireme/layout/degrees.h"
 
 namespace trireme::cli {
 
 /// `trireme-rank bench-comm`: times the collectives of one backend. Returns the exit code.
 int bench_comm(const std::vector<std::string>& args);
 
-/// Throws ConfigError for what this mesh, or this version, cannot do: on every rank, before any of
-/// them has joined the others and can be torn from them.
-void refuse_early(const config::Config& config);
+/// The mesh for so many ranks. Throws ConfigError for what this mesh or this machine cannot do: on
+/// every rank, before any of them has joined the others and can be torn from them.
+Degrees refuse_early(const config::Config& config, int ranks);
 
 /// `trireme-rank train CONFIG [KEY=VALUE]...`: one rank of a run. `train-check`: what it would
 /// take.
@@ -28,7 +29,7 @@ int bench_train(const std::vector<std::string>& args);
 /// `trireme-rank bench-checkpoint FOLDER BYTES REPEAT`: times saving and loading.
 int bench_checkpoint(const std::vector<std::string>& args);
 
-/// `trireme-rank data-make`: writes a generated language.
+/// `trireme-rank data-make OUT KIND TOKENS VOCAB SEED`: writes a generated language.
 int data_make(const std::vector<std::string>& args);
 
 /// `trireme-rank doctor`: says which libtorch this is. `doctor-ranks`: two ranks add two numbers.

@@ -1,7 +1,9 @@
 // `trireme-rank`: what needs torch. Started by `trireme`, or exec'ed under another launcher.
+#include <signal.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
-#include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -12,22 +14,31 @@
 
 namespace {
 
-using Commands = std::map<std::string, std::function<int(const std::vector<std::string>&)>>;
+namespace cli = trireme::cli;
+
+struct Command {
+  const char* name;
+  const char* typed;  ///< what the user had typed: errors come from there
+  int (*run)(const std::vector<std::string>& args);
+};
+
+constexpr Command kCommands[] = {{"bench-comm", "trireme bench", cli::bench_comm},
+                                 {"bench-train", "trireme bench", cli::bench_train},
+                                 {"bench-checkpoint", "trireme bench", cli::bench_checkpoint},
+                                 {"train", "trireme train", cli::train},
+                                 {"train-check", "trireme train", cli::train_check},
+                                 {"verify", "trireme verify", cli::verify},
+                                 {"data-make", "trireme data", cli::data_make},
+                                 {"doctor", "trireme doctor", cli::doctor},
+                                 {"doctor-ranks", "trireme doctor", cli::doctor_ranks}};
 
 int run(const std::vector<std::string>& args) {
-  const Commands commands = {{"bench-comm", trireme::cli::bench_comm},
-                             {"bench-train", trireme::cli::bench_train},
-                             {"bench-checkpoint", trireme::cli::bench_checkpoint},
-                             {"train", trireme::cli::train},
-                             {"train-check", trireme::cli::train_check},
-                             {"verify", trireme::cli::verify},
-                             {"data-make", trireme::cli::data_make},
-                             {"doctor", trireme::cli::doctor},
-                             {"doctor-ranks", trireme::cli::doctor_ranks}};
-  const auto command = args.empty() ? commands.end() : commands.find(args.front());
-  if (command == commands.end())
+  const std::string name = args.empty() ? "" : args.front();
+  const auto command = std::ranges::find(kCommands, name, &Command::name);
+  if (command == std::end(kCommands))
     throw trireme::ConfigError("trireme-rank is started by `trireme`; see `trireme --help`");
-  return command->second({args.begin() + 1, args.end()});
+  program_invocation_short_name = const_cast<char*>(command->typed);
+  return command->run({args.begin() + 1, args.end()});
 }
 
 }  // namespace
@@ -36,6 +47,7 @@ int main(int argc, char** argv) {
   return trireme::guard([&] {
     try {
       const int code = run({argv + 1, argv + argc});
+      if (code == 128 + SIGPIPE) return code;  // nobody reads it, and that was seen
       if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
         throw trireme::Error("what was printed could not be written: is the disk full?");
       return code;

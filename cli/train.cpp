@@ -1,10 +1,13 @@
 #include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
 
 #include "cli/rank_commands.h"
 #include "models/registry.h"
 #include "trireme/config/load.h"
 #include "trireme/config/mesh.h"
-#include "trireme/core/units.h"
+#include "trireme/core/error.h"
 #include "trireme/train/datasets.h"
 #include "trireme/train/footprint.h"
 #include "trireme/train/run.h"
@@ -14,16 +17,70 @@
 
 namespace trireme::cli {
 
-void refuse_early(const config::Config& config) {
-  train::refuse_unbuilt(config);
-  const Degrees degrees = config::resolve_mesh(config.mesh, train::num_ranks(config));
+namespace {
+
+std::string counted(int64_t count, const char* what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+/// Files that are there must be right; those that are not may come later.
+void check_data(const config::Config& config) {
+  if (config.data.kind == "markov") return;
+  const auto look = [](const char* key, const std::string& path, const auto& open) {
+    try {
+      open();
+    } catch (const Error& error) {
+      if (::access(path.c_str(), F_OK) == 0) throw;
+      fmt::print("{}: {} is not there yet\n", key, path);
+    }
+  };
+  look("data.path", config.data.path, [&] { train::make_dataset(config); });
+  if (config.eval.every > 0)
+    look("data.valid", config.data.valid, [&] { train::make_valid_dataset(config); });
+}
+
+/// The folder of the run, or the nearest above it that is there, can be written.
+void check_place(const config::Config& config) {
+  std::string place = config.run.dir;
+  while (::access(place.c_str(), F_OK) != 0 && errno == ENOENT) {
+    const auto slash = place.find_last_of('/');
+    place = slash == place.npos ? "." : slash == 0 ? "/" : place.substr(0, slash);
+  }
+  if (::access(place.c_str(), W_OK) != 0)
+    throw ConfigError(
+        fmt::format("the run's folder: cannot write in {}: {}", place, core::errno_text(errno)));
+}
+
+/// How the batch is cut.
+void print_batches(const config::Config& config, const Degrees& degrees) {
+  const int64_t ranks = degrees.replica * degrees.shard, batch = config.batch.global;
+  fmt::print("batches of {}: {} a rank, in micro-batches of at most {}\n", counted(batch, "sample"),
+             (batch + ranks - 1) / ranks, config.batch.micro);
+  if (batch < ranks)
+    fmt::print("{} have nothing to do: raise batch.global, or lower mesh.replica or mesh.shard\n",
+               counted(ranks - batch, "rank"));
+  if (degrees.pipe == 1) return;
+  const auto schedule = train::schedule_of(config, degrees);
+  fmt::print(
+      "a pipeline of {} stages: {} micro-batch{} by {}{}\n", schedule.stages(), schedule.micros,
+      schedule.micros == 1 ? "" : "es", schedule.name,
+      config.pipeline.balance == "time" ? "; stages will be even in time, here in parameters" : "");
+}
+
+}  // namespace
+
+Degrees refuse_early(const config::Config& config, int ranks) {
+  const Degrees degrees = config::resolve_mesh(config.mesh, ranks);
+  train::uses_cuda(config);
+  if (degrees.pipe > 1) train::schedule_of(config, degrees);
   if (degrees.tensor > 1) models::make_whole(config, degrees);
+  return degrees;
 }
 
 int train(const std::vector<std::string>& args) {
   const train::StopSignals signals;  // before any other thread
   const auto config = config::load(args.at(0), {args.begin() + 1, args.end()});
-  refuse_early(config);
+  refuse_early(config, train::num_ranks(config));
   return train::with_ranks(config, [&](const comm::Communicator& world) {
     const auto model = [&](const Mesh& mesh) { return models::make_model(config, mesh); };
     return train::run(config, world, model, signals);
@@ -32,45 +89,25 @@ int train(const std::vector<std::string>& args) {
 
 int train_check(const std::vector<std::string>& args) {
   const auto config = config::load(args.at(0), {args.begin() + 1, args.end()});
-  train::refuse_unbuilt(config);
-  train::make_dataset(config);
-  if (config.eval.every > 0) train::make_valid_dataset(config);
-  const int ranks = config::wanted_ranks(config.mesh);
-  const Degrees degrees = config::resolve_mesh(config.mesh, ranks);
+  const int ranks = train::planned_ranks(config);
+  const Degrees degrees = refuse_early(config, ranks);
   const auto model = models::make_whole(config, degrees);
   int64_t count = 0;
   for (const auto& one : nn::parameters_of(*model)) count += Box{{}, one.layout.whole()}.numel();
   const train::Footprint memory = train::footprint(config, *model, degrees);
-  const int64_t samples = degrees.replica * degrees.shard;
-  const auto line = [](const char* what, int64_t bytes, const std::string& note = "") {
-    fmt::print("  {:<22}{:>10}{}{}\n", what, core::format_bytes(bytes), note.empty() ? "" : "   ",
-               note);
-  };
+  check_place(config);
+  if (train::own_rank() != 0) return 0;
   fmt::print("{}: {} parameters, {}\n", config.model.kind, count, config.precision.compute);
-  fmt::print("mesh of {} ranks: pipe {} x replica {} x shard {} x context {} x tensor {}\n", ranks,
-             degrees.pipe, degrees.replica, degrees.shard, degrees.context, degrees.tensor);
-  fmt::print("batches of {} samples: {} a rank, in micro-batches of at most {}\n",
-             config.batch.global, (config.batch.global + samples - 1) / samples,
-             config.batch.micro);
-  if (degrees.pipe > 1) {
-    const auto schedule = train::schedule_of(config, degrees);
-    fmt::print("a pipeline of {} stages: {} micro-batch{} by {}{}\n", schedule.stages(),
-               schedule.micros, schedule.micros == 1 ? "" : "es", schedule.name,
-               config.pipeline.balance == "time"
-                   ? "; stages will be even in time, here in parameters"
-                   : "");
-  }
-  fmt::print("tensors of the fullest rank, at most:\n");
-  line("parameters", memory.parameters);
-  line("gradients", memory.gradients);
-  line("optimizer", memory.optimizer);
-  if (memory.gathered > 0)
-    line("gathered weights", memory.gathered,
-         degrees.pipe > 1 && config.pipeline.keep_gathered ? "over a step"
-                                                           : "of the layers at work and the next");
-  line("activations", memory.activations);
-  line("together", memory.without_copy(), "and about 110 MiB for libtorch, mostly shared");
-  line("copy while saving", memory.copy, "this rank's share of the state");
+  fmt::print("mesh of {}: pipe {} x replica {} x shard {} x context {} x tensor {}\n",
+             counted(ranks, "rank"), degrees.pipe, degrees.replica, degrees.shard, degrees.context,
+             degrees.tensor);
+  print_batches(config, degrees);
+  check_data(config);
+  const bool step_long = degrees.pipe > 1 && config.pipeline.keep_gathered;
+  fmt::print("{}", to_text(memory,
+                           {.gpu = train::uses_cuda(config),
+                            .offload = config.memory.offload == "optimizer"},
+                           step_long ? "over a step" : "of the layers at work and the next"));
   return 0;
 }
 

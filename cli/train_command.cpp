@@ -21,21 +21,30 @@ constexpr const char* kTrainExamples =
     "  trireme train configs/gpt-small.toml\n"
     "  trireme train configs/gpt-small.toml mesh.replica=4 optim.lr=3e-4 run.dir=runs/try\n"
     "  trireme train configs/gpt2-124m.toml --check     what it would take; runs nothing\n"
-    "  trireme run -n 4 --max-restarts 3 trireme train configs/gpt-small.toml\n\n"
+    "  trireme run -n 2 --max-restarts 3 trireme train configs/gpt-small.toml\n\n"
     "It starts its own ranks (the product of the mesh's degrees), or takes those of the launcher\n"
-    "that it runs under. KEY=VALUE overrides a key; the last of several wins. It continues from "
-    "the\n"
-    "newest checkpoint in run.dir. Ctrl-C or SIGTERM saves a checkpoint and stops; twice, at "
-    "once.\n\n"
-    "Exit codes: 0 done, or stopped by Ctrl-C; 1 the run failed; 2 configuration; 143 SIGTERM.\n\n"
+    "that it runs under. KEY=VALUE overrides a key; the last of several wins, and one that "
+    "changes\n"
+    "nothing is an error. It continues from the newest checkpoint in run.dir. Ctrl-C or SIGTERM, "
+    "or\n"
+    "a closed stdout (| head), saves a checkpoint and stops; a second signal stops at once.\n\n"
+    "Exit codes: 0 done, or saved and stopped by Ctrl-C; 1 the run failed; 2 configuration;\n"
+    "143 SIGTERM, 141 closed stdout, both after saving; 130 Ctrl-C before the first step, when "
+    "there\n"
+    "is nothing to save.\n\n"
     "Keys and their defaults:\n";
+
+/// The file that is named first, with the overrides after it.
+config::Config load_named(const std::vector<std::string>& args) {
+  if (args.empty()) throw ConfigError("no configuration was named; configs/ has some");
+  return config::load(args[0], {args.begin() + 1, args.end()});
+}
 
 }  // namespace
 
 int train_ranks(std::vector<std::string> command, const std::vector<std::string>& args,
                 const std::string& speaker, std::vector<int> answers) {
-  if (args.empty()) throw ConfigError("no configuration was named; configs/ has some");
-  const auto config = config::load(args[0], {args.begin() + 1, args.end()});
+  const auto config = load_named(args);
   command.insert(command.end(), args.begin(), args.end());
   if (under_launcher()) become_rank(command);
   // Whether sizes can be cut so, only the layers know: ask before anything is started.
@@ -56,17 +65,14 @@ int train_ranks(std::vector<std::string> command, const std::vector<std::string>
 
 int train_command(const std::vector<std::string>& args) {
   Arguments arguments("trireme train", kTrainPurpose);
-  arguments.usage("CONFIG [KEY=VALUE]... [--check]");
+  arguments.usage("CONFIG [KEY=VALUE]... [--check | --dry-run]");
   arguments.footer(kTrainExamples + config::list_keys());
   bool check = false;
-  arguments.flag("--check", check, "validate, print the mesh and the memory it takes, run nothing");
-  // Options may stand anywhere; everything else is the file and its overrides.
-  std::vector<std::string> options, words;
-  for (const std::string& arg : args) (arg.starts_with("-") ? options : words).push_back(arg);
-  arguments.parse(options);
-  if (!check) return train_ranks({"train"}, words, "trireme train", {128 + SIGTERM});
-  if (words.empty()) throw ConfigError("no configuration was named; configs/ has some");
-  config::load(words[0], {words.begin() + 1, words.end()});
+  arguments.flag("--check,--dry-run", check,
+                 "validate, print the mesh and the memory it takes, run nothing; needs no data");
+  auto words = arguments.parse_anywhere(args);  // the file and its overrides
+  if (!check) return train_ranks({"train"}, words, "trireme train", {128 + SIGTERM, 128 + SIGPIPE});
+  load_named(words);
   words.insert(words.begin(), "train-check");
   become_rank(words);
 }

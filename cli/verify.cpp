@@ -21,7 +21,7 @@ int verify(const std::vector<std::string>& args) {
       .dtype = verify::dtype_of(args.at(3))};
   const std::string& json = args.at(1);
   auto config = config::load(args.at(4), {args.begin() + 5, args.end()});
-  refuse_early(config);
+  refuse_early(config, train::num_ranks(config));
   if (options.plant == verify::Mistake::Dropout && config.model.dropout == 0)
     config.model.dropout = 0.1;
   return train::with_ranks(config, [&](const comm::Communicator& world) {

@@ -47,16 +47,7 @@ int verify_command(const std::vector<std::string>& args) {
   arguments.value("--dtype", dtype, "what the mesh computes in: float64, or float32 as it runs");
   arguments.value("--json", json, "write the report to this file, too");
   arguments.value("--plant", plant, "make a known mistake on purpose");
-  // Options may stand anywhere; everything else is the file and its overrides.
-  std::vector<std::string> options, words;
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    const bool option = args[i].starts_with("-");
-    (option ? options : words).push_back(args[i]);
-    const bool takes_value = option && args[i].starts_with("--") && args[i] != "--help" &&
-                             args[i].find('=') == std::string::npos;
-    if (takes_value && i + 1 < args.size()) options.push_back(args[++i]);
-  }
-  arguments.parse(options);
+  const auto words = arguments.parse_anywhere(args);  // the file and its overrides
   if (steps < 1) throw ConfigError(fmt::format("--steps {}: at least one step is needed", steps));
   if (!json.empty() && !std::ofstream(json, std::ios::app))
     throw ConfigError(fmt::format("--json {}: {}", json, core::errno_text(errno)));

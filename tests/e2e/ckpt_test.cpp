@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "support/checkpoints.h"
 #include "support/command.h"
@@ -56,11 +57,47 @@ TEST_F(Ckpt, LsShowsTheStepsOfARun) {
   EXPECT_THAT(ckpt({"ls", step}).out, Not(HasSubstr("step-00000040")));
 }
 
+TEST_F(Ckpt, LsTellsTheStateOfEveryStep) {
+  const std::string cut = put(folder, 40, kValues, whole()),
+                    gone = put(folder, 60, kValues, whole());
+  ASSERT_EQ(::truncate((cut + "/pieces-0.safetensors").c_str(), 20), 0);
+  ASSERT_EQ(::unlink((gone + "/pieces-0.safetensors").c_str()), 0);
+  ASSERT_EQ(::rename(put(folder, 50, kValues, whole()).c_str(),
+                     (folder + "/step-00000050.damaged").c_str()),
+            0);
+  const auto result = ckpt({"ls", run});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("        20  ok "));
+  EXPECT_THAT(result.out, HasSubstr("        40  damaged     "));
+  EXPECT_THAT(result.out,
+              HasSubstr("        50  put aside   " + folder + "/step-00000050.damaged"));
+  EXPECT_THAT(result.out, HasSubstr("        60  damaged     "));
+  const auto json = nlohmann::json::parse(ckpt({"ls", run, "--json"}).out);
+  ASSERT_EQ(json.size(), 4u);
+  EXPECT_EQ(json[0]["state"], "ok");
+  EXPECT_EQ(json[0]["tensors"], 2);
+  EXPECT_EQ(json[1]["state"], "damaged");
+  EXPECT_EQ(json[2]["folder"], folder + "/step-00000050.damaged");
+}
+
+TEST_F(Ckpt, InfoIsShortHoweverMuchWasSavedBesides) {
+  nlohmann::json many = nlohmann::json::object();
+  for (int i = 0; i < 90; ++i) many["parameter." + std::to_string(i)] = i;
+  const std::string other = test::save(
+      scratch / "long", 1, {{"n", {"I64", {}, std::string(8, '\3'), {test::whole_region({})}}}}, 1,
+      {{"config", "a = 1\nb = 2\n"}, {"optimizer", {{"kind", "adamw"}, {"steps", many}}}});
+  const auto text = ckpt({"info", other});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("  config: 2 lines\n"));
+  EXPECT_THAT(text.out, HasSubstr("  optimizer: kind \"adamw\", steps (90)\n"));
+  EXPECT_LT(std::count(text.out.begin(), text.out.end(), '\n'), 12) << text.out;
+}
+
 TEST_F(Ckpt, InfoShowsTensorsAndWhatElseWasSaved) {
   const auto text = ckpt({"info", run});
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, HasSubstr("F32         2  [2, 3]"));
-  EXPECT_THAT(text.out, HasSubstr("\"cursor\": 20"));
+  EXPECT_THAT(text.out, HasSubstr("\n  cursor: 20\n"));
   const auto json = nlohmann::json::parse(ckpt({"info", step, "--json"}).out);
   EXPECT_EQ(json["step"], 20);
   EXPECT_EQ(json["tensors"]["w"]["pieces"].size(), 2u);
@@ -139,7 +176,7 @@ TEST_F(Ckpt, MistakesAreSentencesAndExitTwo) {
   EXPECT_THAT(says({}), HasSubstr("ls, info, verify, diff or reshard"));
   EXPECT_THAT(says({"list", run}), HasSubstr("unknown action 'list'"));
   EXPECT_THAT(says({"diff", run}), HasSubstr("two paths, not 1"));
-  EXPECT_THAT(says({"ls", run, "--json"}), HasSubstr("belongs to info"));
+  EXPECT_THAT(says({"verify", run, "--json"}), HasSubstr("belongs to ls and info"));
   EXPECT_THAT(says({"ls", run, "--jsn"}), HasSubstr("unknown option --jsn"));
 }
 

@@ -104,8 +104,10 @@ TEST_F(Reshard, RefusesWithOneSentence) {
     return result.err;
   };
   EXPECT_THAT(says({"reshard", from, scratch / "run"}, 2), HasSubstr("is there already"));
-  EXPECT_THAT(says({"reshard", from, out, "--ranks", "0"}, 2), HasSubstr("--ranks 0: 1 to"));
-  EXPECT_THAT(says({"reshard", from, out, "--ranks", "x"}, 2), HasSubstr("--ranks"));
+  EXPECT_THAT(says({"reshard", from, out, "--ranks", "0"}, 2),
+              HasSubstr("--ranks 0: must be 1 to 99999"));
+  EXPECT_THAT(says({"reshard", from, out, "--ranks", "x"}, 2),
+              HasSubstr("--ranks x: write a whole number"));
   EXPECT_THAT(says({"reshard", from}, 2), HasSubstr("two paths"));
   EXPECT_THAT(says({"ls", from, "--ranks=2"}, 2), HasSubstr("belongs to reshard"));
   EXPECT_THAT(says({"reshard", scratch / "nothing", out}, 2), HasSubstr("there is no '"));
