@@ -1,8 +1,11 @@
 #include "trireme/train/footprint.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
+#include "trireme/core/units.h"
 #include "trireme/parallel/block_pool.h"
 #include "trireme/parallel/byte_block.h"
 #include "trireme/parallel/scattered_buckets.h"
@@ -175,6 +178,33 @@ Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const De
     if (one.without_copy() > fullest.without_copy()) fullest = one;
   }
   return fullest;
+}
+
+std::string to_text(const Footprint& memory, Placement placement,
+                    const std::string& gathered_note) {
+  std::string text;
+  const auto line = [&](const char* what, int64_t bytes, const std::string& note = "") {
+    text += fmt::format("  {:<22}{:>10}{}{}\n", what, core::format_bytes(bytes),
+                        note.empty() ? "" : "   ", note);
+  };
+  const bool offload = placement.gpu && placement.offload;
+  const char* const libtorch = "and about 110 MiB for libtorch, mostly shared";
+  text += placement.gpu ? "GPU memory of the fullest rank, at most:\n"
+                        : "tensors of the fullest rank, at most:\n";
+  line("parameters", memory.parameters);
+  line("gradients", memory.gradients);
+  if (!offload) line("optimizer", memory.optimizer);
+  if (memory.gathered > 0) line("gathered weights", memory.gathered, gathered_note);
+  line("activations", memory.activations);
+  const int64_t offloaded = offload ? memory.optimizer : 0;
+  line("together", memory.without_copy() - offloaded, placement.gpu ? "" : libtorch);
+  if (placement.gpu) text += "host memory of the same rank:\n";
+  if (offload) line("optimizer", memory.optimizer, "by memory.offload");
+  if (offload) line("parameters", memory.parameters, "a copy, for the update");
+  line("copy while saving", memory.copy, "this rank's share of the state");
+  const int64_t updated = offload ? memory.parameters : 0;
+  if (placement.gpu) line("together", offloaded + updated + memory.copy, libtorch);
+  return text;
 }
 
 }  // namespace trireme::train

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "trireme/config/config.h"
 #include "trireme/nn/model.h"
 
@@ -21,5 +23,15 @@ struct Footprint {
 
 /// `whole`: the model, uncut; it needs no memory (nn::Deferred). Nothing is run.
 Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees);
+
+/// Which memory the tensors are in.
+struct Placement {
+  bool gpu = false;      ///< parameters, gradients and activations
+  bool offload = false;  ///< the optimizer's state stays in the host's memory
+};
+
+/// The lines of `trireme train --check`, the host's memory apart from the GPU's. `gathered_note`
+/// says how long weights stay gathered.
+std::string to_text(const Footprint& memory, Placement placement, const std::string& gathered_note);
 
 }  // namespace trireme::train

@@ -5,8 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+
+#include "trireme/core/terminal.h"
 
 namespace trireme::train {
 
@@ -15,7 +18,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kRedraw = std::chrono::milliseconds(100);
-constexpr int kBar = 24;
+constexpr int kBar = 24, kLeastBar = 4;
+constexpr int kColumns = 80;  // of a terminal that does not say
 
 std::string time_left(double seconds) {
   const auto all = static_cast<int64_t>(std::max(0.0, seconds) + 0.5);
@@ -45,56 +49,76 @@ std::string StepReport::to_json() const {
   return line + "}";
 }
 
+std::string draw_bar(const StepReport& report, int64_t steps, double seconds_left, int columns) {
+  const std::string loss = fmt::format("{}/{}  loss {:.4f}", report.step, steps, report.loss);
+  const std::string floor = report.floor ? fmt::format(" (floor {:.4f})", *report.floor) : "";
+  const std::string speed = fmt::format("  {} tokens/s", rate(report.tokens_per_s));
+  const std::string left = fmt::format("  {} left", time_left(seconds_left));
+  const std::string text = loss + floor + speed + left;
+  const int room = std::max(1, columns - 1);
+  const int width = std::min(kBar, room - static_cast<int>(text.size()) - 3);
+  if (width < kLeastBar) {
+    for (const std::string& shorter : {text, loss + speed + left, loss + left})
+      if (static_cast<int>(shorter.size()) <= room) return shorter;
+    return loss.substr(0, static_cast<std::size_t>(room));
+  }
+  const auto full = static_cast<int>(width * report.step / std::max<int64_t>(1, steps));
+  return fmt::format("[{:=<{}}{: <{}}] {}", "", full, "", width - full, text);
+}
+
 Progress::Progress(int64_t first, int64_t steps, int64_t every)
     : first_(first),
       steps_(steps),
       every_(every),
-      terminal_(::isatty(STDOUT_FILENO) == 1),
+      terminal_(core::is_terminal(STDOUT_FILENO)),
       began_(Clock::now()) {}
 
 Progress::~Progress() {
-  if (bar_) std::fputc('\n', stdout);
-  std::fflush(stdout);
+  if (!bar_.empty()) print("", "");
 }
 
-std::string Progress::text_of(const StepReport& report) const {
+double Progress::seconds_left(int64_t step) const {
   const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
-  const auto done = static_cast<double>(report.step - first_);
-  const double left = done > 0 ? seconds / done * static_cast<double>(steps_ - report.step) : 0;
-  std::string text = fmt::format("loss {:.4f}", report.loss);
+  const auto done = static_cast<double>(step - first_);
+  return done > 0 ? seconds / done * static_cast<double>(steps_ - step) : 0;
+}
+
+std::string Progress::line_of(const StepReport& report) const {
+  std::string text = fmt::format("step {}/{}  loss {:.4f}", report.step, steps_, report.loss);
   if (report.floor) text += fmt::format(" (floor {:.4f})", *report.floor);
-  text += fmt::format("  {} tokens/s  {} left", rate(report.tokens_per_s), time_left(left));
+  text += fmt::format("  {} tokens/s  {} left", rate(report.tokens_per_s),
+                      time_left(seconds_left(report.step)));
   if (report.eval_loss) text += fmt::format("  eval {:.4f}", *report.eval_loss);
-  return text;
+  return text + "\n";
+}
+
+std::string Progress::bar_of(const StepReport& report) const {
+  winsize size{};
+  const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return draw_bar(report, steps_, seconds_left(report.step), known ? size.ws_col : kColumns);
+}
+
+/// The line where the bar was, and the bar below it.
+void Progress::print(const std::string& line, const std::string& bar) {
+  std::string text = terminal_ ? "\r\033[K" : "";
+  text += line + bar;
+  const bool wrote = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  bar_ = bar;
+  if ((!wrote || std::fflush(stdout) != 0) && errno == EPIPE) closed_ = true;
 }
 
 void Progress::show(const StepReport& report) {
   const bool last = report.step == steps_;
-  if (!terminal_) {
-    if (report.step % every_ == 0 || last || report.eval_loss) {
-      fmt::print("step {}/{}  {}\n", report.step, steps_, text_of(report));
-      std::fflush(stdout);
-    }
-    return;
-  }
+  const bool due = report.step % every_ == 0 || last || report.eval_loss;
   const auto now = Clock::now();
-  if (!last && !report.eval_loss && now - drawn_ < kRedraw) return;
+  const bool redraw = terminal_ && now - drawn_ >= kRedraw;
+  if (!due && !redraw) return;
   drawn_ = now;
-  const auto full = static_cast<int>(kBar * report.step / std::max<int64_t>(1, steps_));
-  std::string line = fmt::format("[{:=<{}}{: <{}}] {}/{}  {}", "", full, "", kBar - full,
-                                 report.step, steps_, text_of(report));
-  winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-    line = line.substr(0, size.ws_col - 1u);
-  fmt::print("\r\033[K{}", line);
-  bar_ = true;
-  std::fflush(stdout);
+  print(due ? line_of(report) : "", terminal_ && !last ? bar_of(report) : "");
 }
 
 void Progress::say(const std::string& sentence) {
-  fmt::print("{}{}\n", bar_ ? "\r\033[K" : "", sentence);
-  bar_ = false;
-  std::fflush(stdout);
+  print(sentence + "\n", bar_);
 }
 
 }  // namespace trireme::train

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -11,7 +12,9 @@
 #include "trireme/config/load.h"
 #include "trireme/config/mesh.h"
 #include "trireme/config/text.h"
+#include "trireme/config/validate.h"
 #include "trireme/core/error.h"
+#include "trireme/core/log.h"
 #include "trireme/core/units.h"
 #include "trireme/format/file.h"
 #include "trireme/format/folder.h"
@@ -30,7 +33,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kInterrupted = 1, kTerminated = 1e6;  // added up over the ranks
+// What a rank adds to the sum over the ranks where it was asked to stop: the largest that somebody
+// added can be told from the sum of a million ranks' smaller ones.
+constexpr double kInterrupted = 1, kClosed = 1e6, kTerminated = 1e12;
 
 double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
@@ -65,7 +70,12 @@ class Run {
     check_same_data();
     resume();
     if (step_ >= steps_ && step_ > 0) {
-      if (leads()) fmt::print("step {} of {} is reached already; nothing to do\n", step_, steps_);
+      if (leads())
+        fmt::print("already at step {} ({}): raise {}, or use another run.dir\n", step_,
+                   config_.run.epochs > 0
+                       ? fmt::format("run.epochs = {} are {} steps", config_.run.epochs, steps_)
+                       : fmt::format("run.steps = {}", steps_),
+                   config_.run.epochs > 0 ? "run.epochs" : "run.steps");
       return 0;
     }
     announce();
@@ -171,15 +181,32 @@ class Run {
     if (!leads()) return;
     const bool cut = mesh_.size(Axis::Replica) != world_.size();
     const parallel::Pipeline* pipe = trainer_.pipeline();
-    fmt::print("{}, {:.2f}M parameters, {} rank{}{} over {}; batches of {} samples; {}\n",
+    const int64_t batch = std::min(config_.batch.global, data_->size());
+    fmt::print("{}, {:.2f}M parameters, {} rank{}{} over {}; batches of {} sample{}; {}\n",
                config_.model.kind, static_cast<double>(trainer_.num_parameters()) / 1e6,
                world_.size(), world_.size() == 1 ? "" : "s",
-               cut ? fmt::format(" ({})", to_string(mesh_.degrees())) : "", world_.backend(),
-               config_.batch.global, config_.run.dir);
+               cut ? fmt::format(" ({})", to_string(mesh_.degrees())) : "", world_.backend(), batch,
+               batch == 1 ? "" : "s", config_.run.dir);
+    warn_of_small_batches();
     if (pipe != nullptr) announce(*pipe);
     if (data_->floor())
-      fmt::print("the data's entropy is {:.4f} nats: no loss stays below it\n", *data_->floor());
+      fmt::print("lowest possible loss: {:.4f} nats (the data's entropy)\n", *data_->floor());
     std::fflush(stdout);
+  }
+
+  void warn_of_small_batches() const {
+    const core::Log log(0, "data");
+    const int64_t batch = std::min(config_.batch.global, data_->size());
+    if (batch < config_.batch.global)
+      log.warning(fmt::format(
+          "the data has {} sample{} of model.seq = {}, fewer than batch.global = {}: every step "
+          "sees {}",
+          batch, batch == 1 ? "" : "s", config_.model.seq, config_.batch.global,
+          batch == 1 ? "the same one" : "all of them"));
+    const int64_t ranks = mesh_.samples().size();
+    if (batch < ranks)
+      log.warning(fmt::format("a batch has {} samples for {} ranks: {} of them have nothing to do",
+                              batch, ranks, ranks - batch));
   }
 
   void announce(const parallel::Pipeline& pipe) {
@@ -220,6 +247,7 @@ class Run {
         report.pss_mib = files_.pss_mib();
         files_.add(report, order_);
         progress->show(report);
+        if (progress->is_closed()) signals_.stop_by(SIGPIPE);
       }
       // The line is there before the checkpoint can be: a run that is killed between the two would
       // otherwise never write it. What copying the state takes counts for the next step.
@@ -233,7 +261,13 @@ class Run {
 
   double wish_to_stop() const {
     const int signal = signals_.asked();
-    return signal == 0 ? 0 : signal == SIGTERM ? kTerminated : kInterrupted;
+    if (signal == 0) return 0;
+    return signal == SIGTERM ? kTerminated : signal == SIGPIPE ? kClosed : kInterrupted;
+  }
+
+  /// Of a run that was asked to stop before its end.
+  static int code_of(double stop) {
+    return stop >= kTerminated ? 128 + SIGTERM : stop >= kClosed ? 128 + SIGPIPE : 0;
   }
 
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
@@ -274,10 +308,11 @@ class Run {
     if (problem) throw Error("the last checkpoint could not be written: " + *problem);
     if (trace_) write_trace();
     files_.log(fmt::format("ends at step {}", step_));
-    if (leads())
-      fmt::print("{} at step {}; {}/{}\n", step_ < steps_ ? "stopped" : "done", step_,
-                 files_.checkpoints(), format::step_name(step_));
-    return stop >= kTerminated && step_ < steps_ ? 128 + SIGTERM : 0;
+    const std::string end =
+        fmt::format("{} at step {}; {}/{}\n", step_ < steps_ ? "stopped" : "done", step_,
+                    files_.checkpoints(), format::step_name(step_));
+    if (leads()) std::fputs(end.c_str(), stdout);  // it may be closed, and that is no error here
+    return step_ < steps_ ? code_of(stop) : 0;
   }
 
   const config::Config& config_;
@@ -299,7 +334,7 @@ class Run {
 
 int run(const config::Config& config, const comm::Communicator& world, const ModelFactory& model,
         const StopSignals& signals) {
-  refuse_unbuilt(config);
+  config::refuse_unbuilt(config);
   Run one(config, world, model, signals);
   try {
     return one.train();

@@ -1,9 +1,6 @@
 #include "trireme/train/run_files.h"
 
 #include <fmt/ranges.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <ctime>
@@ -19,16 +16,6 @@ namespace trireme::train {
 
 namespace {
 
-/// mkdir -p
-void make_folders(const std::string& path) {
-  for (std::size_t at = 1; at <= path.size(); ++at) {
-    if (at < path.size() && path[at] != '/') continue;
-    const std::string upto = path.substr(0, at);
-    if (::mkdir(upto.c_str(), 0777) != 0 && errno != EEXIST)
-      throw ConfigError(fmt::format("run.dir: cannot make {}: {}", upto, core::errno_text(errno)));
-  }
-}
-
 std::string now_text() {
   char text[32];
   const std::time_t now = std::time(nullptr);
@@ -41,17 +28,13 @@ std::string now_text() {
 }  // namespace
 
 RunFiles::RunFiles(const config::Config& config, const comm::Communicator& world)
-    : config_(config),
-      folder_(config.run.dir),
-      rank_(world.rank()),
-      lock_(nullptr, std::fclose),
-      log_(nullptr, std::fclose) {
+    : config_(config), folder_(config.run.dir), rank_(world.rank()), log_(nullptr, std::fclose) {
   std::string problem;
   if (rank_ == 0) {
     try {
+      lock_.emplace(folder_);
       make_folders(folder_ + "/log");
       make_folders(checkpoints());
-      lock();
       format::remove_leftovers(checkpoints());
     } catch (const std::exception& error) {
       problem = error.what();
@@ -61,26 +44,9 @@ RunFiles::RunFiles(const config::Config& config, const comm::Communicator& world
   if (!problem.empty()) throw ConfigError(problem);
   const std::string path = fmt::format("{}/log/rank-{}.log", folder_, rank_);
   log_.reset(std::fopen(path.c_str(), "a"));
-  if (!log_) throw Error(fmt::format("cannot write {}: {}", path, core::errno_text(errno)));
-}
-
-/// Two runs in one folder would take each other's files for their own.
-void RunFiles::lock() {
-  const std::string path = folder_ + "/lock";
-  lock_.reset(std::fopen(path.c_str(), "a+e"));
-  if (!lock_) throw ConfigError(fmt::format("cannot write {}: {}", path, core::errno_text(errno)));
-  const int fd = ::fileno(lock_.get());
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    char holder[32] = "?";
-    std::rewind(lock_.get());
-    if (std::fgets(holder, sizeof holder, lock_.get()) == nullptr) holder[0] = '?';
+  if (!log_)
     throw ConfigError(
-        fmt::format("{} is in use by another run (rank 0 is pid {}); choose another "
-                    "run.dir, or stop it",
-                    folder_, std::atol(holder)));
-  }
-  if (::ftruncate(fd, 0) == 0) fmt::print(lock_.get(), "{}\n", ::getpid());
-  std::fflush(lock_.get());
+        fmt::format("the run's folder: cannot write {}: {}", path, core::errno_text(errno)));
 }
 
 void RunFiles::begin(int64_t step) {

@@ -9,6 +9,7 @@
 #include "trireme/data/order.h"
 #include "trireme/train/lines_file.h"
 #include "trireme/train/progress.h"
+#include "trireme/train/run_folder.h"
 
 namespace trireme::train {
 
@@ -34,13 +35,12 @@ class RunFiles {
   int64_t pss_mib();
 
  private:
-  void lock();
-
   const config::Config& config_;
   std::string folder_;
   int rank_;
   std::optional<LinesFile> metrics_, samples_;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> lock_, log_;
+  std::optional<RunFolder> lock_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> log_;
   std::chrono::steady_clock::time_point pss_at_{};
   int64_t pss_mib_ = 0;
 };

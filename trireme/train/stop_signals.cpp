@@ -23,6 +23,8 @@ sigset_t watched() {
 StopSignals::StopSignals() {
   const sigset_t set = watched();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  // A reader of stdout that goes (`| head`) is an error of write, and no reason to lose the run.
+  ::signal(SIGPIPE, SIG_IGN);
   listener_ = std::jthread([this, set](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 100'000'000};
@@ -32,6 +34,11 @@ StopSignals::StopSignals() {
       if (!deferred_ || !first_.compare_exchange_strong(none, signal)) ::_exit(128 + signal);
     }
   });
+}
+
+void StopSignals::stop_by(int signal) const {
+  int none = 0;
+  first_.compare_exchange_strong(none, signal);
 }
 
 StopSignals::~StopSignals() {

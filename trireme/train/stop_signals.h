@@ -16,11 +16,14 @@ class StopSignals {
 
   void defer() const { deferred_ = true; }
 
+  /// As if this signal had come.
+  void stop_by(int signal) const;
+
   /// The signal that came first, or 0.
   int asked() const { return first_.load(std::memory_order_relaxed); }
 
  private:
-  std::atomic<int> first_ = 0;
+  mutable std::atomic<int> first_ = 0;
   mutable std::atomic<bool> deferred_ = false;
   std::jthread listener_;
 };

@@ -83,21 +83,41 @@ int run_threads(const config::Config& config,
 
 }  // namespace
 
-c10::Device pick_device(const config::Config& config, const comm::Communicator& world) {
+bool uses_cuda(const config::Config& config) {
   const std::string& wish = config.run.device;
-  const bool there = torch::cuda::is_available();
-  if (wish == "cpu" || (wish == "auto" && !there)) return at::kCPU;
-  if (!there)
+  const bool there = wish != "cpu" && torch::cuda::is_available();
+  if (wish == "cuda" && !there)
     throw ConfigError(
         "run.device = \"cuda\": this libtorch has no CUDA, or the machine no device; use \"cpu\"");
+  return there;
+}
+
+c10::Device pick_device(const config::Config& config, const comm::Communicator& world) {
+  if (!uses_cuda(config)) return at::kCPU;
   const auto here = core::env_int("LOCAL_RANK").value_or(world.rank());
   const auto devices = static_cast<int64_t>(torch::cuda::device_count());
   return {at::kCUDA, static_cast<c10::DeviceIndex>(here % devices)};
 }
 
 int num_ranks(const config::Config& config) {
-  if (config.comm.backend == "local") return config::wanted_ranks(config.mesh);
-  return find_rendezvous(core::env("TRIREME_INIT").value_or("")).size;
+  const int started = find_rendezvous(core::env("TRIREME_INIT").value_or("")).size;
+  if (config.comm.backend != "local") return started;
+  if (started > 1)
+    throw ConfigError(
+        fmt::format("comm.backend = \"local\" makes the ranks as threads of one process, but the "
+                    "launcher started {}: use -n 1 or another comm.backend",
+                    started));
+  return config::wanted_ranks(config.mesh);
+}
+
+int planned_ranks(const config::Config& config) {
+  const auto where = find_rendezvous(core::env("TRIREME_INIT").value_or(""));
+  return where.kind == Rendezvous::Kind::Alone ? config::wanted_ranks(config.mesh)
+                                               : num_ranks(config);
+}
+
+int own_rank() {
+  return find_rendezvous(core::env("TRIREME_INIT").value_or("")).rank;
 }
 
 int with_ranks(const config::Config& config,

@@ -1,0 +1,191 @@
+// `trireme train --check`, and what is refused before anything is started: the same things, in one
+// sentence, said once.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "support/training.h"
+
+namespace trireme::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr std::chrono::milliseconds kPatience{60'000};
+const std::string kTrireme = TRIREME_BINARY_DIR "/bin/trireme";
+
+CommandResult run_to_end(std::vector<std::string> argv) {
+  return run_command(std::move(argv), {.deadline = kPatience});
+}
+
+CommandResult checked(const std::string& config, std::vector<std::string> overrides) {
+  std::vector<std::string> argv = {kTrireme, "train", config, "--check"};
+  argv.insert(argv.end(), overrides.begin(), overrides.end());
+  return run_to_end(std::move(argv));
+}
+
+TEST(Check, NeedsNoData) {
+  const auto result = checked(TRIREME_SOURCE_DIR "/configs/gpt2-124m.toml", {});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("gpt: 124475904 parameters"), HasSubstr("mesh of 1 rank:"),
+                    HasSubstr("data.path: data/train.bin is not there yet")));
+  const auto dry =
+      run_to_end({kTrireme, "train", TRIREME_SOURCE_DIR "/configs/gpt2-124m.toml", "--dry-run"});
+  EXPECT_EQ(dry.out, result.out);
+}
+
+TEST(Check, LooksAtFilesThatAreThere) {
+  const Scratch folder;
+  put_bytes(folder / "odd.bin", "abc");
+  const auto result = checked(tiny_config(folder), {"data.path=" + folder / "odd.bin"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("odd.bin"));
+}
+
+TEST(Check, TakesTheWorldOfALauncher) {
+  const Scratch folder;
+  const auto result = run_to_end({kTrireme, "run", "-n", "4", kTrireme, "train",
+                                  tiny_config(folder), "--check", "mesh.replica=0"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("[0] mesh of 4 ranks: pipe 1 x replica 4"));
+  EXPECT_THAT(result.out, Not(HasSubstr("[1]"))) << "one rank speaks";
+  const auto other =
+      run_to_end({kTrireme, "run", "-n", "3", kTrireme, "train", tiny_config(folder), "--check"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.err,
+              HasSubstr("the mesh needs 2 ranks, but the launcher started 3: use -n 2 or "
+                        "mesh.replica=3"));
+}
+
+TEST(Check, OfAbsurdSizesTakesNoMemory) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder);
+  const auto limited = [&](const std::string& overrides) {
+    return run_to_end(
+        {"bash", "-c",
+         "ulimit -v 4000000; exec " + kTrireme + " train " + config + " --check " + overrides});
+  };
+  const auto large = limited("model.hidden=1000000 model.vocab=100000000 model.seq=100000");
+  EXPECT_EQ(large.code, 0) << large.err;
+  EXPECT_THAT(large.out, HasSubstr("together"));
+  const std::pair<const char*, const char*> refused[] = {
+      {"model.layers=2000000000", "model.layers"},
+      {"model.hidden=500000000", "at most 1e15 can be counted"},
+      {"batch.micro=2000000000 batch.global=2000000000 model.seq=2000000", "activations"},
+      {"mesh.replica=2000000000", "more than 99999 ranks"}};
+  for (const auto& [overrides, said] : refused) {
+    const auto result = limited(overrides);
+    EXPECT_EQ(result.code, 2) << overrides << result.out;
+    EXPECT_THAT(result.err, HasSubstr(said));
+  }
+  EXPECT_THAT(limited("mesh.replica=64").out, HasSubstr("54 ranks have nothing to do"));
+}
+
+struct Refusal {
+  std::vector<std::string> overrides;
+  std::string said;
+};
+
+TEST(Check, RefusesWhatTrainingRefusesAndBothSayItOnce) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder);
+  const Refusal refusals[] = {
+      {{"run.device=cuda"}, "run.device = \"cuda\""},
+      {{"mesh.tensor=5"},
+       "mesh.tensor = 5 does not fit model.heads = 2: use a divisor or a multiple"},
+      {{"mesh.pipe=2", "pipeline.schedule=1f2b"}, "pipeline.schedule = \"1f2b\""},
+      {{"data.kind=markov", "data.path=x"}, "data.path = \"x\" has no effect"},
+      {{"model.kind=llama"}, "model.kind = \"llama\" is not built yet"}};
+  for (const Refusal& refusal : refusals) {
+    SCOPED_TRACE(refusal.overrides.back());
+    for (const bool check : {true, false}) {
+      auto overrides = refusal.overrides;
+      if (check) overrides.push_back("--check");
+      const auto result = run_to_end(train_arguments(config, folder / "run", overrides));
+      EXPECT_EQ(result.code, 2) << result.out;
+      EXPECT_THAT(result.err, AllOf(StartsWith("trireme train: "), HasSubstr(refusal.said)));
+      EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    }
+  }
+}
+
+TEST(Refused, RanksThatAreThreadsInSeveralProcesses) {
+  const Scratch folder;
+  std::vector<std::string> command = {kTrireme, "run", "-n", "2"};
+  const auto train = train_arguments(tiny_config(folder), folder / "run", {"comm.backend=local"});
+  command.insert(command.end(), train.begin(), train.end());
+  const auto result = run_to_end(command);
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("threads of one process, but the launcher started 2"));
+  EXPECT_FALSE(fs::exists(folder / "run"));
+}
+
+TEST(Refused, AMeshThatDoesNotFitIsNotTriedAgain) {
+  const Scratch folder;
+  std::vector<std::string> command = {kTrireme, "run", "-n", "4", "--max-restarts", "3"};
+  const auto train = train_arguments(tiny_config(folder), folder / "run");
+  command.insert(command.end(), train.begin(), train.end());
+  const auto result = run_to_end(command);
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("the mesh needs 2 ranks, but the launcher started 4"),
+                                Not(HasSubstr("restart"))));
+}
+
+TEST(Refused, AFolderThatCannotBeWritten) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root may mount a disk";
+  const Scratch folder;
+  const std::string disk = folder / "disk", config = tiny_config(folder);
+  fs::create_directory(disk);
+  if (::mount("none", disk.c_str(), "tmpfs", 0, "size=8m") != 0)
+    GTEST_SKIP() << "no tmpfs can be mounted here";
+  EXPECT_EQ(run_to_end(train_arguments(config, disk + "/run", {"run.steps=4"})).code, 0);
+  ASSERT_EQ(::mount("none", disk.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, ""), 0);
+  for (const char* run : {"/run", "/new"}) {
+    const auto result = run_to_end(train_arguments(config, disk + run, {"run.steps=8"}));
+    EXPECT_EQ(result.code, 2) << result.err;
+    EXPECT_THAT(result.err,
+                AllOf(HasSubstr("the run's folder: cannot"), HasSubstr("Read-only file system")));
+  }
+  ::umount(disk.c_str());
+}
+
+TEST(Stopped, BeforeTheFirstStepThereIsNothingToSave) {
+  const Scratch folder;
+  const std::string marker = unique_marker();
+  Command run(train_arguments(tiny_config(folder), folder / "run"),
+              {.environment = {{"TRIREME_TEST_MARK", marker}}, .deadline = kPatience});
+  ASSERT_TRUE(eventually([&] {  // the launcher, its keeper and two ranks
+    return processes_with("TRIREME_TEST_MARK", marker).size() >= 4;
+  }));
+  run.signal(SIGINT);
+  const auto result = run.finish();
+  EXPECT_EQ(result.code, 128 + SIGINT);
+  EXPECT_EQ(result.err, "") << "it did as it was told";
+  EXPECT_FALSE(fs::exists(folder / "run/checkpoints/step-00000000"));
+}
+
+TEST(Small, DataIsSaidToBe) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder), tokens = folder / "tokens.bin";
+  ASSERT_EQ(run_to_end({kTrireme, "data", "make", tokens, "--tokens", "30", "--vocab", "64"}).code,
+            0);
+  const auto result =
+      run_to_end(train_arguments(config, folder / "run", {"data.path=" + tokens, "run.steps=2"}));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("batches of 1 sample;"));
+  EXPECT_THAT(result.err,
+              HasSubstr("the data has 1 sample of model.seq = 16, fewer than batch.global = 10"));
+}
+
+}  // namespace
+}  // namespace trireme::test

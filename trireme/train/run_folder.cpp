@@ -1,0 +1,49 @@
+#include "trireme/train/run_folder.h"
+
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "trireme/core/error.h"
+
+namespace trireme::train {
+
+void make_folders(const std::string& path) {
+  for (std::size_t at = 1; at <= path.size(); ++at) {
+    if (at < path.size() && path[at] != '/') continue;
+    const std::string upto = path.substr(0, at);
+    if (::mkdir(upto.c_str(), 0777) != 0 && errno != EEXIST)
+      throw ConfigError(
+          fmt::format("the run's folder: cannot make {}: {}", upto, core::errno_text(errno)));
+  }
+  if (::access(path.c_str(), W_OK) != 0)
+    throw ConfigError(
+        fmt::format("the run's folder: cannot write in {}: {}", path, core::errno_text(errno)));
+}
+
+RunFolder::RunFolder(const std::string& path) : lock_(nullptr, std::fclose) {
+  make_folders(path);
+  const std::string file = path + "/lock";
+  lock_.reset(std::fopen(file.c_str(), "a+e"));
+  if (!lock_)
+    throw ConfigError(
+        fmt::format("the run's folder: cannot write {}: {}", file, core::errno_text(errno)));
+  const int fd = ::fileno(lock_.get());
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    char holder[32] = "?";
+    std::rewind(lock_.get());
+    if (std::fgets(holder, sizeof holder, lock_.get()) == nullptr) holder[0] = '?';
+    throw ConfigError(
+        fmt::format("{} is in use by another run (rank 0 is pid {}); choose another folder "
+                    "(run.dir), or stop it",
+                    path, std::atol(holder)));
+  }
+  if (::ftruncate(fd, 0) == 0) fmt::print(lock_.get(), "{}\n", ::getpid());
+  std::fflush(lock_.get());
+}
+
+}  // namespace trireme::train
