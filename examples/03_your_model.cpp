@@ -35,7 +35,7 @@ int main() {
     for (int step = 1; step <= 300; ++step) {
       const auto [x, y] = make_batch(16 + 8 * world.rank());
       const auto errors = (model(x) - y).pow(2);
-      replicas.backward({errors.sum(), torch::tensor(double(x.size(0)), torch::kDouble)});
+      replicas.backward({errors.sum(), x.size(0)});
       const double mine[] = {errors.sum().item<double>()};
       const auto totals = replicas.finish(mine);  // 3: the gradient of all ranks
       optimizer.step();

@@ -87,7 +87,7 @@ std::vector<double> losses_on(const Mesh& mesh) {
   for (int step = 0; step < 5; ++step) {
     const auto sum = (model->forward(x) - target).pow(2).sum();
     losses.push_back(sum.item<double>() / static_cast<double>(x.numel()));
-    replicas.backward({sum, torch::tensor(static_cast<double>(x.numel()), torch::kDouble)});
+    replicas.backward({sum, x.numel()});
     replicas.finish();
     optimizer.step();
   }

@@ -28,8 +28,7 @@ class Net : public nn::ModelImpl {
       chain.links.push_back({.name = layer->full_name(), .layers = {layer}});
     chain.head.name = "loss";
     chain.loss = [](const nn::Flow& y, const torch::Tensor& target) {
-      return nn::Loss{(y.x() - target).pow(2).sum(),
-                      torch::tensor(static_cast<double>(target.numel()), torch::kDouble)};
+      return nn::Loss((y.x() - target).pow(2).sum(), target.numel());
     };
     return chain;
   }

@@ -1,8 +1,14 @@
 // Every example is run as its first comment says, and must print what it promises.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+
+#include <map>
+#include <regex>
+#include <sstream>
 
 #include "support/command.h"
+#include "support/scratch.h"
 
 namespace trireme::test {
 namespace {
@@ -91,6 +97,91 @@ TEST(Examples, AModelOfYourOwnIsAPipeline) {
   const auto result = run_example("09_pipeline_your_model", 3);
   EXPECT_EQ(result.code, 0) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("at most 3 micro-batches alive; as one rank alone"));
+}
+
+/// "step 17  loss 0x1.8p-3", by step.
+std::map<int, std::string> losses_in(const std::string& text) {
+  std::map<int, std::string> losses;
+  std::istringstream lines(text);
+  static const std::regex form("(?:\\[0\\] )?step (\\d+)  (loss .*)");
+  std::smatch found;
+  for (std::string line; std::getline(lines, line);)
+    if (std::regex_match(line, found, form)) losses[std::stoi(found[1])] = found[2];
+  return losses;
+}
+
+TEST(Examples, ALoopOfYourOwnThatIsKilledGoesOnToTheSameBits) {
+  const Scratch folder;
+  const auto run = [&](const std::string& name) {
+    return std::vector<std::string>{kBin + "trireme", "run", "-n", "2", kBin + "10_save_and_resume",
+                                    folder / name};
+  };
+  const auto whole = run_command(run("whole"));
+  EXPECT_EQ(whole.code, 0) << whole.err;
+  const auto expected = losses_in(whole.out);
+  ASSERT_EQ(expected.size(), 300u);
+  Command killed(run("killed"));
+  ASSERT_TRUE(killed.wait_for("step 130  "));
+  killed.signal(SIGKILL);  // the ranks go with it
+  killed.finish();
+  const auto again = run_command(run("killed"));
+  EXPECT_EQ(again.code, 0) << again.out << again.err;
+  EXPECT_THAT(again.out, HasSubstr("continues from step "));
+  const auto rest = losses_in(again.out);
+  ASSERT_FALSE(rest.empty());
+  EXPECT_GT(rest.begin()->first, 1) << "it began anew";
+  for (const auto& [step, loss] : rest) EXPECT_EQ(loss, expected.at(step)) << "step " << step;
+  EXPECT_EQ(rest.rbegin()->first, 300);
+  EXPECT_EQ(
+      run_command({kBin + "trireme", "ckpt", "diff", folder / "whole", folder / "killed"}).code, 0);
+}
+
+TEST(Examples, AShardedModelGoesOnOnAnotherNumberOfRanks) {
+  const Scratch folder;
+  const auto run = [&](int ranks, const std::string& name, const std::string& steps) {
+    return run_command({kBin + "trireme", "run", "-n", std::to_string(ranks), kBin + "11_sharded",
+                        folder / name, steps});
+  };
+  const auto whole = run(4, "whole", "40");
+  EXPECT_EQ(whole.code, 0) << whole.err;
+  EXPECT_THAT(whole.out, HasSubstr("rank 3 of 4 keeps"));
+  const auto expected = losses_in(whole.out);
+  ASSERT_EQ(expected.size(), 40u);
+  EXPECT_LT(std::stod(expected.at(40).substr(5)), std::stod(expected.at(1).substr(5)) - 0.1);
+  // The same mesh gives the same bits, another one the same losses but for rounding.
+  ASSERT_EQ(run(4, "cut", "20").code, 0);
+  ASSERT_EQ(run_command({"cp", "-r", folder / "cut", folder / "other"}).code, 0);
+  const auto same = run(4, "cut", "40"), other = run(2, "other", "40");
+  EXPECT_THAT(same.out, HasSubstr("continues from step 20"));
+  EXPECT_THAT(other.out, HasSubstr("continues from step 20"));
+  for (const auto& [step, loss] : losses_in(same.out)) EXPECT_EQ(loss, expected.at(step)) << step;
+  const auto others = losses_in(other.out);
+  ASSERT_EQ(others.size(), 20u) << other.err;
+  for (const auto& [step, loss] : others)
+    EXPECT_NEAR(std::stod(loss.substr(5)), std::stod(expected.at(step).substr(5)), 1e-4) << step;
+}
+
+TEST(Programs, DataMakeReplacesNothingUnlessItIsForced) {
+  const Scratch folder;
+  const std::string file = folder / "deep/er/tokens.bin";
+  const auto make = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {kBin + "trireme", "data", "make", file, "--vocab", "32"});
+    return run_command(more);
+  };
+  EXPECT_EQ(make({"--tokens", "1K"}).code, 0);
+  const std::string before = bytes_of(file);
+  EXPECT_EQ(before.size(), 2000u);
+  const auto again = make({"--tokens", "2K"});
+  EXPECT_EQ(again.code, 2);
+  EXPECT_THAT(again.err, HasSubstr("is there already; name another file, or add --force"));
+  EXPECT_EQ(bytes_of(file), before);
+  EXPECT_EQ(make({"--tokens", "2K", "--force"}).code, 0);
+  EXPECT_EQ(bytes_of(file).size(), 4000u);
+  const auto megatron = make({"--kind", "megatron"});
+  EXPECT_EQ(megatron.code, 2) << "its .bin is there";
+  const auto wrong = make({"--tokens", "1e6"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_EQ(wrong.err, "trireme data: --tokens 1e6: write a whole number, such as 1000000 or 1M\n");
 }
 
 TEST(Programs, BenchPrintsOneCheckedLinePerSize) {

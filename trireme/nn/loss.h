@@ -1,6 +1,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <type_traits>
+#include <utility>
 
 #include "trireme/comm/communicator.h"
 #include "trireme/layout/even_part.h"
@@ -10,9 +14,20 @@ namespace trireme::nn {
 /// A loss is a sum and the weight that it stands for: tokens or samples that counted. Gradients are
 /// sums too, and are divided once, by the total weight of all ranks and micro-batches: so that
 /// uneven batches, masked labels and ranks with nothing to do give the gradient of one process.
+///
+///   replicas.backward({errors.sum(), x.size(0)});
 struct Loss {
   at::Tensor sum;     ///< 0-dim, in the graph
   at::Tensor weight;  ///< 0-dim, float64, not in the graph
+
+  Loss() = default;
+  Loss(at::Tensor the_sum, at::Tensor the_weight)
+      : sum(std::move(the_sum)), weight(std::move(the_weight)) {}
+  /// The weight as a number.
+  template <class Number>
+  requires std::is_arithmetic_v<Number> Loss(at::Tensor the_sum, Number the_weight)
+      : sum(std::move(the_sum)),
+        weight(at::scalar_tensor(static_cast<double>(the_weight), at::kDouble)) {}
 };
 
 /// Targets of this value count for nothing.

@@ -28,7 +28,7 @@ class AdamW final : public Optimizer {
         squares_(zeros_alike()) {}
 
   std::string kind() const override { return "adamw"; }
-  std::vector<State> states() const override {
+  std::vector<State> states() override {
     std::vector<State> all;
     for (std::size_t i = 0; i < averages_.size(); ++i) {
       all.push_back({"exp_avg", i, averages_[i]});
@@ -59,7 +59,7 @@ class Sgd final : public Optimizer {
   }
 
   std::string kind() const override { return "sgd"; }
-  std::vector<State> states() const override {
+  std::vector<State> states() override {
     std::vector<State> all;
     for (std::size_t i = 0; i < momenta_.size(); ++i) all.push_back({"momentum", i, momenta_[i]});
     return all;

@@ -6,26 +6,14 @@
 #include <string>
 #include <vector>
 
-namespace trireme::optim {
+#include "trireme/optim/resumable.h"
 
-/// One parameter to be updated.
-struct Slot {
-  std::string name;
-  at::Tensor parameter;
-  bool decay = true;  ///< is weight decay for it?
-};
+namespace trireme::optim {
 
 /// Only parameters of two or more dims are decayed. A shard is flat: ask by the whole's shape.
 inline bool is_decayed(at::IntArrayRef whole) {
   return whole.size() >= 2;
 }
-
-/// A tensor of the optimizer's own that belongs to a parameter, as a checkpoint stores it.
-struct State {
-  std::string kind;  ///< "exp_avg", "exp_avg_sq", "momentum"
-  std::size_t slot;
-  at::Tensor tensor;
-};
 
 /// Where an optimizer keeps its state and does its work: beside the parameters, or in the host's
 /// memory, so that a GPU holds only parameters and gradients.
@@ -35,23 +23,19 @@ class Offload;
 
 /// Updates parameters from their gradients by torch's fused kernels. A parameter whose gradient is
 /// undefined is left alone, and does not count the step, as in torch.
-class Optimizer {
+class Optimizer : public Resumable {
  public:
   Optimizer(std::vector<Slot> slots, StateIn where);
-  virtual ~Optimizer();
+  ~Optimizer() override;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
   /// One update. Gradients are divided by `divisor` on the way: sums become means, clipped.
   void step(double learning_rate, double divisor = 1);
 
-  const std::vector<Slot>& slots() const { return slots_; }
-  /// How many updates each parameter has had.
-  const std::vector<int64_t>& steps() const { return counts_; }
-  /// After a checkpoint was loaded into the parameters and the states.
-  void set_steps(const std::vector<int64_t>& steps);
-  virtual std::vector<State> states() const = 0;
-  virtual std::string kind() const = 0;
+  const std::vector<Slot>& slots() const override { return slots_; }
+  std::vector<int64_t> steps() const override { return counts_; }
+  void set_steps(const std::vector<int64_t>& steps) override;
 
  protected:
   /// The slots of one call of the kernel: alike in decay and in having been updated before.

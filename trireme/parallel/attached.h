@@ -78,6 +78,9 @@ class Attached {
   /// Of the memory in which gradients are reduced.
   virtual int64_t gradient_bytes() const = 0;
 
+  /// All ranks that it keeps one model.
+  virtual const Mesh& mesh() const = 0;
+
   /// The module, or the parts of it, that this rank runs.
   virtual std::vector<torch::nn::Module*> modules() const = 0;
 

@@ -60,6 +60,7 @@ class FullySharded final : public AttachedModule {
   std::vector<Kept> shared() const override;
   Gradients& gradients() override { return *gradients_; }
   const Gradients& gradients() const override { return *gradients_; }
+  const Mesh& mesh() const override { return mesh_; }
   std::vector<Kept> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;

@@ -64,6 +64,7 @@ class Pipeline final : public Attached {
   void check_same() const override;
   const std::vector<nn::Parameter>& parameters() const override { return parameters_; }
   const std::vector<Kept>& kept() const override { return kept_; }
+  const Mesh& mesh() const override { return mesh_; }
   std::vector<Kept> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;

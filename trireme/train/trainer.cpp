@@ -13,6 +13,7 @@
 #include "trireme/parallel/data_parallel.h"
 #include "trireme/parallel/fully_sharded.h"
 #include "trireme/parallel/norm.h"
+#include "trireme/train/model_state.h"
 #include "trireme/train/stages.h"
 
 namespace trireme::train {
@@ -36,35 +37,6 @@ std::string describe(const parallel::Kept& kept) {
 }
 
 }  // namespace
-
-void refuse_unbuilt(const config::Config& config) {
-  const auto refuse = [](const std::string& what, const std::string& have) {
-    throw ConfigError(fmt::format("{} is not built yet; this version has {}", what, have));
-  };
-  const config::MeshKeys& mesh = config.mesh;
-  const std::pair<const char*, int64_t> axes[] = {{"context", mesh.context},
-                                                  {"expert", mesh.expert}};
-  for (const auto& [axis, degree] : axes) {
-    if (degree != 1)
-      refuse(fmt::format("mesh.{} = {}", axis, degree),
-             "mesh.replica, mesh.shard, mesh.tensor and mesh.pipe");
-  }
-  for (const std::string& precision : {config.precision.compute, config.precision.reduce}) {
-    if (precision != "float32" && precision != "float64")
-      refuse(fmt::format("precision \"{}\"", precision), "float32 and float64");
-  }
-  if (config.precision.compute == "float32" && config.precision.reduce == "float64")
-    refuse("precision.reduce = \"float64\" with compute \"float32\"", "both alike");
-  if (config.sync.kind != "lockstep")
-    refuse(fmt::format("sync.kind = \"{}\"", config.sync.kind), "\"lockstep\"");
-  if (config.compress.kind != "none")
-    refuse(fmt::format("compress.kind = \"{}\"", config.compress.kind), "\"none\"");
-  if (config.data.kind != "markov" && config.data.kind != "tokens")
-    refuse(fmt::format("data.kind = \"{}\"", config.data.kind), "\"markov\" and \"tokens\"");
-  if (config.log.tensorboard) refuse("log.tensorboard", "metrics.jsonl");
-  if (config.comm.backend == "mpi" || config.comm.backend == "nccl")
-    refuse(fmt::format("comm.backend = \"{}\"", config.comm.backend), "auto, shm, tcp and local");
-}
 
 std::shared_ptr<nn::ModelImpl> build(const ModelFactory& model, const Mesh& mesh) {
   std::optional<nn::Deferred> deferred;
@@ -292,105 +264,13 @@ std::pair<double, double> Trainer::evaluate(const std::vector<nn::MicroBatch>& m
 }
 
 checkpoint::State Trainer::state() const {
-  checkpoint::State state;
-  const auto add = [&](const std::string& prefix, const parallel::Kept& kept,
-                       const at::Tensor& tensor) {
-    for (std::size_t i = 0; i < kept.pieces.size(); ++i) {
-      Piece piece = kept.pieces[i];
-      piece.name = prefix + piece.name;
-      state.items.push_back(
-          {std::move(piece), kept.part(tensor, i), kept.held[i].first, kept.sharded});
-    }
-  };
-  for (const parallel::Kept& one : kept()) add("", one, one.tensor);
-  for (const parallel::Kept& one : attached_->frozen()) add("", one, one.tensor);
-  add_empty(state);
-  for (const auto& [name, tensor] : attached_->buffers()) {
-    checkpoint::Item item = checkpoint::whole("buffer/" + name, tensor);
-    item.first = mesh_.coord(Axis::Tensor) == 0;
-    state.items.push_back(std::move(item));
-  }
-  for (const optim::State& one : optimizer_->states())
-    add(fmt::format("optim/{}/", one.kind), kept()[one.slot], one.tensor);
-  core::Json steps = core::Json::object();
-  const auto counts = optimizer_->steps();
-  for (std::size_t i = 0; i < counts.size(); ++i) steps[kept()[i].name] = counts[i];
-  core::Json order = attached_->order();
-  if (pipeline_ != nullptr) {  // each stage knows its own
-    const core::Json mine = {{"steps", steps}, {"order", order}};
-    order = core::Json::array();
-    for (const std::string& text : comm::all_gather_texts(mesh_.group(Axis::Pipe), mine.dump())) {
-      const core::Json theirs = core::parse_json(text, "the state of a stage");
-      steps.update(theirs.at("steps"));
-      for (const core::Json& name : theirs.at("order"))
-        if (std::find(order.begin(), order.end(), name) == order.end()) order.push_back(name);
-    }
-    state.extra["pipeline_cut"] = pipeline_->cut();
-  }
-  state.extra["optimizer"] = {{"kind", optimizer_->kind()}, {"steps", steps}};
-  state.extra["bucket_order"] = order;
-  state.extra["bucket_fires"] = gather_fires();
+  checkpoint::State state = state_of(*attached_, *optimizer_);
+  if (pipeline_ != nullptr) state.extra["pipeline_cut"] = pipeline_->cut();
   return state;
 }
 
-/// Parameters without elements have no pieces; their names and shapes are saved all the same.
-void Trainer::add_empty(checkpoint::State& state) const {
-  for (const torch::nn::Module* module : attached_->modules()) {
-    for (const nn::Parameter& one : nn::parameters_of(*module)) {
-      if (Box{{}, one.layout.whole()}.numel() > 0) continue;
-      checkpoint::Item item = checkpoint::whole(
-          one.name, at::empty(one.layout.whole(), one.tensor.options().requires_grad(false)));
-      item.first = mesh_.coord(Axis::Tensor) == 0;
-      state.items.push_back(std::move(item));
-    }
-  }
-}
-
-/// Of every rank: what a rank waits for in a step decides the order of its sums. Nothing where no
-/// rank waits for more than one gradient of a parameter.
-core::Json Trainer::gather_fires() const {
-  core::Json ranks = core::Json::array();
-  bool several = false;
-  for (const std::string& text :
-       comm::all_gather_texts(mesh_.world(), core::Json(attached_->fires()).dump())) {
-    ranks.push_back(core::parse_json(text, "what a rank waits for"));
-    several = several || !ranks.back().empty();
-  }
-  if (!several) return core::Json::object();
-  return {{"mesh", to_string(mesh_.degrees())}, {"ranks", ranks}};
-}
-
-/// This rank's, if the same mesh has saved it: on another one bits differ anyway.
-parallel::Fires Trainer::fires_of(const core::Json& extra) const {
-  const core::Json saved = extra.value("bucket_fires", core::Json::object());
-  if (saved.value("mesh", "") != to_string(mesh_.degrees())) return {};
-  return saved.at("ranks")
-      .at(static_cast<std::size_t>(mesh_.world().rank()))
-      .get<parallel::Fires>();
-}
-
 void Trainer::restore(const core::Json& extra) {
-  const core::Json& saved = extra.at("optimizer");
-  if (saved.at("kind") != optimizer_->kind())
-    throw CheckpointError(
-        fmt::format("the checkpoint was made with optim.kind = \"{}\", this run "
-                    "has \"{}\"",
-                    saved.at("kind").get<std::string>(), optimizer_->kind()));
-  std::vector<int64_t> counts;
-  for (const optim::Slot& slot : optimizer_->slots()) {
-    if (slot.parameter.numel() == 0) {  // a mesh that shards it has no state of it
-      counts.push_back(0);
-      continue;
-    }
-    if (!saved.at("steps").contains(slot.name))
-      throw CheckpointError(
-          fmt::format("the checkpoint has no optimizer state for '{}'", slot.name));
-    counts.push_back(saved.at("steps").at(slot.name));
-  }
-  optimizer_->set_steps(counts);
-  const auto order = extra.at("bucket_order").get<std::vector<std::string>>();
-  if (!order.empty()) attached_->set_order(order, fires_of(extra));
-  attached_->updated();
+  train::restore(*attached_, *optimizer_, extra);
 }
 
 int64_t Trainer::num_parameters() const {

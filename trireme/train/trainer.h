@@ -24,9 +24,6 @@ struct StepResult {
   double stop = 0;  ///< what the ranks gave to `step` as their wish to stop, added up
 };
 
-/// Throws ConfigError for what the configuration asks for and this version cannot do yet.
-void refuse_unbuilt(const config::Config& config);
-
 /// Makes the model as this rank of the mesh holds it.
 using ModelFactory = std::function<std::shared_ptr<nn::ModelImpl>(const Mesh& mesh)>;
 
@@ -95,9 +92,6 @@ class Trainer {
   double run_micros(const std::vector<nn::MicroBatch>& micros);
   std::pair<double, double> evaluate(const std::vector<nn::MicroBatch>& micros);
   nn::Loss loss_of(const nn::MicroBatch& micro);
-  void add_empty(checkpoint::State& state) const;
-  core::Json gather_fires() const;
-  parallel::Fires fires_of(const core::Json& extra) const;
   [[noreturn]] void report_not_finite(int64_t step, double loss) const;
 
   const config::Config& config_;

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace trireme::optim {
+
+/// One parameter to be updated.
+struct Slot {
+  std::string name;
+  at::Tensor parameter;
+  bool decay = true;  ///< is weight decay for it?
+};
+
+/// A tensor of the optimizer's own that belongs to a parameter, as a checkpoint stores it.
+struct State {
+  std::string kind;  ///< "exp_avg", "exp_avg_sq", "momentum"
+  std::size_t slot;
+  at::Tensor tensor;
+};
+
+/// What a checkpoint saves of an optimizer, and gives back to it.
+class Resumable {
+ public:
+  virtual ~Resumable() = default;
+
+  /// "adamw", "sgd": whose state fits whose.
+  virtual std::string kind() const = 0;
+  virtual const std::vector<Slot>& slots() const = 0;
+  /// The tensors of every slot, also before its first update; loading fills them.
+  virtual std::vector<State> states() = 0;
+  /// How many updates each slot has had.
+  virtual std::vector<int64_t> steps() const = 0;
+  /// After a checkpoint was loaded into the parameters and the states.
+  virtual void set_steps(const std::vector<int64_t>& steps) = 0;
+};
+
+/// One of torch's: AdamW, Adam or SGD. `slots` are the parameters that it may update; those that it
+/// does become its slots. Throws for another optimizer, and for a parameter that is none of them.
+std::unique_ptr<Resumable> resumable(torch::optim::Optimizer& optimizer,
+                                     const std::vector<Slot>& slots);
+
+}  // namespace trireme::optim

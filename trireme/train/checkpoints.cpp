@@ -1,0 +1,80 @@
+#include "trireme/train/checkpoints.h"
+
+#include <exception>
+
+#include "trireme/checkpoint/resume.h"
+#include "trireme/comm/texts.h"
+#include "trireme/core/error.h"
+#include "trireme/format/folder.h"
+#include "trireme/train/model_state.h"
+
+namespace trireme::train {
+
+namespace {
+
+/// What the attached model keeps, by name: what an optimizer of torch's can be updating.
+std::vector<optim::Slot> slots_of(const parallel::Attached& attached) {
+  std::vector<optim::Slot> slots;
+  for (const parallel::Kept& one : attached.kept()) slots.push_back({one.name, one.tensor});
+  return slots;
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(std::string folder, parallel::Attached& attached,
+                         torch::optim::Optimizer& optimizer, CheckpointsOptions options)
+    : Checkpoints(std::move(folder), attached, nullptr,
+                  optim::resumable(optimizer, slots_of(attached)), options) {}
+
+Checkpoints::Checkpoints(std::string folder, parallel::Attached& attached,
+                         optim::Resumable& optimizer, CheckpointsOptions options)
+    : Checkpoints(std::move(folder), attached, &optimizer, nullptr, options) {}
+
+Checkpoints::Checkpoints(std::string folder, parallel::Attached& attached, optim::Resumable* given,
+                         std::unique_ptr<optim::Resumable> own, CheckpointsOptions options)
+    : folder_(std::move(folder)),
+      attached_(attached),
+      own_(std::move(own)),
+      optimizer_(own_ ? *own_ : *given),
+      saver_(folder_, attached.mesh(), options.keep) {
+  const comm::Communicator& world = attached.mesh().world();
+  std::string problem;
+  if (world.rank() == 0) {
+    try {
+      lock_.emplace(folder_);
+      format::remove_leftovers(folder_);
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+  }
+  problem = comm::broadcast_text(world, problem, 0);
+  if (!problem.empty()) throw ConfigError(problem);
+}
+
+Checkpoints::~Checkpoints() {
+  if (std::uncaught_exceptions() == 0) saver_.wait();  // what failed was said in a warning
+}
+
+int64_t Checkpoints::resume() {
+  const auto saved = checkpoint::load_newest(
+      folder_, state_of(attached_, optimizer_), attached_.mesh().world(),
+      [&](const format::Checkpoint& one) { check_same_optimizer(optimizer_, one.index().extra); });
+  if (!saved) return 0;
+  const core::Json& extra = saved->index().extra;
+  restore(attached_, optimizer_, extra);
+  extra_ = extra.value("own", core::Json::object());
+  return saved->index().step;
+}
+
+void Checkpoints::save(int64_t step, core::Json extra) {
+  checkpoint::State state = state_of(attached_, optimizer_);
+  state.extra["own"] = std::move(extra);
+  saver_.save(step, state);
+}
+
+void Checkpoints::wait() {
+  if (const auto problem = saver_.wait())
+    throw Error("the last checkpoint could not be written: " + *problem);
+}
+
+}  // namespace trireme::train

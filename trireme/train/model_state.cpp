@@ -1,0 +1,132 @@
+#include "trireme/train/model_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "trireme/comm/texts.h"
+#include "trireme/core/error.h"
+
+namespace trireme::train {
+
+namespace {
+
+void add(checkpoint::State& state, const std::string& prefix, const parallel::Kept& kept,
+         const at::Tensor& tensor) {
+  for (std::size_t i = 0; i < kept.pieces.size(); ++i) {
+    Piece piece = kept.pieces[i];
+    piece.name = prefix + piece.name;
+    state.items.push_back(
+        {std::move(piece), kept.part(tensor, i), kept.held[i].first, kept.sharded});
+  }
+}
+
+/// Parameters without elements have no pieces; their names and shapes are saved all the same.
+void add_empty(checkpoint::State& state, const parallel::Attached& attached) {
+  for (const torch::nn::Module* module : attached.modules()) {
+    for (const nn::Parameter& one : nn::parameters_of(*module)) {
+      if (Box{{}, one.layout.whole()}.numel() > 0) continue;
+      checkpoint::Item item = checkpoint::whole(
+          one.name, at::empty(one.layout.whole(), one.tensor.options().requires_grad(false)));
+      item.first = attached.mesh().coord(Axis::Tensor) == 0;
+      state.items.push_back(std::move(item));
+    }
+  }
+}
+
+/// Of every rank: what a rank waits for in a step decides the order of its sums. Nothing where no
+/// rank waits for more than one gradient of a parameter.
+core::Json gather_fires(const parallel::Attached& attached) {
+  const Mesh& mesh = attached.mesh();
+  core::Json ranks = core::Json::array();
+  bool several = false;
+  for (const std::string& text :
+       comm::all_gather_texts(mesh.world(), core::Json(attached.fires()).dump())) {
+    ranks.push_back(core::parse_json(text, "what a rank waits for"));
+    several = several || !ranks.back().empty();
+  }
+  if (!several) return core::Json::object();
+  return {{"mesh", to_string(mesh.degrees())}, {"ranks", ranks}};
+}
+
+/// This rank's, if the same mesh has saved it: on another one bits differ anyway.
+parallel::Fires fires_of(const core::Json& extra, const Mesh& mesh) {
+  const core::Json saved = extra.value("bucket_fires", core::Json::object());
+  if (saved.value("mesh", "") != to_string(mesh.degrees())) return {};
+  return saved.at("ranks").at(static_cast<std::size_t>(mesh.world().rank())).get<parallel::Fires>();
+}
+
+/// What the rank keeps of the parameter of a slot.
+const parallel::Kept& kept_of(const parallel::Attached& attached, const optim::Slot& slot) {
+  const auto& all = attached.kept();
+  const auto found = std::ranges::find(all, slot.name, &parallel::Kept::name);
+  core::check(found != all.end(),
+              "the optimizer has a slot '{}', but the model keeps no parameter of that name",
+              slot.name);
+  return *found;
+}
+
+}  // namespace
+
+checkpoint::State state_of(parallel::Attached& attached, optim::Resumable& optimizer) {
+  const Mesh& mesh = attached.mesh();
+  checkpoint::State state;
+  for (const parallel::Kept& one : attached.kept()) add(state, "", one, one.tensor);
+  for (const parallel::Kept& one : attached.frozen()) add(state, "", one, one.tensor);
+  add_empty(state, attached);
+  for (const auto& [name, tensor] : attached.buffers()) {
+    checkpoint::Item item = checkpoint::whole("buffer/" + name, tensor);
+    item.first = mesh.coord(Axis::Tensor) == 0;
+    state.items.push_back(std::move(item));
+  }
+  const auto& slots = optimizer.slots();
+  for (const optim::State& one : optimizer.states())
+    add(state, fmt::format("optim/{}/", one.kind), kept_of(attached, slots[one.slot]), one.tensor);
+  core::Json steps = core::Json::object();
+  const auto counts = optimizer.steps();
+  for (std::size_t i = 0; i < counts.size(); ++i) steps[slots[i].name] = counts[i];
+  core::Json order = attached.order();
+  if (mesh.size(Axis::Pipe) > 1) {  // each stage knows its own
+    const core::Json mine = {{"steps", steps}, {"order", order}};
+    order = core::Json::array();
+    for (const std::string& text : comm::all_gather_texts(mesh.group(Axis::Pipe), mine.dump())) {
+      const core::Json theirs = core::parse_json(text, "the state of a stage");
+      steps.update(theirs.at("steps"));
+      for (const core::Json& name : theirs.at("order"))
+        if (std::find(order.begin(), order.end(), name) == order.end()) order.push_back(name);
+    }
+  }
+  state.extra["optimizer"] = {{"kind", optimizer.kind()}, {"steps", steps}};
+  state.extra["bucket_order"] = order;
+  state.extra["bucket_fires"] = gather_fires(attached);
+  return state;
+}
+
+void check_same_optimizer(const optim::Resumable& optimizer, const core::Json& extra) {
+  const auto saved = extra.at("optimizer").at("kind").get<std::string>();
+  if (saved != optimizer.kind())
+    throw ConfigError(fmt::format("the checkpoint was made with the optimizer {}, this is {}",
+                                  saved, optimizer.kind()));
+}
+
+void restore(parallel::Attached& attached, optim::Resumable& optimizer, const core::Json& extra) {
+  check_same_optimizer(optimizer, extra);
+  const core::Json& saved = extra.at("optimizer");
+  std::vector<int64_t> counts;
+  for (const optim::Slot& slot : optimizer.slots()) {
+    if (slot.parameter.numel() == 0) {  // a mesh that shards it has no state of it
+      counts.push_back(0);
+      continue;
+    }
+    if (!saved.at("steps").contains(slot.name))
+      throw CheckpointError(
+          fmt::format("the checkpoint has no optimizer state for '{}'", slot.name));
+    counts.push_back(saved.at("steps").at(slot.name));
+  }
+  optimizer.set_steps(counts);
+  const auto order = extra.at("bucket_order").get<std::vector<std::string>>();
+  if (!order.empty()) attached.set_order(order, fires_of(extra, attached.mesh()));
+  attached.updated();
+}
+
+}  // namespace trireme::train
