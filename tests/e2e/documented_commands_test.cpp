@@ -250,7 +250,7 @@ TEST_F(DocumentedCommands, OfTheDocumentsAndHelpTextsRun) {
   const Pages help = pages_of_help();
   EXPECT_GE(help.size(), 9u);
   for (const auto& [page, commands] : help) {
-    if (page != "trireme doctor --help") EXPECT_FALSE(commands.empty()) << page;
+    EXPECT_TRUE(!commands.empty() || page == "trireme doctor --help") << page;
     pages.emplace(page, commands);
   }
   run(pages);
