@@ -5,8 +5,8 @@
 #include <cmath>
 #include <optional>
 
-#include "cli/progress_line.h"
 #include "cli/rank_commands.h"
+#include "cli/status_line.h"
 #include "models/registry.h"
 #include "trireme/config/load.h"
 #include "trireme/config/mesh.h"
@@ -32,7 +32,7 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
   const auto model = [&](const Mesh& on) { return models::make_model(config, on); };
   train::Trainer trainer(config, mesh, train::build(model, mesh), config.run.steps);
   const comm::Communicator samples = mesh.samples();
-  std::optional<ProgressLine> progress;
+  std::optional<StatusLine> progress;
   if (world.rank() == 0) progress.emplace();
   std::vector<data::Batch> batches;
   for (int64_t i = 0; i < config.run.steps; ++i)

@@ -17,9 +17,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-const std::string kBin = TRIREME_BINARY_DIR "/bin";
-const std::string kTrireme = kBin + "/trireme";
-
 /// What bash offers for a line with the cursor at its end.
 std::vector<std::string> offered(const std::string& line) {
   const std::string script = "source <(" + kTrireme +

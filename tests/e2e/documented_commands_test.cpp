@@ -23,7 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::string kSource = TRIREME_SOURCE_DIR, kBuild = TRIREME_BINARY_DIR;
-const std::string kTrireme = kBuild + "/bin/trireme";
 
 /// What is printed and cannot be run here, and why.
 const std::pair<const char*, const char*> kNotRun[] = {
@@ -49,10 +48,6 @@ const std::pair<const char*, const char*> kPlaceholders[] = {{"CONFIG", "configs
                                                              {"PROGRAM", "./my_program"},
                                                              {"COMMAND", "train"},
                                                              {"N", "2"}};
-
-struct Printed {
-  std::string page, command;
-};
 
 /// A page that is run from its first command to its last.
 using Pages = std::map<std::string, std::vector<std::string>>;

@@ -20,17 +20,14 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-constexpr std::chrono::milliseconds kPatience{60'000};
-const std::string kTrireme = TRIREME_BINARY_DIR "/bin/trireme";
-
-CommandResult run_to_end(std::vector<std::string> argv) {
+CommandResult run_patiently(std::vector<std::string> argv) {
   return run_command(std::move(argv), {.deadline = kPatience});
 }
 
 CommandResult checked(const std::string& config, std::vector<std::string> overrides) {
   std::vector<std::string> argv = {kTrireme, "train", config, "--check"};
   argv.insert(argv.end(), overrides.begin(), overrides.end());
-  return run_to_end(std::move(argv));
+  return run_patiently(std::move(argv));
 }
 
 TEST(Check, NeedsNoData) {
@@ -40,7 +37,7 @@ TEST(Check, NeedsNoData) {
               AllOf(HasSubstr("gpt: 124475904 parameters"), HasSubstr("mesh of 1 rank:"),
                     HasSubstr("data.path: data/train.bin is not there yet")));
   const auto dry =
-      run_to_end({kTrireme, "train", TRIREME_SOURCE_DIR "/configs/gpt2-124m.toml", "--dry-run"});
+      run_patiently({kTrireme, "train", TRIREME_SOURCE_DIR "/configs/gpt2-124m.toml", "--dry-run"});
   EXPECT_EQ(dry.out, result.out);
 }
 
@@ -54,13 +51,13 @@ TEST(Check, LooksAtFilesThatAreThere) {
 
 TEST(Check, TakesTheWorldOfALauncher) {
   const Scratch folder;
-  const auto result = run_to_end({kTrireme, "run", "-n", "4", kTrireme, "train",
-                                  tiny_config(folder), "--check", "mesh.replica=0"});
+  const auto result = run_patiently({kTrireme, "run", "-n", "4", kTrireme, "train",
+                                     tiny_config(folder), "--check", "mesh.replica=0"});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("[0] mesh of 4 ranks: pipe 1 x replica 4"));
   EXPECT_THAT(result.out, Not(HasSubstr("[1]"))) << "one rank speaks";
-  const auto other =
-      run_to_end({kTrireme, "run", "-n", "3", kTrireme, "train", tiny_config(folder), "--check"});
+  const auto other = run_patiently(
+      {kTrireme, "run", "-n", "3", kTrireme, "train", tiny_config(folder), "--check"});
   EXPECT_EQ(other.code, 2);
   EXPECT_THAT(other.err,
               HasSubstr("the mesh needs 2 ranks, but the launcher started 3: use -n 2 or "
@@ -71,7 +68,7 @@ TEST(Check, OfAbsurdSizesTakesNoMemory) {
   const Scratch folder;
   const std::string config = tiny_config(folder);
   const auto limited = [&](const std::string& overrides) {
-    return run_to_end(
+    return run_patiently(
         {"bash", "-c",
          "ulimit -v 4000000; exec " + kTrireme + " train " + config + " --check " + overrides});
   };
@@ -91,7 +88,7 @@ TEST(Check, OfAbsurdSizesTakesNoMemory) {
   EXPECT_THAT(limited("mesh.replica=64").out, HasSubstr("54 ranks have nothing to do"));
 }
 
-struct Refusal {
+struct EarlyRefusal {
   std::vector<std::string> overrides;
   std::string said;
 };
@@ -99,19 +96,19 @@ struct Refusal {
 TEST(Check, RefusesWhatTrainingRefusesAndBothSayItOnce) {
   const Scratch folder;
   const std::string config = tiny_config(folder);
-  const Refusal refusals[] = {
+  const EarlyRefusal refusals[] = {
       {{"run.device=cuda"}, "run.device = \"cuda\""},
       {{"mesh.tensor=5"},
        "mesh.tensor = 5 does not fit model.heads = 2: use a divisor or a multiple"},
       {{"mesh.pipe=2", "pipeline.schedule=1f2b"}, "pipeline.schedule = \"1f2b\""},
       {{"data.kind=markov", "data.path=x"}, "data.path = \"x\" has no effect"},
       {{"model.kind=llama"}, "model.kind = \"llama\" is not built yet"}};
-  for (const Refusal& refusal : refusals) {
+  for (const EarlyRefusal& refusal : refusals) {
     SCOPED_TRACE(refusal.overrides.back());
     for (const bool check : {true, false}) {
       auto overrides = refusal.overrides;
       if (check) overrides.push_back("--check");
-      const auto result = run_to_end(train_arguments(config, folder / "run", overrides));
+      const auto result = run_patiently(train_arguments(config, folder / "run", overrides));
       EXPECT_EQ(result.code, 2) << result.out;
       EXPECT_THAT(result.err, AllOf(StartsWith("trireme train: "), HasSubstr(refusal.said)));
       EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
@@ -124,7 +121,7 @@ TEST(Refused, RanksThatAreThreadsInSeveralProcesses) {
   std::vector<std::string> command = {kTrireme, "run", "-n", "2"};
   const auto train = train_arguments(tiny_config(folder), folder / "run", {"comm.backend=local"});
   command.insert(command.end(), train.begin(), train.end());
-  const auto result = run_to_end(command);
+  const auto result = run_patiently(command);
   EXPECT_EQ(result.code, 2);
   EXPECT_THAT(result.err, HasSubstr("threads of one process, but the launcher started 2"));
   EXPECT_FALSE(fs::exists(folder / "run"));
@@ -135,7 +132,7 @@ TEST(Refused, AMeshThatDoesNotFitIsNotTriedAgain) {
   std::vector<std::string> command = {kTrireme, "run", "-n", "4", "--max-restarts", "3"};
   const auto train = train_arguments(tiny_config(folder), folder / "run");
   command.insert(command.end(), train.begin(), train.end());
-  const auto result = run_to_end(command);
+  const auto result = run_patiently(command);
   EXPECT_EQ(result.code, 2);
   EXPECT_THAT(result.err, AllOf(HasSubstr("the mesh needs 2 ranks, but the launcher started 4"),
                                 Not(HasSubstr("restart"))));
@@ -148,10 +145,10 @@ TEST(Refused, AFolderThatCannotBeWritten) {
   fs::create_directory(disk);
   if (::mount("none", disk.c_str(), "tmpfs", 0, "size=8m") != 0)
     GTEST_SKIP() << "no tmpfs can be mounted here";
-  EXPECT_EQ(run_to_end(train_arguments(config, disk + "/run", {"run.steps=4"})).code, 0);
+  EXPECT_EQ(run_patiently(train_arguments(config, disk + "/run", {"run.steps=4"})).code, 0);
   ASSERT_EQ(::mount("none", disk.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, ""), 0);
   for (const char* run : {"/run", "/new"}) {
-    const auto result = run_to_end(train_arguments(config, disk + run, {"run.steps=8"}));
+    const auto result = run_patiently(train_arguments(config, disk + run, {"run.steps=8"}));
     EXPECT_EQ(result.code, 2) << result.err;
     EXPECT_THAT(result.err,
                 AllOf(HasSubstr("the run's folder: cannot"), HasSubstr("Read-only file system")));
@@ -177,10 +174,10 @@ TEST(Stopped, BeforeTheFirstStepThereIsNothingToSave) {
 TEST(Small, DataIsSaidToBe) {
   const Scratch folder;
   const std::string config = tiny_config(folder), tokens = folder / "tokens.bin";
-  ASSERT_EQ(run_to_end({kTrireme, "data", "make", tokens, "--tokens", "30", "--vocab", "64"}).code,
-            0);
-  const auto result =
-      run_to_end(train_arguments(config, folder / "run", {"data.path=" + tokens, "run.steps=2"}));
+  ASSERT_EQ(
+      run_patiently({kTrireme, "data", "make", tokens, "--tokens", "30", "--vocab", "64"}).code, 0);
+  const auto result = run_patiently(
+      train_arguments(config, folder / "run", {"data.path=" + tokens, "run.steps=2"}));
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("batches of 1 sample;"));
   EXPECT_THAT(result.err,

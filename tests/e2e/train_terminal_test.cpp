@@ -19,8 +19,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-const std::string kTrireme = TRIREME_BINARY_DIR "/bin/trireme";
-
 bool is_bar(const std::string& line) {
   return line.starts_with("[") && line.find(" left") != line.npos;
 }

@@ -10,7 +10,7 @@
 #include "support/scratch.h"
 #include "trireme/trireme.h"
 
-namespace trireme::test {
+namespace trireme::test::own_loop {
 namespace {
 
 using comm::Communicator;
@@ -216,4 +216,4 @@ TEST(ALoopOfOnesOwn, IsRefusedWhereItCannotGoOn) {
 }
 
 }  // namespace
-}  // namespace trireme::test
+}  // namespace trireme::test::own_loop

@@ -1,4 +1,4 @@
-#include "cli/progress_line.h"
+#include "cli/status_line.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -17,24 +17,24 @@ constexpr auto kLine = 5s;
 
 }  // namespace
 
-ProgressLine::ProgressLine()
+StatusLine::StatusLine()
     : terminal_(::isatty(STDERR_FILENO) == 1),
       began_(Clock::now()),
       next_(terminal_ ? began_ + 500ms : began_ + kLine) {}
 
-ProgressLine::~ProgressLine() {
+StatusLine::~StatusLine() {
   if (drawn_) fmt::print(stderr, "\r\033[K");
 }
 
-bool ProgressLine::due() const {
+bool StatusLine::due() const {
   return Clock::now() >= next_;
 }
 
-double ProgressLine::seconds() const {
+double StatusLine::seconds() const {
   return std::chrono::duration<double>(Clock::now() - began_).count();
 }
 
-void ProgressLine::show(const std::string& text) {
+void StatusLine::show(const std::string& text) {
   if (!due()) return;
   if (terminal_)
     fmt::print(stderr, "\r\033[K{}", text);

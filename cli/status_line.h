@@ -7,12 +7,12 @@ namespace trireme::cli {
 
 /// Tells on stderr how far a command is: a line that is drawn over on a terminal, else a line every
 /// five seconds, so that nothing is silent for long and a quick command says nothing.
-class ProgressLine {
+class StatusLine {
  public:
-  ProgressLine();
-  ~ProgressLine();
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
+  StatusLine();
+  ~StatusLine();
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
 
   /// Whether `show` would print now: the text may cost something.
   bool due() const;
