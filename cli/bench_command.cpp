@@ -26,7 +26,7 @@ constexpr const char* kBenchFooter =
     "  trireme bench comm --ranks 2\n"
     "  trireme bench comm --ranks 2 --op all_gather,broadcast --bytes 4K,1M\n"
     "  trireme bench train configs/gpt-small.toml run.steps=20\n"
-    "  trireme bench checkpoint --dir /tmp --bytes 256M\n\n"
+    "  trireme bench checkpoint --dir /tmp --bytes 64M\n\n"
     "'comm' prints a line such as\n"
     R"(  {"bench":"comm","op":"all_reduce","backend":"shm","ranks":2,"bytes":4096,"us":1.9,...})"
     "\nper op and size: the median over repetitions of the slowest rank, each after a barrier and "
