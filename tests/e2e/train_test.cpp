@@ -47,7 +47,8 @@ TEST(Train, WritesTheFilesOfARunAndLearns) {
     EXPECT_TRUE(fs::exists(dir + "/" + file)) << file;
   EXPECT_FALSE(fs::exists(dir + "/checkpoints/step-00000012")) << "only the newest two are kept";
   must({kTrireme, "ckpt", "verify", dir});
-  EXPECT_THAT(must({kTrireme, "train", dir + "/config.toml"}).out, HasSubstr("reached already"))
+  EXPECT_THAT(must({kTrireme, "train", dir + "/config.toml"}).out,
+              HasSubstr("already at step 20 (run.steps = 20)"))
       << "the resolved configuration is one, and a finished run says that it is";
 }
 
@@ -185,7 +186,8 @@ TEST(Train, RunsUnderALauncherThatIsThereAlready) {
   EXPECT_THAT(must(command).out, HasSubstr("2 ranks"));
   command[3] = "3";
   command.push_back("mesh.replica=2");
-  EXPECT_THAT(run_command(command, {.deadline = kPatience}).err, HasSubstr("3 ranks"));
+  EXPECT_THAT(run_command(command, {.deadline = kPatience}).err,
+              HasSubstr("the launcher started 3: use -n 2 or mesh.replica=3"));
 }
 
 TEST(Train, CheckRunsNothingAndCountsTheMemory) {
