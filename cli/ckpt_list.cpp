@@ -19,7 +19,7 @@ namespace trireme::cli {
 
 namespace {
 
-struct Row {
+struct StepRow {
   int64_t step = 0;
   std::string state, folder;
   std::string why;  ///< where the state is not "ok"
@@ -32,8 +32,8 @@ bool has_index(const std::string& folder) {
 }
 
 /// What can be said without reading the parts.
-Row look_at(const std::string& folder, const std::string& name) {
-  Row row{.step = std::atoll(name.c_str() + 5), .state = "ok", .folder = folder, .why = ""};
+StepRow look_at(const std::string& folder, const std::string& name) {
+  StepRow row{.step = std::atoll(name.c_str() + 5), .state = "ok", .folder = folder, .why = ""};
   const auto is = [&](const char* state, std::string why) {
     row.state = state;
     row.why = std::move(why);
@@ -59,8 +59,8 @@ Row look_at(const std::string& folder, const std::string& name) {
   }
 }
 
-std::vector<Row> rows_of(const std::string& folder) {
-  std::vector<Row> rows;
+std::vector<StepRow> rows_of(const std::string& folder) {
+  std::vector<StepRow> rows;
   if (has_index(folder)) {
     rows.push_back(look_at(folder, std::filesystem::path(folder).filename()));
   } else {
@@ -70,11 +70,11 @@ std::vector<Row> rows_of(const std::string& folder) {
       if (is_step && entry.is_directory()) rows.push_back(look_at(entry.path(), name));
     }
   }
-  std::ranges::sort(rows, {}, [](const Row& row) { return std::tie(row.step, row.folder); });
+  std::ranges::sort(rows, {}, [](const StepRow& row) { return std::tie(row.step, row.folder); });
   return rows;
 }
 
-core::Json json_of(const Row& row) {
+core::Json json_of(const StepRow& row) {
   core::Json json = {{"step", row.step}, {"state", row.state}, {"folder", row.folder}};
   if (!row.why.empty()) json["why"] = row.why;
   if (row.files == 0) return json;
@@ -99,13 +99,13 @@ void print_steps(const std::string& folder, Form form) {
   const auto rows = rows_of(folder);
   if (form == Form::Json) {
     core::Json all = core::Json::array();
-    for (const Row& row : rows) all.push_back(json_of(row));
+    for (const StepRow& row : rows) all.push_back(json_of(row));
     fmt::print("{}\n", all.dump(2));
     return;
   }
   fmt::print("{:>10}  {:<10}  {:>10}  {:>7}  {:>5}  {:<19}  {}\n", "step", "state", "size",
              "tensors", "files", "saved", "folder");
-  for (const Row& row : rows) {
+  for (const StepRow& row : rows) {
     if (row.state == "ok")
       fmt::print("{:>10}  {:<10}  {:>10}  {:>7}  {:>5}  {:<19}  {}\n", row.step, row.state,
                  core::format_bytes(row.bytes), row.tensors, row.files, time_of(row.folder),

@@ -53,7 +53,7 @@ const std::pair<const char*, const char*> kPlaceholders[] = {{"CONFIG", "configs
 /// A page that is run from its first command to its last.
 using Pages = std::map<std::string, std::vector<std::string>>;
 
-std::string text_of(const fs::path& file) {
+std::string page_text(const fs::path& file) {
   std::ifstream stream(file);
   return {std::istreambuf_iterator<char>(stream), {}};
 }
@@ -108,8 +108,8 @@ Pages pages_of_documents() {
     if (entry.path().filename() == "README.md") files.push_back(entry);
   for (const fs::path& file : files) {
     auto& commands = pages[fs::relative(file, kSource)];
-    add_lines(commands, text_of(file), "    ");
-    add_inline(commands, text_of(file));
+    add_lines(commands, page_text(file), "    ");
+    add_inline(commands, page_text(file));
   }
   return pages;
 }
@@ -150,7 +150,7 @@ void furnish(const std::string& folder, const std::string& runs) {
   const std::pair<const char*, const char*> smaller[] = {
       {"steps", "2"}, {"hidden", "32"}, {"seq", "16"}, {"samples", "256"}};
   for (const auto& entry : fs::directory_iterator(kSource + "/configs")) {
-    std::string text = text_of(entry);
+    std::string text = page_text(entry);
     if (entry.path().filename() != "gpt2-124m.toml")  // only looked at
       for (const auto& [key, value] : smaller)
         text = std::regex_replace(text, std::regex("\n" + std::string(key) + " = \\d+"),

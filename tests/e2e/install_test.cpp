@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "support/command.h"
+#include "support/curves.h"
 
 namespace trireme::test {
 namespace {

@@ -200,7 +200,7 @@ TEST(SlowDisk, AnFsyncThatOutlastsThePatienceOfOthersLosesNothing) {
   EXPECT_EQ(in_process([&] {
               faulty_disk_arm("slow", 1200, folder.c_str(), nullptr);
               run_world(kThreads, 2, [&](const comm::Communicator& world) {
-                const Mesh mesh(world, kRanks);
+                const Mesh mesh(world, kTwo);
                 checkpoint::Saver saver(folder, mesh, 1,
                                         {.patience = std::chrono::milliseconds(400)});
                 saver.save(1, state_of(mesh, 1));

@@ -17,14 +17,14 @@ using comm::Communicator;
 using nn::Flow;
 using ::testing::HasSubstr;
 
-constexpr int64_t kWidth = 12, kClasses = 5, kRows = 11, kHalf = 4, kAll = 8;
-constexpr double kSame = 1e-12;  // eight losses in float64
+constexpr int64_t kLoopWidth = 12, kClasses = 5, kRows = 11, kHalf = 4, kAll = 8;
+constexpr double kSameLoss = 1e-12;  // eight losses in float64
 
 class Net : public nn::ModelImpl {
  public:
   Net() {
     for (int i = 0; i < 3; ++i)
-      layers.push_back(register_module("layer" + std::to_string(i), nn::Linear(kWidth, kWidth)));
+      layers.push_back(register_module("layer" + std::to_string(i), nn::Linear(kLoopWidth, kLoopWidth)));
   }
   nn::Chain chain() override {
     nn::Chain chain;
@@ -40,7 +40,7 @@ class Net : public nn::ModelImpl {
 
  private:
   std::vector<nn::Linear> layers;
-  nn::Head head = register_module("head", nn::Head(kWidth, kClasses, nn::HeadImpl::Options{}));
+  nn::Head head = register_module("head", nn::Head(kLoopWidth, kClasses, nn::HeadImpl::Options{}));
 };
 
 std::unique_ptr<torch::optim::Optimizer> torch_optimizer(const std::string& name,
@@ -97,8 +97,8 @@ class Loop {
  private:
   double run_step(int64_t step) {
     const Part mine = even_part(kRows, mesh_.samples().size(), mesh_.samples().rank());
-    const auto all = torch::sin(torch::arange(kRows * kWidth, torch::kDouble) * (0.1 * step));
-    const auto x = all.view({kRows, kWidth}).narrow(0, mine.begin, mine.count);
+    const auto all = torch::sin(torch::arange(kRows * kLoopWidth, torch::kDouble) * (0.1 * step));
+    const auto x = all.view({kRows, kLoopWidth}).narrow(0, mine.begin, mine.count);
     const auto y = (torch::arange(kRows) * step % kClasses).narrow(0, mine.begin, mine.count);
     double sum = 0;
     if (pipe_ != nullptr) {
@@ -128,13 +128,13 @@ class Loop {
   std::optional<train::Checkpoints> checkpoints_;
 };
 
-struct Case {
+struct LoopCase {
   Degrees degrees;
   std::string optimizer;
 };
 
 /// The losses of all steps, in one life or in two.
-std::vector<double> losses_of(const std::string& folder, const Case& first, const Case& second,
+std::vector<double> losses_of(const std::string& folder, const LoopCase& first, const LoopCase& second,
                               bool is_left) {
   std::vector<double> losses;
   run_world(kThreads, first.degrees.world(), [&](const Communicator& world) {
@@ -157,13 +157,13 @@ std::vector<double> losses_of(const std::string& folder, const Case& first, cons
   return losses;
 }
 
-const Case kCases[] = {{{.replica = 2}, "AdamW"}, {{.replica = 3}, "Adam"},
+const LoopCase kCases[] = {{{.replica = 2}, "AdamW"}, {{.replica = 3}, "Adam"},
                        {{.replica = 2}, "SGD"},   {{}, "SGD without momentum"},
-                       {{.shard = 3}, "ours"},    {{.shard = 2, .replica = 2}, "AdamW"},
+                       {{.shard = 3}, "ours"},    {{.replica = 2, .shard = 2}, "AdamW"},
                        {{.pipe = 2}, "SGD"},      {{.pipe = 2, .replica = 2}, "ours"}};
 
 TEST(ALoopOfOnesOwn, ThatIsLeftGoesOnToTheSameBits) {
-  for (const Case& one : kCases) {
+  for (const LoopCase& one : kCases) {
     SCOPED_TRACE(to_string(one.degrees) + ", " + one.optimizer);
     const Scratch scratch;
     const auto whole = losses_of(scratch / "whole", one, one, false);
@@ -174,14 +174,14 @@ TEST(ALoopOfOnesOwn, ThatIsLeftGoesOnToTheSameBits) {
 
 TEST(ALoopOfOnesOwn, GoesOnOnAnotherMeshAndWithTheSameOptimizerOfOurs) {
   const Scratch scratch;
-  const Case cases[] = {
+  const LoopCase cases[] = {
       {{.replica = 3}, "AdamW"}, {{.shard = 2}, "AdamW"}, {{.pipe = 2}, "AdamW"}, {{}, "AdamW"}};
   const auto whole = losses_of(scratch / "whole", cases[0], cases[0], false);
   for (std::size_t from = 0; from < std::size(cases); ++from) {
     const std::size_t to = (from + 1) % std::size(cases);
     const auto losses = losses_of(scratch / std::to_string(from), cases[from], cases[to], true);
     ASSERT_EQ(losses.size(), whole.size());
-    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(losses[i], whole[i], kSame) << i;
+    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(losses[i], whole[i], kSameLoss) << i;
   }
 }
 

@@ -13,7 +13,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 TEST(Bar, ShrinksFirstThenGoesWhatMattersLeast) {
-  StepReport report{.step = 300, .loss = 3.5, .tokens_per_s = 58'200};
+  StepReport report;
+  report.step = 300;
+  report.loss = 3.5;
+  report.tokens_per_s = 58'200;
   report.floor = 3.25;
   const auto bar = [&](int columns) { return draw_bar(report, 1200, 42, columns); };
   EXPECT_EQ(bar(200),

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 using Inputs = std::vector<at::Tensor>;
 
-at::Tensor wave(at::IntArrayRef shape, double seed, at::ScalarType dtype = at::kDouble) {
+at::Tensor sines(at::IntArrayRef shape, double seed, at::ScalarType dtype = at::kDouble) {
   int64_t count = 1;
   for (const int64_t size : shape) count *= size;
   return torch::sin(torch::arange(count, torch::kDouble) * 12.9898 + seed)
@@ -47,8 +47,8 @@ void expect_close(const Inputs& got, const Inputs& wanted, double tolerance) {
 
 TEST(SecondDerivative, OfALinearIsTorchs) {
   for (const auto& [dtype, tolerance] : {std::pair{at::kDouble, 1e-12}, {at::kFloat, 1e-4}}) {
-    const Inputs inputs = {wave({2, 3, 5}, 1, dtype), wave({4, 5}, 2, dtype),
-                           wave({4}, 3, dtype)};
+    const Inputs inputs = {sines({2, 3, 5}, 1, dtype), sines({4, 5}, 2, dtype),
+                           sines({4}, 3, dtype)};
     expect_close(second([](const Inputs& in) { return nn::linear(in[0], in[1], in[2]); }, inputs),
                  second([](const Inputs& in) { return at::linear(in[0], in[1], in[2]); }, inputs),
                  tolerance);
@@ -56,7 +56,7 @@ TEST(SecondDerivative, OfALinearIsTorchs) {
 }
 
 TEST(SecondDerivative, OfGeluIsTorchs) {
-  const Inputs inputs = {wave({50}, 1, at::kFloat)};
+  const Inputs inputs = {sines({50}, 1, at::kFloat)};
   expect_close(second([](const Inputs& in) { return nn::gelu_tanh(in[0] * 3); }, inputs),
                second([](const Inputs& in) { return at::gelu(in[0] * 3, "tanh"); }, inputs), 1e-4);
 }
@@ -80,7 +80,7 @@ struct TwoImpl : nn::LayerImpl {
 TEST(SecondDerivative, OfLayersThatAreCutIsOneRanks) {
   const auto run = [](const Mesh& mesh) {
     TwoImpl two(mesh);
-    const auto x = wave({3, 6}, 1);
+    const auto x = sines({3, 6}, 1);
     const auto y = two.forward(Flow(x)).x();
     const auto dx =
         torch::autograd::grad({y.tanh().sum()}, {x}, {}, true, /*create_graph=*/true)[0];
@@ -126,8 +126,8 @@ TEST(SecondDerivative, OfACollectiveGoesThereAndBackAgain) {
         {"join", [&](const at::Tensor& x) { return F::join(x, 0, world, kWhole); }, mine, kWhole},
         {"split", [&](const at::Tensor& x) { return F::split(x, 0, world); }, kWhole, mine}};
     for (const Op& op : ops) {
-      const auto x = wave({op.in, 2}, world.rank());
-      const auto w = wave({op.out, 2}, 7 + world.rank()).detach();
+      const auto x = sines({op.in, 2}, world.rank());
+      const auto w = sines({op.out, 2}, 7 + world.rank()).detach();
       const auto back = [&](const at::Tensor& dy) {  // its first backward, which others test
         const auto leaf = x.detach().clone().requires_grad_();
         return torch::autograd::grad({op.run(leaf)}, {leaf}, {dy})[0];
@@ -154,7 +154,7 @@ std::string words_of(const std::function<void()>& body) {
 }
 
 TEST(SecondDerivative, IsRefusedWhereItCannotBe) {
-  const auto x = wave({3, 4}, 1), w = wave({5, 4}, 2);
+  const auto x = sines({3, 4}, 1), w = sines({5, 4}, 2);
   const auto twice = [&](const at::Tensor& loss) {
     torch::autograd::grad({loss}, {x}, {}, true, /*create_graph=*/true);
   };
@@ -172,7 +172,7 @@ TEST(SecondDerivative, IsRefusedWhereItCannotBe) {
     nn::initialize(*sharded, 1);
     sharded->to(torch::kDouble);
     parallel::FullySharded shards(*sharded, Mesh(world, {.shard = 2}));
-    const auto own = wave({3, 4}, 1);
+    const auto own = sines({3, 4}, 1);
     EXPECT_THAT(words_of([&] {
                   torch::autograd::grad({sharded->forward(own).sum()}, {own}, {}, true, true);
                 }),

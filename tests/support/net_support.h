@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <string>
 #include <utility>
@@ -32,6 +34,13 @@ inline Identity rank(int r, int size = kRanks, const char* job = "job-a") {
 }
 
 inline const Address kLoopback{"127.0.0.1", 0};
+
+/// Memory of this process that is in use.
+inline size_t resident_bytes() {
+  size_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * static_cast<size_t>(::getpagesize());
+}
 
 /// Two connected ends.
 inline std::pair<Socket, Socket> socket_pair() {

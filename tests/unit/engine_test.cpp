@@ -9,6 +9,7 @@
 #include <new>
 #include <thread>
 
+#include "support/no_streams.h"
 #include "support/sentence.h"
 #include "trireme/core/error.h"
 
@@ -20,14 +21,6 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 
 constexpr auto kLong = seconds(20);
-
-class NoStreams final : public Streams {
- public:
-  int64_t write_some(int, const iovec*, int) override { return 0; }
-  int64_t read_some(int, void*, int64_t) override { return 0; }
-  bool ended(int) override { return true; }
-  bool readable(int) override { return false; }
-};
 
 /// Sleeps until it is woken, however long it was asked to: what is never woken is a hang.
 class DeepSleeper final : public Sleeper {

@@ -24,7 +24,7 @@ using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const Secret kSecret = Secret::from_text("the secret of the door tests");
+const Secret kDoorSecret = Secret::from_text("the secret of the door tests");
 
 /// A sanitizer's own memory grows with everything that is touched.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -42,7 +42,7 @@ class OpenDoor {
  public:
   explicit OpenDoor(Fd listener, Door::Options::Users users = Door::Options::Users::Any)
       : door_(std::move(listener),
-              {.secret = kSecret, .me = who("keeper", 0), .roles = {"guest"}, .users = users},
+              {.secret = kDoorSecret, .me = who("keeper", 0), .roles = {"guest"}, .users = users},
               [this](Socket socket, const Identity& guest) {
                 guests_[guest.rank] = std::move(socket);
                 ++num_guests;
@@ -86,24 +86,18 @@ bool is_dropped(Socket& socket) {
   }
 }
 
-size_t resident_bytes() {
-  size_t pages = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> pages >> resident;
-  return resident * static_cast<size_t>(::getpagesize());
-}
-
 TEST(Door, LetsInThoseWithTheRightRoleOnly) {
   Listener listener(kLoopback);
   const Address address = listener.address();
   OpenDoor door(listener.release());
-  connect_and_prove(address, "keeper", kSecret, who("guest", 3), soon());
+  connect_and_prove(address, "keeper", kDoorSecret, who("guest", 3), soon());
   EXPECT_TRUE(soon_is([&] { return door.num_guests == 1; }));
   EXPECT_THAT(sentence_of<CommError>([&] {
-                connect_and_prove(address, "keeper", kSecret, who("burglar"), soon());
+                connect_and_prove(address, "keeper", kDoorSecret, who("burglar"), soon());
               }),
               HasSubstr("nobody comes in here as 'burglar'"));
   EXPECT_THAT(sentence_of<CommError>([&] {
-                connect_and_prove(address, "store", kSecret, who("guest"), soon());
+                connect_and_prove(address, "store", kDoorSecret, who("guest"), soon());
               }),
               AllOf(HasSubstr("'keeper'"), HasSubstr("'store'")));
   EXPECT_THAT(sentence_of<CommError>([&] {
@@ -126,7 +120,7 @@ TEST(Door, ManySilentAndTricklingStrangersCostLittleAndDelayNobody) {
   }
   const auto began = Clock::now();
   for (int i = 0; i < 5; ++i)
-    connect_and_prove(address, "keeper", kSecret, who("guest", i), soon());
+    connect_and_prove(address, "keeper", kDoorSecret, who("guest", i), soon());
   EXPECT_LT(Clock::now() - began, seconds(4)) << "strangers are given 5 s, guests do not wait";
   EXPECT_TRUE(soon_is([&] { return door.num_guests == 5; }));
   // 256 and one for each of 64 ranks are kept at most: the oldest had to go.
@@ -171,7 +165,7 @@ TEST(Door, OutOfDescriptorsItPausesAndGoesOnLater) {
                      std::chrono::microseconds(used_after.ru_utime.tv_usec -
                                                used_before.ru_utime.tv_usec);
   EXPECT_LT(spent, milliseconds(150)) << "it kept a core busy with a listener it cannot serve";
-  connect_and_prove(address, "keeper", kSecret, who("guest"), soon());
+  connect_and_prove(address, "keeper", kDoorSecret, who("guest"), soon());
 }
 
 TEST(Door, OnAUnixSocketServesManyWhileOneStandsInTheWay) {
@@ -182,7 +176,7 @@ TEST(Door, OnAUnixSocketServesManyWhileOneStandsInTheWay) {
   stopped.send_all("TRIREME", 7, soon());
   const auto began = Clock::now();
   for (int i = 0; i < 50; ++i)
-    connect_and_prove({"@" + name, 0}, "keeper", kSecret, who("guest", i), soon());
+    connect_and_prove({"@" + name, 0}, "keeper", kDoorSecret, who("guest", i), soon());
   EXPECT_LT(Clock::now() - began, seconds(4));
   EXPECT_TRUE(soon_is([&] { return door.num_guests == 50; }));
 }
@@ -195,9 +189,9 @@ TEST(Door, ThatHangsUpOnALateGuestIsCalledAgain) {
     Socket first = listener.accept(soon());
     first = Socket();
     Socket second = listener.accept(soon());
-    prove(second, Handshake(Handshake::Side::Server, kSecret, who("keeper", 0)), soon());
+    prove(second, Handshake(Handshake::Side::Server, kDoorSecret, who("keeper", 0)), soon());
   });
-  const auto proven = connect_and_prove(address, "keeper", kSecret, who("guest"), soon());
+  const auto proven = connect_and_prove(address, "keeper", kDoorSecret, who("guest"), soon());
   EXPECT_EQ(proven.peer.role, "keeper");
 }
 
@@ -211,7 +205,7 @@ TEST(Dialer, ReachesManyDoorsAtOnceAlsoThoseThatOpenLate) {
     listeners.push_back(listener.release());
   }
   std::map<int, Socket> reached;
-  Dialer dialer(kSecret, [&](Socket socket, const Dialer::Call& call) {
+  Dialer dialer(kDoorSecret, [&](Socket socket, const Dialer::Call& call) {
     reached[call.rank] = std::move(socket);
   });
   for (int i = 0; i < kDoors; ++i)
@@ -234,7 +228,7 @@ TEST(Dialer, ReachesManyDoorsAtOnceAlsoThoseThatOpenLate) {
 
 TEST(Dialer, RefusesWhoeverAnswersInAnothersName) {
   Listener listener(kLoopback);
-  Dialer dialer(kSecret, [](Socket, const Dialer::Call&) { ADD_FAILURE() << "reached"; });
+  Dialer dialer(kDoorSecret, [](Socket, const Dialer::Call&) { ADD_FAILURE() << "reached"; });
   dialer.call({listener.address(), "keeper", /*rank=*/5, who("guest")});
   OpenDoor door(listener.release());
   EXPECT_THAT(sentence_of<CommError>([&] {

@@ -23,12 +23,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 /// The memory that the process, the server in it, really uses.
-size_t resident_bytes() {
-  size_t pages = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> pages >> resident;
-  return resident * static_cast<size_t>(::getpagesize());
-}
-
 /// A server, an honest client beside the hostile ones, and the proof that it is not held up.
 class Hostile : public ::testing::Test {
  protected:

@@ -11,7 +11,8 @@
 #include <optional>
 #include <thread>
 
-#include "tests/support/net_support.h"
+#include "support/net_support.h"
+#include "support/no_streams.h"
 #include "trireme/comm/monitor.h"
 #include "trireme/comm/shared/touching.h"
 #include "trireme/comm/shm/shm_segments.h"
@@ -65,13 +66,6 @@ TEST(HostPage, HasFailedWhenAClaimReturnsWhicheverThreadOfARankWasFirst) {
   }
 }
 
-class NoStreams final : public Streams {
- public:
-  int64_t write_some(int, const iovec*, int) override { return 0; }
-  int64_t read_some(int, void*, int64_t) override { return 0; }
-  bool ended(int) override { return true; }
-  bool readable(int) override { return false; }
-};
 class NoSleeper final : public Sleeper {
  public:
   void prepare(const Hint&) override {}

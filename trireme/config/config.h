@@ -30,6 +30,8 @@ struct Model {
   int64_t experts = 8, top_k = 2;
   double capacity = 0, balance = 0.01;
   bool operator==(const Model&) const = default;
+
+  bool has_attention() const { return kind != "mlp" && kind != "resnet"; }
 };
 
 struct Data {

@@ -29,7 +29,7 @@ bool is_sgd(const Config& config) {
   return config.optim.kind == "sgd";
 }
 bool has_attention(const Config& config) {
-  return config.model.kind != "mlp";
+  return config.model.has_attention();
 }
 bool is_pipeline(const Config& config) {
   return config.mesh.pipe > 1;

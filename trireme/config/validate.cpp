@@ -19,13 +19,8 @@ void need(bool ok, fmt::format_string<Args...> sentence, Args&&... args) {
   if (!ok) throw ConfigError(fmt::format(sentence, std::forward<Args>(args)...));
 }
 
-/// The others leave heads at their default, which must not be in the way.
-bool has_attention(const Model& model) {
-  return model.kind != "mlp" && model.kind != "resnet";
-}
-
 void validate_model(const Model& model) {
-  if (has_attention(model)) {
+  if (model.has_attention()) {  // others leave heads at their default
     need(model.hidden % model.heads == 0, "model.hidden = {} is not a multiple of model.heads = {}",
          model.hidden, model.heads);
     need(model.kv_heads > 0 && model.heads % model.kv_heads == 0,
@@ -95,7 +90,7 @@ void validate(const Config& config) {
        run.epochs, run.steps);
   validate_model(config.model);
   validate_sizes(config.model, config.batch);
-  if (has_attention(config.model)) validate_heads(config.model, mesh.tensor);
+  if (config.model.has_attention()) validate_heads(config.model, mesh.tensor);
   need(data.kind == "markov" || !data.path.empty(),
        "data.kind = \"{}\" needs data.path, which is empty", data.kind);
   need(mesh.replica != 0 || mesh.shard != 0,
