@@ -97,9 +97,9 @@ class Loop {
  private:
   double run_step(int64_t step) {
     const Part mine = even_part(kRows, mesh_.samples().size(), mesh_.samples().rank());
-    const auto all = torch::sin(torch::arange(kRows * kLoopWidth, torch::kDouble) * (0.1 * step));
+    const auto all = torch::sin(torch::arange(kRows * kLoopWidth, torch::kDouble) + 0.1 * step);
     const auto x = all.view({kRows, kLoopWidth}).narrow(0, mine.begin, mine.count);
-    const auto y = (torch::arange(kRows) * step % kClasses).narrow(0, mine.begin, mine.count);
+    const auto y = (torch::arange(kRows) % kClasses).narrow(0, mine.begin, mine.count);
     double sum = 0;
     if (pipe_ != nullptr) {
       sum = pipe_->run({{x, y}});

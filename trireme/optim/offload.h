@@ -22,6 +22,8 @@ class Offload {
  public:
   explicit Offload(std::vector<Slot> slots);
 
+  /// The slots that it was given.
+  const std::vector<Slot>& slots() const { return slots_; }
   /// The slots that an optimizer should work on.
   std::vector<Slot> mirrors() const { return mirrors_; }
   /// Stretches [begin, end) of slots that are updated together.

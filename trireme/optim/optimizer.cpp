@@ -145,6 +145,10 @@ void Optimizer::step_some(std::size_t begin, std::size_t end, double learning_ra
   }
 }
 
+const std::vector<Slot>& Optimizer::slots() const {
+  return offload_ ? offload_->slots() : slots_;
+}
+
 void Optimizer::set_steps(const std::vector<int64_t>& steps) {
   core::check(steps.size() == steps_.size(), "optimizer: {} step counts for {} parameters",
               steps.size(), steps_.size());

@@ -33,7 +33,7 @@ class Optimizer : public Resumable {
   /// One update. Gradients are divided by `divisor` on the way: sums become means, clipped.
   void step(double learning_rate, double divisor = 1);
 
-  const std::vector<Slot>& slots() const override { return slots_; }
+  const std::vector<Slot>& slots() const override;
   std::vector<int64_t> steps() const override { return counts_; }
   void set_steps(const std::vector<int64_t>& steps) override;
 

@@ -33,6 +33,7 @@ class Resumable {
 
   /// "adamw", "sgd": whose state fits whose.
   virtual std::string kind() const = 0;
+  /// The parameters that it updates, as they were given to it.
   virtual const std::vector<Slot>& slots() const = 0;
   /// The tensors of every slot, also before its first update; loading fills them.
   virtual std::vector<State> states() = 0;

@@ -59,9 +59,10 @@ parallel::Fires fires_of(const core::Json& extra, const Mesh& mesh) {
 /// What the rank keeps of the parameter of a slot.
 const parallel::Kept& kept_of(const parallel::Attached& attached, const optim::Slot& slot) {
   const auto& all = attached.kept();
-  const auto found = std::ranges::find(all, slot.name, &parallel::Kept::name);
+  const auto found = std::ranges::find_if(
+      all, [&](const parallel::Kept& one) { return one.tensor.is_same(slot.parameter); });
   core::check(found != all.end(),
-              "the optimizer has a slot '{}', but the model keeps no parameter of that name",
+              "the optimizer updates a tensor '{}' that the model does not keep; give it those of kept()",
               slot.name);
   return *found;
 }
