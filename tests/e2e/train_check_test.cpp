@@ -108,7 +108,8 @@ TEST(Check, RefusesWhatTrainingRefusesAndBothSayItOnce) {
     for (const bool check : {true, false}) {
       auto overrides = refusal.overrides;
       if (check) overrides.push_back("--check");
-      const auto result = run_patiently(train_arguments(config, folder / "run", overrides));
+      const auto result = run_command(train_arguments(config, folder / "run", overrides),
+                                      {.environment = kNoGpus, .deadline = kPatience});
       EXPECT_EQ(result.code, 2) << result.out;
       EXPECT_THAT(result.err, AllOf(StartsWith("trireme train: "), HasSubstr(refusal.said)));
       EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;

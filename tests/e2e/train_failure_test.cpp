@@ -344,7 +344,8 @@ TEST(BadInput, IsOneSentenceAndAnExitCode) {
   };
   for (const Refusal& refusal : refusals) {
     SCOPED_TRACE(refusal.overrides.back());
-    const auto result = run_to_end(train_arguments(config, folder / "run", refusal.overrides));
+    const auto result = run_command(train_arguments(config, folder / "run", refusal.overrides),
+                                    {.environment = kNoGpus, .deadline = kPatience});
     EXPECT_EQ(result.code, refusal.code) << result.err;
     for (const std::string& part : refusal.said) EXPECT_THAT(result.err, HasSubstr(part));
     EXPECT_THAT(result.err, Not(HasSubstr("frame #"))) << "no stack";

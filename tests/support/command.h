@@ -23,6 +23,10 @@ struct CommandOptions {
   std::chrono::milliseconds deadline{30'000};                      ///< then it is killed
 };
 
+/// An environment in which no GPU is seen.
+inline const std::vector<std::pair<std::string, std::string>> kNoGpus = {
+    {"CUDA_VISIBLE_DEVICES", ""}};
+
 struct CommandResult {
   int code = -1;  ///< exit code, or 128 + the signal that killed it
   bool in_time = true;

@@ -139,9 +139,9 @@ class Reference {
   void judge(Moment moment, int64_t step, const std::vector<std::vector<Note>>& ranks,
              Report& report) {
     auto notes = notes_of(*exact_, moment, step);
-    const auto compared =
-        rounded_ ? compare_rounded(notes, notes_of(*rounded_, moment, step), ranks, report.degrees)
-                 : compare(notes, ranks, report.degrees);
+    auto compared = rounded_ ? compare_rounded(notes, notes_of(*rounded_, moment, step), ranks,
+                                               report.degrees, updating_)
+                             : compare(notes, ranks, report.degrees);
     add_rows(report, compared);
     const auto found = std::find_if(compared.begin(), compared.end(), [&](const Compared& one) {
       return !(one.difference <= report.tolerance);
@@ -161,9 +161,11 @@ class Reference {
                              options_.dtype};
     }
     report.steps = step;
+    updating_.clear();
     if (moment != Moment::Step) return;
     report.skipped = skipped(exact_->recorder().skipped(), notes, ranks);
     before_ = std::move(notes);
+    updating_ = std::move(compared);
   }
 
   Side& exact() { return *exact_; }
@@ -173,6 +175,7 @@ class Reference {
   const Options& options_;
   std::optional<Side> exact_, rounded_;
   std::vector<Note> before_;  // of the step before
+  std::vector<Compared> updating_;  // the step that has just updated the weights, if one has
 };
 
 /// All sides go on from the state of one rank in float64, rounded. What is compared is then the
