@@ -29,8 +29,10 @@ train:  ## train a small GPT on two ranks and see it learn (about a minute); bui
 test: build  ## run every test that this machine can run
 	@$(patiently) test ctest --test-dir $(BUILD) -j 4 --output-on-failure --no-tests=error
 
-bench: build  ## time collectives, training, cut layers and sharded state against their peers, interleaved
+bench:  ## time collectives, training, cut layers and sharded state against their peers, interleaved
 	@scripts/setup bench
+	@test -x $(BUILD)/bin/against_mpi || rm -f $(BUILD)/CMakeCache.txt
+	@$(MAKE) --no-print-directory build
 	@bench/run
 	@bench/train
 	@bench/tensor

@@ -89,16 +89,10 @@ std::string find_step(const std::string& typed) {
   return folder + "/" + format::step_name(steps.back());
 }
 
-int64_t total_bytes(const format::Index& index) {
-  int64_t bytes = 0;
-  for (const auto& [name, file] : index.files) bytes += file.bytes;
-  return bytes;
-}
-
 int list_steps(const std::string& typed, Form form) {
   const std::string path = checked_folder(typed);
-  if (!is_step(path)) find_step(path);  // says so where there is none
-  print_steps(is_step(path) ? path : steps_folder(path), form);
+  const std::string folder = is_step(path) ? path : steps_folder(path);
+  if (!print_steps(folder, form)) find_step(path);  // says that there is none
   return 0;
 }
 
@@ -107,7 +101,7 @@ core::Json info_json(const std::string& folder, const format::Index& index) {
   core::Json json = format::json_of(index);
   for (auto& file : json["files"]) file.erase("checksums");
   json["folder"] = folder;
-  json["bytes"] = total_bytes(index);
+  json["bytes"] = index.total_bytes();
   return json;
 }
 
@@ -133,7 +127,7 @@ std::string in_short(const core::Json& value) {
 
 void print_info(const std::string& folder, const format::Index& index) {
   fmt::print("{}: step {}, {} in {} files, saved {}\n\n", folder, index.step,
-             core::format_bytes(total_bytes(index)), index.files.size(), time_of(folder));
+             core::format_bytes(index.total_bytes()), index.files.size(), time_of(folder));
   size_t width = 6;
   for (const auto& [name, tensor] : index.tensors) width = std::max(width, name.size());
   fmt::print("{:<{}}  {:<5}  {:>6}  {}\n", "tensor", width, "dtype", "pieces", "shape");
@@ -166,7 +160,7 @@ int verify_typed(const std::string& typed) {
   }
   const format::Index index = format::read_index(folder);
   fmt::print("{} is whole: {} tensors, {} in {} files\n", folder, index.tensors.size(),
-             core::format_bytes(total_bytes(index)), index.files.size());
+             core::format_bytes(index.total_bytes()), index.files.size());
   return 0;
 }
 

@@ -47,7 +47,7 @@ StepRow look_at(const std::string& folder, const std::string& name) {
   try {
     const format::Index index = format::read_index(folder);
     row.step = index.step;
-    for (const auto& [file, info] : index.files) row.bytes += info.bytes;
+    row.bytes = index.total_bytes();
     row.tensors = static_cast<int64_t>(index.tensors.size());
     row.files = static_cast<int64_t>(index.files.size());
     const auto missing = format::find_missing(folder, index);
@@ -74,7 +74,7 @@ std::vector<StepRow> rows_of(const std::string& folder) {
   return rows;
 }
 
-core::Json json_of(const StepRow& row) {
+core::Json step_json(const StepRow& row) {
   core::Json json = {{"step", row.step}, {"state", row.state}, {"folder", row.folder}};
   if (!row.why.empty()) json["why"] = row.why;
   if (row.files == 0) return json;
@@ -95,13 +95,14 @@ std::string time_of(const std::string& step_folder) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
 }
 
-void print_steps(const std::string& folder, Form form) {
+bool print_steps(const std::string& folder, Form form) {
   const auto rows = rows_of(folder);
+  if (rows.empty()) return false;
   if (form == Form::Json) {
     core::Json all = core::Json::array();
-    for (const StepRow& row : rows) all.push_back(json_of(row));
+    for (const StepRow& row : rows) all.push_back(step_json(row));
     fmt::print("{}\n", all.dump(2));
-    return;
+    return true;
   }
   fmt::print("{:>10}  {:<10}  {:>10}  {:>7}  {:>5}  {:<19}  {}\n", "step", "state", "size",
              "tensors", "files", "saved", "folder");
@@ -113,6 +114,7 @@ void print_steps(const std::string& folder, Form form) {
     else
       fmt::print("{:>10}  {:<10}  {}\n", row.step, row.state, row.why);
   }
+  return true;
 }
 
 }  // namespace trireme::cli

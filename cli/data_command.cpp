@@ -42,7 +42,7 @@ std::vector<std::string> files_of(const Make& make, const std::string& out) {
   return {name + ".bin", name + ".idx"};
 }
 
-void check(const Make& make, const std::string& out) {
+void check_make(const Make& make, const std::string& out) {
   if (make.tokens < 2 || make.tokens > kMostTokens)
     throw ConfigError(fmt::format("--tokens {}: must be 2 to {}", make.tokens, kMostTokens));
   if (make.vocab < 2 || make.vocab > 65536)
@@ -78,11 +78,14 @@ int data_command(const std::vector<std::string>& args) {
   arguments.value("--kind", make.kind, "raw (uint16, the default), llmc or megatron");
   arguments.flag("--force", make.force, "replace OUT if it is there");
   const auto words = arguments.parse_anywhere(args);
-  if (words.size() == 2 && words[0] == "info") return info(words[1]);
+  if (words.size() == 2 && words[0] == "info") {
+    if (args.size() > 2) throw ConfigError("info takes a file and no options");
+    return info(words[1]);
+  }
   if (words.size() != 2 || words[0] != "make")
     throw ConfigError("write 'trireme data make OUT' or 'trireme data info FILE'");
   const std::string& out = words[1];
-  check(make, out);
+  check_make(make, out);
   std::error_code ignored;  // if the folder cannot be made, writing says more
   std::filesystem::create_directories(std::filesystem::path(out).parent_path(), ignored);
   become_rank({"data-make", out, make.kind, std::to_string(make.tokens), std::to_string(make.vocab),

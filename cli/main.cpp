@@ -21,7 +21,7 @@ std::string help() {
       "Trireme trains neural networks on many processes, from C++.\n\n"
       "Usage: trireme COMMAND [OPTIONS]\n\n";
   for (const cli::Command& one : cli::commands())
-    text += fmt::format("  {:<11}{:<44}{}\n", one.name, one.purpose, one.example);
+    text += fmt::format("  {:<11}{:<46}{}\n", one.name, one.purpose, one.example);
   return text +
          "\n  trireme help COMMAND     the options of a command; also: trireme COMMAND --help\n"
          "  trireme --version\n\n"

@@ -20,6 +20,10 @@ Degrees refuse_early(const config::Config& config, int ranks);
 int train(const std::vector<std::string>& args);
 int train_check(const std::vector<std::string>& args);
 
+/// `trireme-rank mesh-check SPEAKER CONFIG [KEY=VALUE]...`: whether the mesh fits; errors come from
+/// what the user had typed.
+int mesh_check(const std::vector<std::string>& args);
+
 /// `trireme-rank verify STEPS JSON_FILE MISTAKE CONFIG [KEY=VALUE]...`: one rank of a proof.
 int verify(const std::vector<std::string>& args);
 

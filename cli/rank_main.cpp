@@ -27,6 +27,7 @@ constexpr Command kCommands[] = {{"bench-comm", "trireme bench", cli::bench_comm
                                  {"bench-checkpoint", "trireme bench", cli::bench_checkpoint},
                                  {"train", "trireme train", cli::train},
                                  {"train-check", "trireme train", cli::train_check},
+                                 {"mesh-check", "trireme", cli::mesh_check},
                                  {"verify", "trireme verify", cli::verify},
                                  {"data-make", "trireme data", cli::data_make},
                                  {"doctor", "trireme doctor", cli::doctor},

@@ -29,8 +29,11 @@ void check_data(const config::Config& config) {
   const auto look = [](const char* key, const std::string& path, const auto& open) {
     try {
       open();
-    } catch (const Error& error) {
-      if (::access(path.c_str(), F_OK) == 0) throw;
+    } catch (const ConfigError&) {
+      throw;
+    } catch (const Error&) {
+      for (const char* suffix : {"", ".idx", ".bin"})
+        if (::access((path + suffix).c_str(), F_OK) == 0) throw;
       fmt::print("{}: {} is not there yet\n", key, path);
     }
   };
@@ -46,7 +49,7 @@ void check_place(const config::Config& config) {
     const auto slash = place.find_last_of('/');
     place = slash == place.npos ? "." : slash == 0 ? "/" : place.substr(0, slash);
   }
-  if (::access(place.c_str(), W_OK) != 0)
+  if (::access((place + "/.").c_str(), W_OK) != 0)
     throw ConfigError(
         fmt::format("the run's folder: cannot write in {}: {}", place, core::errno_text(errno)));
 }
@@ -85,6 +88,15 @@ int train(const std::vector<std::string>& args) {
     const auto model = [&](const Mesh& mesh) { return models::make_model(config, mesh); };
     return train::run(config, world, model, signals);
   });
+}
+
+int mesh_check(const std::vector<std::string>& args) {
+  static std::string speaker;
+  speaker = args.at(0);
+  program_invocation_short_name = speaker.data();
+  const auto config = config::load(args.at(1), {args.begin() + 2, args.end()});
+  refuse_early(config, train::planned_ranks(config));
+  return 0;
 }
 
 int train_check(const std::vector<std::string>& args) {

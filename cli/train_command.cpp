@@ -42,6 +42,11 @@ config::Config load_named(const std::vector<std::string>& args) {
 
 }  // namespace
 
+/// How many a launcher of our own starts.
+static int num_processes(const config::Config& config) {
+  return config.comm.backend == "local" ? 1 : config::wanted_ranks(config.mesh);
+}
+
 int train_ranks(std::vector<std::string> command, const std::vector<std::string>& args,
                 const std::string& speaker, std::vector<int> answers) {
   const auto config = load_named(args);
@@ -49,14 +54,13 @@ int train_ranks(std::vector<std::string> command, const std::vector<std::string>
   if (under_launcher()) become_rank(command);
   // Whether sizes can be cut so, only the layers know: ask before anything is started.
   if (config.mesh.tensor > 1) {
-    std::vector<std::string> question{"train-check"};
+    std::vector<std::string> question{"mesh-check", speaker};
     question.insert(question.end(), args.begin(), args.end());
     if (const int code = ask_rank(question); code != 0) return code;
   }
   command.insert(command.begin(), rank_program());
-  const bool threads = config.comm.backend == "local";
   return launch::run({.command = command,
-                      .num_ranks = threads ? 1 : config::wanted_ranks(config.mesh),
+                      .num_ranks = num_processes(config),
                       .display = launch::Display::Bare,
                       .interrupt_grace = std::chrono::minutes(10),  // a large state takes its time
                       .speaker = speaker,
@@ -72,8 +76,10 @@ int train_command(const std::vector<std::string>& args) {
                  "validate, print the mesh and the memory it takes, run nothing; needs no data");
   auto words = arguments.parse_anywhere(args);  // the file and its overrides
   if (!check) return train_ranks({"train"}, words, "trireme train", {128 + SIGTERM, 128 + SIGPIPE});
-  load_named(words);
+  const auto config = load_named(words);
   words.insert(words.begin(), "train-check");
+  if (!under_launcher())
+    launch::check_options({.command = words, .num_ranks = num_processes(config)});
   become_rank(words);
 }
 

@@ -80,6 +80,19 @@ TEST_F(Ckpt, LsTellsTheStateOfEveryStep) {
   EXPECT_EQ(json[2]["folder"], folder + "/step-00000050.damaged");
 }
 
+TEST_F(Ckpt, LsTellsOfStepsOfWhichNoneIsWhole) {
+  const std::string other = scratch / "other";
+  ASSERT_EQ(
+      ::rename(put(other, 5, kValues, whole()).c_str(), (other + "/step-00000005.damaged").c_str()),
+      0);
+  const auto result = ckpt({"ls", other});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("         5  put aside"));
+  const std::string none = scratch / "none";
+  ASSERT_EQ(::mkdir(none.c_str(), 0755), 0);
+  EXPECT_EQ(ckpt({"ls", none}).code, 2);
+}
+
 TEST_F(Ckpt, InfoIsShortHoweverMuchWasSavedBesides) {
   nlohmann::json many = nlohmann::json::object();
   for (int i = 0; i < 90; ++i) many["parameter." + std::to_string(i)] = i;

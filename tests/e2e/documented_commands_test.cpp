@@ -48,6 +48,9 @@ const std::pair<const char*, const char*> kPlaceholders[] = {{"CONFIG", "configs
                                                              {"FOLDER", "/tmp"},
                                                              {"PROGRAM", "./my_program"},
                                                              {"COMMAND", "train"},
+                                                             {"NAME", "1f1b"},
+                                                             {"P", "2"},
+                                                             {"M", "4"},
                                                              {"N", "2"}};
 
 /// A page that is run from its first command to its last.
@@ -93,9 +96,9 @@ void add_lines(std::vector<std::string>& commands, const std::string& text,
   }
 }
 
-/// `build/bin/...` inside a sentence.
+/// `build/bin/...` inside a sentence, and `trireme ...` where it has arguments.
 void add_inline(std::vector<std::string>& commands, const std::string& text) {
-  static const std::regex form("`(build/bin/[^`\n]*[^`/\n])`");
+  static const std::regex form("`(build/bin/[^`\n]*[^`/\n]|trireme [^`\n]*(?: -|[/=])[^`\n]*)`");
   for (std::sregex_iterator at(text.begin(), text.end(), form), end; at != end; ++at)
     if (const std::string found = command_in((*at)[1]); !found.empty()) commands.push_back(found);
 }

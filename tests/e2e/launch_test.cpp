@@ -60,6 +60,12 @@ struct Scratch {
   ~Scratch() { std::filesystem::remove_all(path); }
 };
 
+TEST(Launch, MoreRanksThanTheSoftLimitOfOpenFilesAllows) {
+  const auto result =
+      test::run_command({"bash", "-c", "ulimit -S -n 64 && exec \"$0\" run -n 30 true", kTrireme});
+  EXPECT_EQ(result.code, 0) << result.err;
+}
+
 TEST(Launch, GivesEachRankItsPlace) {
   const auto result = run_sh({"-n", "3"},
                              "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $NODE_RANK "

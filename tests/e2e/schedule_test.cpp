@@ -161,6 +161,11 @@ TEST(ScheduleCommand, MistakesAreSentencesAndExitTwo) {
   EXPECT_THAT(says({scratch.path()}), HasSubstr("cannot be read"));
 }
 
+TEST(ScheduleCommand, InterleavedHasTwoStagesPerRankUnlessItIsTold) {
+  EXPECT_EQ(drawn({"interleaved", "--ranks", "2", "--micros", "4"}),
+            drawn({"interleaved", "--ranks", "2", "--micros", "4", "--stages-per-rank", "2"}));
+}
+
 TEST(ScheduleCommand, HelpListsTheSchedules) {
   for (const auto& args : {std::vector<std::string>{"--help"}, {"1f1b", "--help"}}) {
     const std::string help = drawn(args);

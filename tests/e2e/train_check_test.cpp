@@ -88,6 +88,13 @@ TEST(Check, OfAbsurdSizesTakesNoMemory) {
   EXPECT_THAT(limited("mesh.replica=64").out, HasSubstr("54 ranks have nothing to do"));
 }
 
+TEST(Check, RefusesMoreRanksThanTheLauncherStarts) {
+  const Scratch folder;
+  const auto result = checked(tiny_config(folder), {"mesh.replica=5000"});
+  EXPECT_EQ(result.code, 2) << result.out;
+  EXPECT_THAT(result.err, HasSubstr("5000 ranks per host: must be 1 to 4096"));
+}
+
 struct EarlyRefusal {
   std::vector<std::string> overrides;
   std::string said;

@@ -31,8 +31,8 @@ TEST(Train, WritesTheFilesOfARunAndLearns) {
   const std::string dir = folder / "run";
   const auto result = must(train_arguments(
       tiny_config(folder), dir, {"eval.every=10", "log.samples=true", "checkpoint.keep=2"}));
-  EXPECT_THAT(result.out,
-              AllOf(HasSubstr("entropy"), HasSubstr("step 20/20"), HasSubstr("done at step 20")));
+  EXPECT_THAT(result.out, AllOf(HasSubstr("lowest possible loss: "), HasSubstr("step 20/20"),
+                                HasSubstr("done at step 20")));
   const auto losses = numbers_of(dir, "loss");
   ASSERT_EQ(losses.size(), 20u);
   EXPECT_LT(losses.back(), losses.front() - 0.1);

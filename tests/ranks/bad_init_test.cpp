@@ -188,8 +188,8 @@ TEST(BadNeighbours, AtTheRanksOwnDoorsDisturbNobody) {
                 }
               }
               const auto began = Clock::now();
-              const comm::Communicator world("world", comm::make_tcp(comm::ProcessWorld(
-                                                          bootstrap, comm::Carrier::Tcp)));
+              const comm::Communicator world(
+                  "world", comm::make_tcp(comm::ProcessWorld(bootstrap, comm::Carrier::Tcp)));
               EXPECT_LT(Clock::now() - began, 3s) << "silent strangers held it up";
               expect_it_works(world);
             },
@@ -273,6 +273,21 @@ TEST_P(BadInit, RanksThatNeverCameAreNamedAndNothingStays) {
         meet(self, "over", {0, 1});
         EXPECT_FALSE(std::filesystem::exists(self.scratch / "meet"))
             << "the file would be in the next job's way";
+      },
+      how_);
+}
+
+TEST_P(BadDoor, WhomTheFirstRankWaitsForIsSaidMeanwhile) {
+  run_ranks(
+      3,
+      [&](const Rank& self) {
+        be_patient_for("30");
+        if (self.rank == 2) std::this_thread::sleep_for(6s);
+        if (self.rank == 0) ::testing::internal::CaptureStderr();
+        init(url(self, {self.rank, 3})).barrier();
+        if (self.rank != 0) return;
+        EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                    HasSubstr("waiting for rank 2 of 3 to join job 'today', 5"));
       },
       how_);
 }

@@ -24,7 +24,8 @@ class Net : public nn::ModelImpl {
  public:
   Net() {
     for (int i = 0; i < 3; ++i)
-      layers.push_back(register_module("layer" + std::to_string(i), nn::Linear(kLoopWidth, kLoopWidth)));
+      layers.push_back(
+          register_module("layer" + std::to_string(i), nn::Linear(kLoopWidth, kLoopWidth)));
   }
   nn::Chain chain() override {
     nn::Chain chain;
@@ -134,8 +135,8 @@ struct LoopCase {
 };
 
 /// The losses of all steps, in one life or in two.
-std::vector<double> losses_of(const std::string& folder, const LoopCase& first, const LoopCase& second,
-                              bool is_left) {
+std::vector<double> losses_of(const std::string& folder, const LoopCase& first,
+                              const LoopCase& second, bool is_left) {
   std::vector<double> losses;
   run_world(kThreads, first.degrees.world(), [&](const Communicator& world) {
     at::set_num_threads(1);
@@ -158,9 +159,9 @@ std::vector<double> losses_of(const std::string& folder, const LoopCase& first, 
 }
 
 const LoopCase kCases[] = {{{.replica = 2}, "AdamW"}, {{.replica = 3}, "Adam"},
-                       {{.replica = 2}, "SGD"},   {{}, "SGD without momentum"},
-                       {{.shard = 3}, "ours"},    {{.replica = 2, .shard = 2}, "AdamW"},
-                       {{.pipe = 2}, "SGD"},      {{.pipe = 2, .replica = 2}, "ours"}};
+                           {{.replica = 2}, "SGD"},   {{}, "SGD without momentum"},
+                           {{.shard = 3}, "ours"},    {{.replica = 2, .shard = 2}, "AdamW"},
+                           {{.pipe = 2}, "SGD"},      {{.pipe = 2, .replica = 2}, "ours"}};
 
 TEST(ALoopOfOnesOwn, ThatIsLeftGoesOnToTheSameBits) {
   for (const LoopCase& one : kCases) {
@@ -208,7 +209,7 @@ TEST(ALoopOfOnesOwn, IsRefusedWhereItCannotGoOn) {
     EXPECT_THAT(error_of([&] { Loop(world, {}, "RMSprop", scratch / "other"); }),
                 HasSubstr("knows torch's AdamW, Adam and SGD"));
     EXPECT_THAT(error_of([&] { Loop(world, {}, "SGD", "/proc/nothing"); }),
-                HasSubstr("cannot make /proc/nothing"));
+                HasSubstr("cannot create /proc/nothing"));
     Loop first(world, {}, "AdamW", scratch / "adam");
     EXPECT_THAT(error_of([&] { Loop(world, {}, "AdamW", scratch / "adam"); }),
                 HasSubstr("in use by another run"));

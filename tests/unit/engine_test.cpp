@@ -5,12 +5,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <new>
 #include <thread>
 
+#include "support/net_support.h"
 #include "support/no_streams.h"
 #include "support/sentence.h"
+#include "trireme/comm/messenger.h"
 #include "trireme/core/error.h"
 
 namespace trireme::comm {
@@ -68,8 +72,9 @@ class FakeWatch : public Watch {
     if (!has_failed) cause = why;
     has_failed = true;
   }
-  std::function<std::vector<int>(const std::vector<int>&)> on_left =
-      [](const std::vector<int>&) { return std::vector<int>{}; };
+  std::function<std::vector<int>(const std::vector<int>&)> on_left = [](const std::vector<int>&) {
+    return std::vector<int>{};
+  };
   std::atomic<bool> has_failed{false};
   std::string cause;
   mutable int untouched = 0;
@@ -128,9 +133,8 @@ TEST_F(EngineTest, WhatEndsWhileRanksThatLeftAreLookedForIsNotLookedAtAgain) {
     return std::exchange(looked, true) ? std::vector<int>{} : ranks;
   };
   int steps = 0;
-  const auto slow = start(first_, [&] {
-    return ++steps > 100 ? Task::Step::Done : Task::Step::Stuck;
-  });
+  const auto slow =
+      start(first_, [&] { return ++steps > 100 ? Task::Step::Done : Task::Step::Stuck; });
   const auto quick = start(second_, [&] { return looked ? Task::Step::Done : Task::Step::Stuck; });
   slow->wait(kLong);
   EXPECT_TRUE(quick->done());
@@ -174,6 +178,98 @@ TEST_F(EngineTest, AThreadWhoseTaskHasEndedDoesNotGoToSleep) {
   EXPECT_LT(std::chrono::steady_clock::now() - began, kLong / 2) << "it slept over its own end";
   watch_.fail("over");
   EXPECT_THROW(other->wait(kLong), CommError);
+}
+
+/// What a peer has written so far, and what was written to it.
+class Script final : public Streams {
+ public:
+  int64_t write_some(int, const iovec* parts, int num_parts) override {
+    int64_t wrote = 0;
+    for (int i = 0; i < num_parts && wrote < room; ++i)
+      wrote += std::min<int64_t>(room - wrote, static_cast<int64_t>(parts[i].iov_len));
+    room -= wrote;
+    written += wrote;
+    return wrote;
+  }
+  int64_t read_some(int, void* data, int64_t bytes) override {
+    const int64_t count = std::min<int64_t>(bytes, static_cast<int64_t>(input.size()));
+    EXPECT_GE(count, 0);
+    std::memcpy(data, input.data(), static_cast<size_t>(count));
+    input.erase(0, static_cast<size_t>(count));
+    return count;
+  }
+  bool ended(int) override { return false; }
+  bool readable(int) override { return true; }
+
+  void add(const MessageHeader& header, const std::string& payload) {
+    input.append(reinterpret_cast<const char*>(&header), sizeof header);
+    input += payload;
+  }
+
+  std::string input;
+  int64_t room = 1 << 20, written = 0;
+};
+
+class MessengerTest : public ::testing::Test {
+ protected:
+  static MessageHeader header(uint64_t key, uint64_t bytes) {
+    MessageHeader made;
+    made.key = key;
+    made.bytes = made.total = bytes;
+    return made;
+  }
+  static Transfer transfer(uint64_t key, std::string& memory) {
+    Transfer made;
+    made.peer = 1;
+    made.header = header(key, memory.size());
+    made.data = reinterpret_cast<std::byte*>(memory.data());
+    return made;
+  }
+
+  Script streams_;
+  Messenger messenger_{streams_, 0, 2, [](uint64_t, uint64_t) { return std::nullopt; }, [](int) {}};
+};
+
+TEST_F(MessengerTest, AMessageTakesMemoryAsItComesAndNotAsItIsAnnounced) {
+  streams_.add(header(3, uint64_t{1} << 46), "");
+  std::string memory(4, '?');
+  Transfer other = transfer(7, memory);
+  messenger_.receive(other);  // another message: the boaster's is kept aside
+  const size_t before = net::testing::resident_bytes();
+  for (int i = 0; i < 10; ++i) messenger_.step();
+  EXPECT_TRUE(streams_.input.empty());
+  EXPECT_LT(net::testing::resident_bytes(), before + (8 << 20));
+  messenger_.cancel(other);
+}
+
+TEST_F(MessengerTest, AReceiveThatIsGivenUpInTheMiddleDisturbsNobody) {
+  std::string half(200'000, '?'), next(4, '?');
+  Transfer first = transfer(7, half), second = transfer(8, next);
+  messenger_.receive(first);
+  streams_.add(header(7, half.size()), std::string(100'000, 'a'));
+  messenger_.step();
+  messenger_.cancel(first);
+  messenger_.receive(second);
+  streams_.input += std::string(100'000, 'b');
+  streams_.add(header(8, next.size()), "next");
+  for (int i = 0; i < 10; ++i) messenger_.step();
+  EXPECT_TRUE(second.done);
+  EXPECT_EQ(next, "next");
+}
+
+TEST_F(MessengerTest, NothingFollowsASendThatWasGivenUpInTheMiddle) {
+  std::string data(1000, 'd'), more(10, 'm');
+  Transfer first = transfer(7, data), second = transfer(8, more);
+  streams_.room = 500;
+  messenger_.send(first);
+  messenger_.step();
+  messenger_.cancel(first);
+  streams_.room = 1 << 20;
+  messenger_.send(second);
+  messenger_.step();
+  messenger_.cancel(second);
+  messenger_.say_goodbye(1);
+  EXPECT_EQ(streams_.written, 500) << "the peer would take it for the rest of the first";
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <unistd.h>
@@ -85,6 +87,34 @@ TEST(Socket, KnowsBothEndsAndSendsAtOnce) {
     EXPECT_NE(::fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
     EXPECT_NE(::fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
   }
+}
+
+/// "fe80::1%eth0", of an interface that is up; nothing where there is none.
+std::string link_local_address() {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return "";
+  std::string found;
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET6) continue;
+    if (!IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<sockaddr_in6*>(one->ifa_addr)->sin6_addr))
+      continue;
+    char host[NI_MAXHOST] = {};
+    if (::getnameinfo(one->ifa_addr, sizeof(sockaddr_in6), host, sizeof host, nullptr, 0,
+                      NI_NUMERICHOST) == 0)
+      found = host;
+  }
+  ::freeifaddrs(all);
+  return found;
+}
+
+TEST(Socket, KeepsTheInterfaceOfALinkLocalAddress) {
+  const std::string host = link_local_address();
+  if (host.empty()) GTEST_SKIP() << "no interface has a link-local address";
+  Listener listener({host, 0});
+  EXPECT_EQ(listener.address().host, host);
+  Socket client = connect(parse_address(listener.address().to_string()), soon());
+  Socket server = listener.accept(soon());
+  EXPECT_EQ(server.peer(), client.local());
 }
 
 TEST(Socket, NamesThePeerThatClosed) {

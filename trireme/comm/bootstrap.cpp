@@ -32,16 +32,16 @@ std::string link_target(const char* path) {
 }
 
 std::string to_text(const Entry& entry) {
-  return core::Json{{"host", entry.host}, {"host_key", entry.host_key}, {"pid", entry.pid},
-                    {"born", entry.born}, {"segments", entry.segments}, {"address", entry.address},
+  return core::Json{{"host", entry.host},  {"host_key", entry.host_key}, {"pid", entry.pid},
+                    {"born", entry.born},  {"segments", entry.segments}, {"address", entry.address},
                     {"wants", entry.wants}}
       .dump();
 }
 
 Entry from_text(const std::string& text) {
   const core::Json json = core::parse_json(text, "a rank's entry in the store");
-  return {json.at("host"), json.at("host_key"), json.at("pid"),
-          json.at("born"), json.at("segments"), json.at("address"), json.at("wants")};
+  return {json.at("host"),     json.at("host_key"), json.at("pid"),  json.at("born"),
+          json.at("segments"), json.at("address"),  json.at("wants")};
 }
 
 constexpr auto kSilence = std::chrono::seconds(5);  // then rank 0 says whom it waits for
@@ -71,11 +71,10 @@ std::string key_of(int rank) {
 }
 
 /// "ranks 3, 7", of those whose entry is not there. Throws what another rank gave up with.
-std::vector<int> missing_ranks(const Bootstrap& bootstrap) {
-  const auto soon = net::Clock::now() + std::chrono::seconds(1);
+std::vector<int> missing_ranks(const Bootstrap& bootstrap, net::Deadline deadline) {
   std::vector<int> missing;
   for (int rank = 0; rank < bootstrap.size; ++rank) {
-    const auto there = bootstrap.store.get(key_of(rank), soon);
+    const auto there = bootstrap.store.get(key_of(rank), deadline);
     if (there && (*there)[0] == kGaveUp) throw TimeoutError(there->substr(1));
     if (!there) missing.push_back(rank);
   }
@@ -92,11 +91,11 @@ std::string name_ranks(const std::vector<int>& ranks) {
 /// Names the ranks that are not there, and leaves the sentence in their places: whoever waits for
 /// them says the same, at once.
 [[noreturn]] void give_up(const Bootstrap& bootstrap, std::chrono::nanoseconds waited) {
-  const auto soon = net::Clock::now() + std::chrono::seconds(1);
-  const std::vector<int> missing = missing_ranks(bootstrap);
-  std::string sentence = fmt::format("{} {} never came to job '{}' (rank {} waited {})",
-                                     name_ranks(missing), bootstrap.size, bootstrap.job,
-                                     bootstrap.rank, core::format_duration(waited));
+  const auto soon = net::Clock::now() + std::chrono::seconds(5);  // after the deadline, once
+  const std::vector<int> missing = missing_ranks(bootstrap, soon);
+  std::string sentence =
+      fmt::format("{} {} never came to job '{}' (rank {} waited {})", name_ranks(missing),
+                  bootstrap.size, bootstrap.job, bootstrap.rank, core::format_duration(waited));
   const auto refused = bootstrap.store.get(net::kTurnedAwayKey, soon);
   if (refused)
     sentence += "; the store did not let in: " + refused->substr(0, refused->find('\n'));
@@ -119,7 +118,7 @@ std::vector<std::string> wait_for_all(const Bootstrap& bootstrap) {
     } catch (const TimeoutError&) {
       const auto waited = net::Clock::now() - began;
       if (net::Clock::now() >= bootstrap.deadline) give_up(bootstrap, waited);
-      const auto missing = missing_ranks(bootstrap);
+      const auto missing = missing_ranks(bootstrap, bootstrap.deadline);
       if (missing.empty()) continue;
       core::Log(bootstrap.rank, "world")
           .warning(fmt::format("waiting for {} {} to join job '{}', {} so far", name_ranks(missing),

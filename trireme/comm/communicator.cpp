@@ -212,7 +212,8 @@ at::Tensor Communicator::allocate(at::IntArrayRef shape, at::TensorOptions optio
   int64_t bytes = static_cast<int64_t>(c10::elementSize(dtype));
   for (int64_t dim : shape) {
     TORCH_CHECK(dim >= 0, "allocate: shape ", shape, " has a negative dim");
-    bytes *= dim;
+    TORCH_CHECK(!__builtin_mul_overflow(bytes, dim, &bytes), "allocate: shape ", shape,
+                " has more bytes than there can be");
   }
   if (!options.device().is_cpu()) return at::zeros(shape, options);
   auto memory = group_->backend->allocate(bytes, group_->collectives);

@@ -66,9 +66,10 @@ void Engine::start(std::shared_ptr<Task> task, Helper helper) {
     watch_.started(started);
     if (started.ordered) {
       Lane& lane = *started.lane;
-      if (lane.waiting.empty()) busy_.push_back(&lane);
+      busy_.reserve(busy_.size() + 1);  // both or neither, where there is no memory
       lane.waiting.push_back(std::move(task));
       if (lane.waiting.size() == 1) {
+        busy_.push_back(&lane);
         step_lane(lane);
       } else {
         lane_alone = false;
@@ -124,6 +125,7 @@ void Engine::wait(Task& task, nanoseconds timeout) {
   Wait wait;
   if (!task.done()) {
     const Waiter waiter(*this);
+    wait.others = true;  // the helper may have gone to sleep because this thread waits
     while (!task.done()) {
       const bool moved = spin(task, wait);
       if (task.done()) break;

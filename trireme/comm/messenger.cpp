@@ -33,7 +33,8 @@ Messenger::Messenger(Streams& streams, int rank, int size, Lookup lookup,
 
 void Messenger::say_goodbye(int peer) noexcept {
   // In the middle of a message nobody could tell it from its bytes.
-  if (!peers_[static_cast<std::size_t>(peer)].sends.empty()) return;
+  const Peer& to = peers_[static_cast<std::size_t>(peer)];
+  if (!to.sends.empty() || to.cut) return;
   MessageHeader header;
   header.group = kGoodbye;
   const iovec part{&header, sizeof header};
@@ -78,7 +79,7 @@ bool Messenger::take_early(Peer& peer, Transfer& transfer) {
 void Messenger::cancel(Transfer& transfer) noexcept {
   Peer& peer = peers_[static_cast<std::size_t>(transfer.peer)];
   if (!transfer.done) --active_;
-  std::erase(peer.sends, &transfer);
+  if (std::erase(peer.sends, &transfer) > 0 && transfer.moved > 0) peer.cut = true;
   std::erase(peer.receives, &transfer);
   if (peer.target == &transfer) peer.target = nullptr;
 }
@@ -102,10 +103,11 @@ bool Messenger::step() {
   streams_.look();
   for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
     Peer& peer = peers_[static_cast<std::size_t>(rank)];
-    if (!peer.sends.empty()) moved |= step_sends(rank, peer);
+    if (!peer.sends.empty() && !peer.cut) moved |= step_sends(rank, peer);
     // A header may be in, and wait for its receive, with nothing behind it in the stream.
     const bool parked = peer.header_bytes == kHeaderBytes;
-    if (rank != rank_ && (parked || streams_.readable(rank))) moved |= step_receives(rank, peer);
+    if (rank != rank_ && !peer.garbled && (parked || streams_.readable(rank)))
+      moved |= step_receives(rank, peer);
   }
   return moved;
 }
@@ -151,8 +153,10 @@ bool Messenger::step_receives(int rank, Peer& peer) {
       moved += got;
       peer.header_bytes += got;
       if (peer.header_bytes < kHeaderBytes) continue;
-      if (peer.header.magic != MessageHeader::kMagic || peer.header.bytes > kMostBytes)
-        throw StreamClosed{rank};  // not a message: the stream is of no use
+      if (peer.header.magic != MessageHeader::kMagic || peer.header.bytes > kMostBytes) {
+        peer.garbled = true;  // not a message: the stream is of no use
+        throw StreamClosed{rank};
+      }
       peer.payload_bytes = 0;
       if (peer.header.group == kGoodbye) {
         goodbye_(rank);
@@ -232,7 +236,7 @@ std::pair<std::byte*, int64_t> Messenger::next_memory(Peer& peer) {
   if (peer.target != nullptr)
     return {peer.target->data + peer.payload_bytes, total - peer.payload_bytes};
   auto& payload = peer.kept->payload;
-  if (static_cast<int64_t>(payload.size()) == peer.payload_bytes)
+  if (static_cast<int64_t>(payload.size()) <= peer.payload_bytes)
     payload.resize(static_cast<std::size_t>(
         std::min(total, std::max(kFirstEarlyBytes, 2 * peer.payload_bytes))));
   return {payload.data() + peer.payload_bytes,

@@ -120,6 +120,8 @@ class Messenger {
     std::vector<Transfer*> receives;
     std::deque<Early> early;
     int64_t early_bytes = 0;
+    bool cut = false;      ///< a send was given up in the middle: nothing can follow it
+    bool garbled = false;  ///< what came is no message
     // The message that is coming in now.
     MessageHeader header;
     int64_t header_bytes = 0, payload_bytes = 0;

@@ -116,8 +116,7 @@ void Monitor::run(std::stop_token stop) {
     const std::lock_guard lock(mutex_);
     // Links first: a host that fell over may have said why just before.
     for (const epoll_event& event : events) {
-      if (event.data.u64 >= kFirstLink)
-        on_event(links_[event.data.u64 - kFirstLink], event.events);
+      if (event.data.u64 >= kFirstLink) on_event(links_[event.data.u64 - kFirstLink], event.events);
     }
     for (const epoll_event& event : events) {
       if (event.data.u64 == kWakeId) {
@@ -163,7 +162,7 @@ void Monitor::beat(nanoseconds elapsed) {
                                 core::format_duration(heartbeat_))});
   }
   for (Link& link : links_) {
-    link.silent = link.open ? link.silent + elapsed : nanoseconds(0);
+    link.silent = link.open && link.heard ? link.silent + elapsed : nanoseconds(0);
     if (link.silent > heartbeat_ && !world_->failed())
       world_->fail({CauseKind::Hung, link.rank,
                     fmt::format("{} hangs, or its host does: no sign of life for {}{}",
@@ -247,6 +246,7 @@ void Monitor::on_event(Link& link, uint32_t events) {
 
 void Monitor::on_news(Link& link, News news) {
   link.silent = nanoseconds(0);
+  link.heard = true;
   if (news.rank < -1 || news.rank >= world_->size()) return;
   news.text[sizeof news.text - 1] = '\0';
   if (news.kind == News::Kind::Beat) {

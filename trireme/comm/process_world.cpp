@@ -1,12 +1,12 @@
 #include "trireme/comm/process_world.h"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <numeric>
 
 #include "trireme/core/error.h"
+#include "trireme/net/file_limit.h"
 
 namespace trireme::comm {
 
@@ -21,25 +21,12 @@ std::string_view to_string(Carrier carrier) {
   return "";
 }
 
-/// A rank of a large world needs a descriptor for each of its peers, and one for its process; the
-/// usual limit of 1024 is a soft one.
-void raise_file_limit(int ranks) {
-  const rlim_t needed = 2 * static_cast<rlim_t>(ranks) + 256;
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
-  limit.rlim_cur = std::min(limit.rlim_max, needed);
-  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur == needed) return;
-  throw CommError(
-      fmt::format("a rank of a world of {} needs up to {} open files, but the hard limit is {}; "
-                  "raise it (ulimit -Hn, /etc/security/limits.conf)",
-                  ranks, needed, limit.rlim_max));
-}
-
 }  // namespace
 
 ProcessWorld::ProcessWorld(const Bootstrap& given, Carrier carrier)
     : bootstrap(given), wanted(carrier) {
-  raise_file_limit(bootstrap.size);
+  net::raise_file_limit(5 * bootstrap.size + 600, 2 * bootstrap.size + 64,
+                        fmt::format("a rank of a world of {}", bootstrap.size));
   Entry entry;
   entry.host = host_name();
   entry.host_key = bootstrap.host_key.empty() ? host_key() : bootstrap.host_key;
@@ -60,9 +47,10 @@ ProcessWorld::ProcessWorld(const Bootstrap& given, Carrier carrier)
   std::vector<uint64_t> born;
   for (std::size_t rank = 0; rank < entries.size(); ++rank) {
     if (entries[rank].wants != entry.wants)
-      throw CommError(fmt::format("rank {} asks for the backend {}, rank {} for {}; set "
-                                  "TRIREME_BACKEND alike everywhere",
-                                  bootstrap.rank, entry.wants, rank, entries[rank].wants));
+      throw CommError(
+          fmt::format("rank {} asks for the backend {}, rank {} for {}; set "
+                      "TRIREME_BACKEND alike everywhere",
+                      bootstrap.rank, entry.wants, rank, entries[rank].wants));
     sockets.push_back(entries[rank].segments);
     born.push_back(entries[rank].born);
   }
@@ -80,9 +68,8 @@ Carrier ProcessWorld::carrier() const {
 std::vector<int> ProcessWorld::here() const {
   const int host = members[static_cast<std::size_t>(bootstrap.rank)].host_index;
   std::vector<int> ranks = all();
-  std::erase_if(ranks, [&](int rank) {
-    return members[static_cast<std::size_t>(rank)].host_index != host;
-  });
+  std::erase_if(
+      ranks, [&](int rank) { return members[static_cast<std::size_t>(rank)].host_index != host; });
   return ranks;
 }
 

@@ -29,6 +29,19 @@ ProgramRun::ProgramRun(const Job& job, Program program, Messenger& messenger, co
       steps_(program_.actions.size(), 0),
       left_(program_.actions.size()) {
   messenger_.check_early(lane.id, number, fingerprint, job.info);
+  moving_.reserve(program_.actions.size());
+  try {
+    post_receives(number, fingerprint);
+    begin_all();
+  } catch (...) {
+    for (std::size_t i : moving_) messenger_.cancel(transfers_[i]);  // nobody else knows of them
+    throw;
+  }
+}
+
+/// Every receive is posted at once: a message that finds its memory still in use stays in the
+/// stream, which is what holds back a rank that is ahead.
+void ProgramRun::post_receives(uint64_t number, uint64_t fingerprint) {
   for (std::size_t i = 0; i < program_.actions.size(); ++i) {
     const Action& action = program_.actions[i];
     blocked_[i] = static_cast<int>(action.after.size());
@@ -36,23 +49,24 @@ ProgramRun::ProgramRun(const Job& job, Program program, Messenger& messenger, co
       unblocks_[static_cast<std::size_t>(before)].push_back(static_cast<int>(i));
     if (!is_transfer(action)) continue;
     Transfer& transfer = transfers_[i];
-    transfer.peer = lane.members[static_cast<std::size_t>(action.peer)];
+    transfer.peer = lane_.members[static_cast<std::size_t>(action.peer)];
     transfer.data = at(action.place);
-    transfer.header.group = lane.id;
+    transfer.header.group = lane_.id;
     transfer.header.key = collective_key(number, action.label);
     transfer.header.fingerprint = fingerprint;
     transfer.header.bytes = static_cast<uint64_t>(action.place.bytes);
     transfer.header.total = static_cast<uint64_t>(action.total);
-    transfer.header.info = job.info;
-    // Every receive is posted at once: a message that finds its memory still in use stays in the
-    // stream, which is what holds back a rank that is ahead.
+    transfer.header.info = job_.info;
     if (action.kind == Kind::Recv) {
       transfer.ready = blocked_[i] == 0;
       messenger_.receive(transfer);
       moving_.push_back(i);
     }
   }
-  // First find, then begin: an action that finishes at once begins what it unblocks itself.
+}
+
+/// First find, then begin: an action that finishes at once begins what it unblocks itself.
+void ProgramRun::begin_all() {
   std::vector<std::size_t> ready;
   for (std::size_t i = 0; i < program_.actions.size(); ++i) {
     if (blocked_[i] == 0 && program_.actions[i].kind != Kind::Recv) ready.push_back(i);

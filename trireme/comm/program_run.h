@@ -28,6 +28,8 @@ class ProgramRun {
 
  private:
   std::pair<std::set<int>, std::set<int>> pending() const;
+  void post_receives(uint64_t number, uint64_t fingerprint);
+  void begin_all();
   void begin(std::size_t index);
   void compute(const Action& action);
   void finish(std::size_t index);

@@ -60,14 +60,16 @@ World::~World() {
   if (std::uncaught_exceptions() > exceptions_) abandon();
   seat(rank_).state.store(static_cast<uint32_t>(SeatState::Left));
   if (transport_.monitor) transport_.monitor->leave();
-  for (int other = 0; other < size(); ++other) {
-    if (other == rank_) continue;
-    if (here(other))
-      ring(seat(other));
-    else
-      messenger_.say_goodbye(other);
-  }
-  if (!failed()) transport_.streams->deliver(kDeliver);
+  engine_.locked([&] {  // the helper still looks at the streams
+    for (int other = 0; other < size(); ++other) {
+      if (other == rank_) continue;
+      if (here(other))
+        ring(seat(other));
+      else
+        messenger_.say_goodbye(other);
+    }
+    if (!failed()) transport_.streams->deliver(kDeliver);
+  });
 }
 
 void World::took(int owner, int64_t bytes) {
@@ -203,8 +205,8 @@ void World::wait_until_untouched() const {
   const bool threads = transport_.monitor == nullptr;   // which neither die nor stop alone
   const auto until = std::chrono::steady_clock::now() + kUntouched;
   const auto gone = [&](int other) {
-    return !threads && (process_born(member(other).pid) == 0 ||
-                        std::chrono::steady_clock::now() > until);
+    return !threads &&
+           (process_born(member(other).pid) == 0 || std::chrono::steady_clock::now() > until);
   };
   for (int other = 0; other < size(); ++other) {
     if (other == rank_ || !here(other)) continue;

@@ -19,4 +19,7 @@ std::string list_keys();
 /// The data is compared by what it holds, not by these keys. Expects two resolved configurations.
 std::optional<std::string> first_difference(const Config& saved, const Config& now);
 
+/// The same of what names the data; for checkpoints that do not know their data by what it holds.
+std::optional<std::string> data_difference(const Config& saved, const Config& now);
+
 }  // namespace trireme::config

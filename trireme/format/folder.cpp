@@ -80,18 +80,6 @@ void try_remove(const std::string& path) {
   }
 }
 
-/// Makes a folder and those above it, each of them on the disk before the next.
-void make_folders(const std::string& path) {
-  for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
-    const std::string part = path.substr(0, end);
-    if (::mkdir(part.c_str(), 0755) == 0)
-      sync_folder(part + "/..");
-    else if (errno != EEXIST)
-      cannot("create", part);
-    if (end == path.npos) return;
-  }
-}
-
 /// "step-00000500" -> 500, and nothing for any other name.
 std::optional<int64_t> parse_step(const std::string& name) {
   if (!name.starts_with("step-")) return std::nullopt;
@@ -152,6 +140,17 @@ std::vector<std::string> list_unfinished(const std::string& folder) {
       paths.push_back(path);
   std::ranges::sort(paths);
   return paths;
+}
+
+void make_folders(const std::string& path) {
+  for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    const std::string part = path.substr(0, end);
+    if (::mkdir(part.c_str(), 0777) == 0)
+      sync_folder(part + "/..");
+    else if (errno != EEXIST)
+      cannot("create", part);
+    if (end == path.npos) return;
+  }
 }
 
 std::string begin(const std::string& folder, int64_t step) {

@@ -25,6 +25,9 @@ std::vector<int64_t> list(const std::string& folder);
 /// Folders that have the name of a step and no index.json, which `list` leaves out.
 std::vector<std::string> list_unfinished(const std::string& folder);
 
+/// Makes a folder and those above it, each of them on the disk before the next.
+void make_folders(const std::string& path);
+
 /// Makes an empty step-N.tmp (and `folder`, where it is missing); its path. The files of the
 /// checkpoint go there, each fsynced by its writer, index.json last.
 std::string begin(const std::string& folder, int64_t step);

@@ -88,6 +88,12 @@ core::Json piece_json(const StoredPiece& piece) {
 
 }  // namespace
 
+int64_t Index::total_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [name, file] : files) bytes += file.bytes;
+  return bytes;
+}
+
 core::Json json_of(const Index& index) {
   core::Json tensors = core::Json::object(), files = core::Json::object();
   for (const auto& [name, tensor] : index.tensors) {

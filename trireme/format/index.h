@@ -40,6 +40,8 @@ struct Index {
   core::Json extra = core::Json::object();  ///< what is saved besides tensors
 
   bool operator==(const Index&) const = default;
+
+  int64_t total_bytes() const;  ///< of all files
 };
 
 constexpr const char* kIndexName = "index.json";

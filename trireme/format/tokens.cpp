@@ -216,6 +216,7 @@ void write_tokens(const std::string& path, TokenKind kind, std::span<const uint1
   add(int64_t{1});
   NewFile borders(without_suffix(path) + ".idx");
   borders.write(index.data(), static_cast<int64_t>(index.size()));
+  ::unlink((without_suffix(path) + ".idx").c_str());  // an old one does not fit the new tokens
   data.finish();
   borders.finish();
 }

@@ -9,6 +9,7 @@
 #include "trireme/launch/attempt.h"
 #include "trireme/launch/port.h"
 #include "trireme/launch/report.h"
+#include "trireme/net/file_limit.h"
 #include "trireme/net/secret.h"
 
 namespace trireme::launch {
@@ -98,6 +99,10 @@ int run(const RunOptions& options) {
   Console console;
   int code = 1;
   try {
+    // Of each rank: its process, what it says, and where that is logged.
+    const int of_rank = options.log_dir.empty() ? 3 : 5;
+    net::raise_file_limit(5 * options.num_ranks + 64, of_rank * options.num_ranks + 32,
+                          fmt::format("a launcher of {} ranks", options.num_ranks));
     const Keeper keeper;
     code = run_attempts(options, keeper, signals, console);
   } catch (const StartError& error) {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <new>
@@ -9,6 +10,7 @@
 #include <thread>
 
 #include "trireme/comm/bootstrap.h"
+#include "trireme/comm/kernels.h"
 #include "trireme/comm/local/local.h"
 #include "trireme/comm/shm/shm.h"
 #include "trireme/comm/tcp/tcp.h"
@@ -99,14 +101,14 @@ Meeting meet(const Rendezvous& where, const net::Secret& secret, net::Deadline d
 struct LetOthersRead {
   const Meeting& meeting;
   ~LetOthersRead() {
-    if (std::uncaught_exceptions() > 0 && meeting.server)
-      std::this_thread::sleep_for(kReading);
+    if (std::uncaught_exceptions() > 0 && meeting.server) std::this_thread::sleep_for(kReading);
   }
 };
 
 /// Finds the other ranks, and makes the world with them.
 comm::Communicator join(const Rendezvous& where, Carrier wanted, comm::WorldOptions options) {
-  const auto deadline = net::Clock::now() + options.timeout;
+  const std::chrono::nanoseconds longest = std::chrono::hours(24 * 365);  // more could overflow
+  const auto deadline = net::Clock::now() + std::min(options.timeout, longest);
   const net::Secret secret = net::secret_of_job(where.job);
   const Meeting meeting = meet(where, secret, deadline);
   const LetOthersRead linger{meeting};
@@ -143,6 +145,7 @@ comm::Communicator join(const Rendezvous& where, Carrier wanted, comm::WorldOpti
 }  // namespace
 
 comm::Communicator init(const InitOptions& options) {
+  comm::kernels();  // picked here, where TRIREME_CPU may be refused
   const Rendezvous where =
       find_rendezvous(options.url.empty() ? core::env("TRIREME_INIT").value_or("") : options.url);
   const Carrier wanted = carrier_named(

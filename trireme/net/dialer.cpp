@@ -45,6 +45,7 @@ void Dialer::step() {
 void Dialer::dial(std::size_t index) {
   Line& line = lines_[index];
   line.connecting = start_connect(line.call.address);
+  if (!line.connecting) return hang_up(line);
   epoll_.add(line.connecting.get(), EPOLLOUT, index);
 }
 

@@ -35,6 +35,8 @@ constexpr size_t kMaxSentenceBytes = 512;
 constexpr size_t kMaxBodyBytes =
     2 + kMaxJobBytes + 2 + kMaxRoleBytes + 8 + 2 + kMaxSentenceBytes + kDigestBytes;
 
+constexpr size_t kMaxProofBytes = 2 + kMaxJobBytes + 2 + kMaxRoleBytes + 8 + kDigestBytes;
+
 constexpr char kProof = 'P';
 constexpr char kWelcome = 'W';
 constexpr char kRefused = 'R';
@@ -176,10 +178,12 @@ void Handshake::on_header() {
                             : kind_ == kWelcome || kind_ == kRefused || kind_ == kUnproven;
   if (!is_known) throw CommError("sent something that belongs to no handshake");
   needed_ = ByteReader(std::string_view(input_).substr(1)).number<uint16_t>();
-  if (needed_ > kMaxBodyBytes)
-    throw CommError(fmt::format("announces {} bytes in the handshake; the limit is {}", needed_,
-                                kMaxBodyBytes));
+  const size_t most = side_ == Side::Server ? kMaxProofBytes : kMaxBodyBytes;
+  if (needed_ > most)
+    throw CommError(
+        fmt::format("announces {} bytes in the handshake; the limit is {}", needed_, most));
   input_.clear();
+  input_.reserve(needed_);
   step_ = Step::Body;
   if (kind_ == kUnproven)
     fail(

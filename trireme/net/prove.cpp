@@ -11,7 +11,7 @@ namespace {
 
 /// A server drops whoever takes this long, so being dropped later than that says nothing of it.
 constexpr auto kServersPatience = std::chrono::seconds(4);
-constexpr int kMostPromptHangUps = 3;
+constexpr auto kPromptHangUps = std::chrono::seconds(2);  // for so long, and it is meant
 
 /// The other end closed the connection before the handshake was over.
 class HungUpError : public CommError {
@@ -19,7 +19,9 @@ class HungUpError : public CommError {
 };
 
 Socket connect_any(const Address& address, Deadline deadline) {
-  if (address.host.starts_with('@')) return connect_unix_abstract(address.host.substr(1), deadline);
+  // A name is told when its listener is there: where it is not, the process has gone.
+  if (address.host.starts_with('@'))
+    return connect_unix_abstract(address.host.substr(1), deadline, IfAbsent::Fail);
   return connect(address, deadline);
 }
 
@@ -54,21 +56,21 @@ Identity prove(Socket& socket, Handshake handshake, Deadline deadline) {
 
 Proven connect_and_prove(const Address& address, const std::string& role, const Secret& secret,
                          const Identity& me, Deadline deadline) {
-  int prompt_hang_ups = 0;
+  const auto first = Clock::now();
   for (Backoff backoff(std::chrono::milliseconds(5), std::chrono::milliseconds(200));;) {
     Socket socket = connect_any(address, deadline);
     const auto began = Clock::now();
     try {
-      const Identity peer =
-          prove(socket, Handshake(Handshake::Side::Client, secret, me), deadline);
+      const Identity peer = prove(socket, Handshake(Handshake::Side::Client, secret, me), deadline);
       if (peer.role != role)
-        throw CommError(fmt::format("{}: a '{}' answers where the '{}' of rank {} should; check "
-                                    "the address",
-                                    address.to_string(), peer.role, role, peer.rank));
+        throw CommError(
+            fmt::format("{}: a '{}' answers where the '{}' of rank {} should; check "
+                        "the address",
+                        address.to_string(), peer.role, role, peer.rank));
       return {std::move(socket), peer};
     } catch (const HungUpError&) {
       const bool prompt = Clock::now() - began < kServersPatience;
-      if (prompt && ++prompt_hang_ups == kMostPromptHangUps) throw;
+      if (prompt && Clock::now() - first > kPromptHangUps) throw;
       if (backoff.sleep(deadline) == Readiness::DeadlinePassed) throw;
     }
   }

@@ -94,13 +94,16 @@ class Listener {
 /// that cannot be resolved is a CommError at once.
 Socket connect(const Address& address, Deadline deadline);
 
-/// Begins to connect to an address that is a number, and returns at once. The descriptor is writable
-/// when that has ended; SO_ERROR says how.
+/// Begins to connect to an address that is a number, and returns at once. The descriptor is
+/// writable when that has ended; SO_ERROR says how. Nothing, where it cannot begin now and may
+/// later. Throws CommError where no later try can help.
 Fd start_connect(const Address& address);
 
 /// `connect` over a unix socket in Linux' abstract namespace, which has no file to leave behind.
 /// It has no file permissions either: any user of this machine can connect, so prove who you are.
-Socket connect_unix_abstract(const std::string& name, Deadline deadline);
+enum class IfAbsent : uint8_t { Wait, Fail };
+Socket connect_unix_abstract(const std::string& name, Deadline deadline,
+                             IfAbsent if_absent = IfAbsent::Wait);
 Fd listen_unix_abstract(const std::string& name);
 /// The next connection of a listening descriptor, tcp or unix.
 Socket accept_from(int listening_fd, Deadline deadline);

@@ -31,8 +31,8 @@ constexpr uint64_t kFirstSessionId = 2;
 
 }  // namespace
 
-/// The thread, its epoll loop, the door, the table and the clients. Clients are known by numbers that
-/// grow, so an event of one that has just been dropped finds nobody.
+/// The thread, its epoll loop, the door, the table and the clients. Clients are known by numbers
+/// that grow, so an event of one that has just been dropped finds nobody.
 class StoreServer::Loop {
  public:
   Loop(Listener listener, const Secret& secret, const std::string& job, int world_size)
@@ -63,8 +63,11 @@ class StoreServer::Loop {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    struct Restore {  // also where no thread can be had
+      const sigset_t& mask;
+      ~Restore() { pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
+    } const restore{before};
     thread_ = std::thread([this] { run(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   void run() {

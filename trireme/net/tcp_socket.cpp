@@ -209,10 +209,15 @@ Fd start_connect(const Address& address) {
   core::check(resolved.error == 0, "start_connect: {} is not a number", address.to_string());
   const Endpoint& endpoint = resolved.endpoints.front();
   Fd fd(::socket(endpoint.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS)) return fd;
   if (!fd) throw CommError(fmt::format("cannot make a socket: {}", core::errno_text(errno)));
-  // What goes wrong now shows on the descriptor, like what goes wrong later.
-  [[maybe_unused]] const int begun = ::connect(fd.get(), endpoint.get(), endpoint.bytes);
-  return fd;
+  if (::connect(fd.get(), endpoint.get(), endpoint.bytes) == 0 || errno == EINPROGRESS ||
+      errno == EINTR)
+    return fd;
+  if (!may_come_up(errno))
+    throw CommError(fmt::format("cannot connect to {}: {}; check the address and the network",
+                                address.to_string(), core::errno_text(errno)));
+  return {};
 }
 
 }  // namespace trireme::net

@@ -78,14 +78,15 @@ Fd listen_unix_abstract(const std::string& name) {
   return fd;
 }
 
-Socket connect_unix_abstract(const std::string& name, Deadline deadline) {
+Socket connect_unix_abstract(const std::string& name, Deadline deadline, IfAbsent if_absent) {
   const UnixName unix_name(name);
   for (Backoff backoff(std::chrono::milliseconds(2), std::chrono::milliseconds(50));;) {
     Fd fd = make_unix_socket();
     if (::connect(fd.get(), unix_name.get(), unix_name.bytes) == 0) return Socket(std::move(fd));
     const int error = errno;
     // EAGAIN: the listener is there and its queue is full.
-    const bool may_come_up = error == ECONNREFUSED || error == EAGAIN || error == EINTR;
+    const bool may_come_up =
+        (error == ECONNREFUSED && if_absent == IfAbsent::Wait) || error == EAGAIN || error == EINTR;
     if (!may_come_up)
       throw CommError(fmt::format("cannot connect to @{}: {}", name, core::errno_text(error)));
     if (backoff.sleep(deadline) == Readiness::DeadlinePassed)

@@ -1,6 +1,7 @@
 #include "trireme/train/checkpoints.h"
 
 #include <exception>
+#include <set>
 
 #include "trireme/checkpoint/resume.h"
 #include "trireme/comm/texts.h"
@@ -17,6 +18,17 @@ std::vector<optim::Slot> slots_of(const parallel::Attached& attached) {
   std::vector<optim::Slot> slots;
   for (const parallel::Kept& one : attached.kept()) slots.push_back({one.name, one.tensor});
   return slots;
+}
+
+/// Of the tensors that the ranks have together.
+std::set<std::string> names_of(const checkpoint::State& state, const comm::Communicator& world) {
+  core::Json mine = core::Json::array();
+  for (const checkpoint::Item& item : state.items) mine.push_back(item.piece.name);
+  std::set<std::string> all;
+  for (const std::string& text : comm::all_gather_texts(world, mine.dump()))
+    for (const core::Json& name : core::parse_json(text, "the names of a rank's tensors"))
+      all.insert(name.get<std::string>());
+  return all;
 }
 
 }  // namespace
@@ -56,9 +68,19 @@ Checkpoints::~Checkpoints() {
 }
 
 int64_t Checkpoints::resume() {
-  const auto saved = checkpoint::load_newest(
-      folder_, state_of(attached_, optimizer_), attached_.mesh().world(),
-      [&](const format::Checkpoint& one) { check_same_optimizer(optimizer_, one.index().extra); });
+  const comm::Communicator& world = attached_.mesh().world();
+  const checkpoint::State state = state_of(attached_, optimizer_);
+  const std::set<std::string> wanted = names_of(state, world);
+  const auto saved =
+      checkpoint::load_newest(folder_, state, world, [&](const format::Checkpoint& one) {
+        check_same_optimizer(optimizer_, one.index().extra);
+        for (const auto& [name, tensor] : one.index().tensors)
+          if (!wanted.contains(name))
+            throw ConfigError(fmt::format(
+                "{} holds '{}', which this model or its optimizer does not have; use another "
+                "folder for another model",
+                one.folder(), name));
+      });
   if (!saved) return 0;
   const core::Json& extra = saved->index().extra;
   restore(attached_, optimizer_, extra);
@@ -73,8 +95,10 @@ void Checkpoints::save(int64_t step, core::Json extra) {
 }
 
 void Checkpoints::wait() {
-  if (const auto problem = saver_.wait())
-    throw Error("the last checkpoint could not be written: " + *problem);
+  // Rank 0 puts the parts together: it knows last.
+  const auto own = saver_.wait();
+  const std::string problem = comm::broadcast_text(attached_.mesh().world(), own.value_or(""), 0);
+  if (!problem.empty()) throw Error("the last checkpoint could not be written: " + problem);
 }
 
 }  // namespace trireme::train

@@ -56,7 +56,7 @@ class Checkpoints {
   /// loop needs, the same on every rank. Collective.
   void save(int64_t step, core::Json extra = core::Json::object());
 
-  /// Until the last one is on disk. Throws Error if it could not be written.
+  /// Until the last one is on disk. Throws Error if it could not be written. Collective.
   void wait();
 
  private:

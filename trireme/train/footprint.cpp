@@ -12,6 +12,7 @@
 #include "trireme/parallel/units.h"
 #include "trireme/pipeline/passes.h"
 #include "trireme/train/stages.h"
+#include "trireme/train/world.h"
 
 namespace trireme::train {
 
@@ -26,7 +27,7 @@ nn::Batching batching(const config::Config& config, const Degrees& degrees, int6
   return {.rows = std::min(config.batch.micro, block),
           .item_bytes = item,
           .tensor = degrees.tensor,
-          .device = config.run.device == "cuda" ? c10::DeviceType::CUDA : c10::DeviceType::CPU,
+          .device = uses_cuda(config) ? c10::DeviceType::CUDA : c10::DeviceType::CPU,
           .recompute = config.memory.recompute == "block"       ? Recompute::Block
                        : config.memory.recompute == "selective" ? Recompute::Selective
                                                                 : Recompute::None};

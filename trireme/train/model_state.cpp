@@ -45,15 +45,21 @@ core::Json gather_fires(const parallel::Attached& attached) {
     ranks.push_back(core::parse_json(text, "what a rank waits for"));
     several = several || !ranks.back().empty();
   }
-  if (!several) return core::Json::object();
-  return {{"mesh", to_string(mesh.degrees())}, {"ranks", ranks}};
+  return several ? ranks : core::Json::array();
 }
 
-/// This rank's, if the same mesh has saved it: on another one bits differ anyway.
-parallel::Fires fires_of(const core::Json& extra, const Mesh& mesh) {
-  const core::Json saved = extra.value("bucket_fires", core::Json::object());
-  if (saved.value("mesh", "") != to_string(mesh.degrees())) return {};
-  return saved.at("ranks").at(static_cast<std::size_t>(mesh.world().rank())).get<parallel::Fires>();
+/// What was observed on the mesh that saved it, for the same bits. Another mesh has bits of its
+/// own, and observes anew: gradients come in another order there.
+void restore_order(parallel::Attached& attached, const core::Json& extra) {
+  const Mesh& mesh = attached.mesh();
+  if (extra.value("bucket_mesh", "") != to_string(mesh.degrees())) return;
+  const auto order = extra.at("bucket_order").get<std::vector<std::string>>();
+  if (order.empty()) return;
+  const core::Json& ranks = extra.at("bucket_fires");
+  attached.set_order(
+      order, ranks.empty()
+                 ? parallel::Fires{}
+                 : ranks.at(static_cast<std::size_t>(mesh.world().rank())).get<parallel::Fires>());
 }
 
 /// What the rank keeps of the parameter of a slot.
@@ -61,9 +67,10 @@ const parallel::Kept& kept_of(const parallel::Attached& attached, const optim::S
   const auto& all = attached.kept();
   const auto found = std::ranges::find_if(
       all, [&](const parallel::Kept& one) { return one.tensor.is_same(slot.parameter); });
-  core::check(found != all.end(),
-              "the optimizer updates a tensor '{}' that the model does not keep; give it those of kept()",
-              slot.name);
+  core::check(
+      found != all.end(),
+      "the optimizer updates a tensor '{}' that the model does not keep; give it those of kept()",
+      slot.name);
   return *found;
 }
 
@@ -98,6 +105,7 @@ checkpoint::State state_of(parallel::Attached& attached, optim::Resumable& optim
     }
   }
   state.extra["optimizer"] = {{"kind", optimizer.kind()}, {"steps", steps}};
+  state.extra["bucket_mesh"] = to_string(mesh.degrees());
   state.extra["bucket_order"] = order;
   state.extra["bucket_fires"] = gather_fires(attached);
   return state;
@@ -125,8 +133,7 @@ void restore(parallel::Attached& attached, optim::Resumable& optimizer, const co
     counts.push_back(saved.at("steps").at(slot.name));
   }
   optimizer.set_steps(counts);
-  const auto order = extra.at("bucket_order").get<std::vector<std::string>>();
-  if (!order.empty()) attached.set_order(order, fires_of(extra, attached.mesh()));
+  restore_order(attached, extra);
   attached.updated();
 }
 

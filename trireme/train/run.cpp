@@ -143,7 +143,9 @@ class Run {
 
   /// A host with another file would train on other samples than its place in the batch says.
   void check_same_data() const {
-    const auto facts = comm::all_gather_texts(world_, data_facts_.dump());
+    core::Json mine = {data_facts_};
+    if (valid_) mine.push_back(facts_of(*valid_));
+    const auto facts = comm::all_gather_texts(world_, mine.dump());
     for (std::size_t rank = 1; rank < facts.size(); ++rank)
       if (facts[rank] != facts[0])
         throw ConfigError(fmt::format(
@@ -156,8 +158,9 @@ class Run {
     const core::Json& extra = saved.index().extra;
     const auto before = config::parse(extra.value("config", ""), saved.folder());
     auto difference = config::first_difference(before, config_);
-    if (!difference && !config_.data.allow_change && extra.contains("data"))
-      difference = data_difference(extra.at("data"), data_facts_);
+    if (!difference && !config_.data.allow_change)
+      difference = extra.contains("data") ? data_difference(extra.at("data"), data_facts_)
+                                          : config::data_difference(before, config_);
     if (difference)
       throw ConfigError(fmt::format(
           "cannot continue {}: {}; set it back or use another run.dir",

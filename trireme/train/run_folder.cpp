@@ -9,16 +9,15 @@
 #include <cstdlib>
 
 #include "trireme/core/error.h"
+#include "trireme/format/folder.h"
 
 namespace trireme::train {
 
 void make_folders(const std::string& path) {
-  for (std::size_t at = 1; at <= path.size(); ++at) {
-    if (at < path.size() && path[at] != '/') continue;
-    const std::string upto = path.substr(0, at);
-    if (::mkdir(upto.c_str(), 0777) != 0 && errno != EEXIST)
-      throw ConfigError(
-          fmt::format("the run's folder: cannot make {}: {}", upto, core::errno_text(errno)));
+  try {
+    format::make_folders(path);
+  } catch (const CheckpointError& error) {
+    throw ConfigError(fmt::format("the run's folder: {}", error.what()));
   }
   if (::access(path.c_str(), W_OK) != 0)
     throw ConfigError(

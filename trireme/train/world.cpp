@@ -130,7 +130,6 @@ int with_ranks(const config::Config& config,
   if (!core::env("TRIREME_TIMEOUT_S")) options.timeout = timeout;
   const comm::Communicator world = init(options);
   set_threads(config, world);
-  world.set_timeout(timeout);
   return body(world);
 }
 

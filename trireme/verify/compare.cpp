@@ -79,10 +79,12 @@ double error_of_mesh(const Compared& tensor, const at::Tensor& counts) {
   std::map<std::pair<std::vector<int64_t>, std::vector<int64_t>>, double> squares;
   for (const Compared::Part& part : tensor.parts) {
     for (const Held& held : part.held) {
-      const at::Tensor error = (nn::part_of(part.value, held) - nn::box_of(tensor.alone, held.box)) *
-                               nn::box_of(counts, held.box);
+      const at::Tensor error =
+          (nn::part_of(part.value, held) - nn::box_of(tensor.alone, held.box)) *
+          nn::box_of(counts, held.box);
       double& worst = squares[{held.box.offset, held.box.shape}];
-      worst = std::max(worst, error.square().sum().item<double>());
+      const double square = error.square().sum().item<double>();
+      worst = std::isfinite(square) ? std::max(worst, square) : kInfinite;
     }
   }
   double sum = 0;
@@ -152,7 +154,9 @@ std::vector<Compared> compare(const std::vector<Note>& alone,
       if (note.value.defined() && there->value.defined())
         part.fits = place(part, *there, note.value, degrees);
       const double error = part.fits ? off(one, part) : kInfinite;
-      const double relative = error == 0 ? 0 : one.scale == 0 ? kInfinite : error / one.scale;
+      // A reference that is not finite is like nothing.
+      const bool measurable = one.scale > 0 && std::isfinite(one.scale);
+      const double relative = error == 0 ? 0 : measurable ? error / one.scale : kInfinite;
       if (relative > one.difference || one.parts.empty()) {
         one.difference = std::max(one.difference, relative);
         one.worst_rank = static_cast<int>(rank);

@@ -174,7 +174,7 @@ class Reference {
  private:
   const Options& options_;
   std::optional<Side> exact_, rounded_;
-  std::vector<Note> before_;  // of the step before
+  std::vector<Note> before_;        // of the step before
   std::vector<Compared> updating_;  // the step that has just updated the weights, if one has
 };
 
@@ -211,7 +211,7 @@ Report verify(const Subject& subject, const comm::Communicator& world, const Deg
                 .tolerance = rounds ? 1 : options.tolerance,
                 .rows = {},
                 .skipped = {},
-                .not_resumed = {},
+                .not_resumed = plants ? "a mistake was planted" : "it did not get that far",
                 .first = {}};
   const auto judge = [&](Moment moment, int64_t step) {
     const auto ranks = gather(notes_of(*cut, moment, step), world);
@@ -222,9 +222,10 @@ Report verify(const Subject& subject, const comm::Communicator& world, const Deg
   for (int64_t step = 1; step <= options.steps; ++step) {
     if (!judge(Moment::Step, step)) return report;
     // A checkpoint holds what is right: it would undo a mistake that was planted.
-    if (step == (options.steps + 1) / 2 && !plants)
+    if (step == (options.steps + 1) / 2 && !plants) {
       resume(cut, subject, config, folder, step, options.steps);
-    report.not_resumed = plants ? "a mistake was planted" : folder.problem();
+      report.not_resumed = folder.problem();
+    }
     if (!rounds) continue;
     if (!judge(Moment::Update, step)) return report;
     if (!plants) start_alike(reference, *cut, folder, step);

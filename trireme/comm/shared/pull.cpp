@@ -177,7 +177,10 @@ Task::Step PullCollective::run() {
     if (any_staged()) return run_program();
     way_ = all_in_slots() ? Way::Slots : Way::Mapped;
     pulls_ = pulls();
-    if (group_.world().failed()) return Step::Stuck;
+    if (group_.world().failed()) {  // perhaps for what was found just now: nothing may end well
+      way_ = Way::Unknown;
+      return Step::Stuck;
+    }
     group_.world().messenger().traffic.saw_step(1);
   }
   if (way_ == Way::Slots) {

@@ -83,6 +83,15 @@ std::byte* ShmSegments::at(Location location) const {
   return by_id_.at(location.segment) + location.offset;
 }
 
+net::Fd ShmSegments::fetch_from(int owner, uint64_t id, net::Deadline deadline) const {
+  try {
+    return fetch_segment(sockets_[static_cast<std::size_t>(owner)], id, secret_, me_, deadline);
+  } catch (const CommError& error) {
+    throw CommError(fmt::format("memory that rank {} shares: {}; has it ended, or is it stopped?",
+                                owner, error.what()));
+  }
+}
+
 Mapping ShmSegments::make(uint64_t id, std::size_t bytes, const std::vector<int>& ranks) {
   return make_by(id, bytes, ranks, net::Clock::now() + kPatience);
 }
@@ -90,8 +99,7 @@ Mapping ShmSegments::make(uint64_t id, std::size_t bytes, const std::vector<int>
 Mapping ShmSegments::make_by(uint64_t id, std::size_t bytes, const std::vector<int>& ranks,
                              net::Deadline deadline) {
   if (ranks.front() != me_.rank) {
-    const net::Fd fd = fetch_segment(sockets_[static_cast<std::size_t>(ranks.front())], id, secret_,
-                                     me_, deadline);
+    const net::Fd fd = fetch_from(ranks.front(), id, deadline);
     check_memory(fd.get(), bytes);
     return map(fd.get(), bytes);
   }
@@ -100,7 +108,7 @@ Mapping ShmSegments::make_by(uint64_t id, std::size_t bytes, const std::vector<i
     Mapping mapping = map(fd.get(), bytes);
     server_->put(id, std::move(fd), static_cast<int>(ranks.size()) - 1);
     return mapping;
-  } catch (const CommError& error) {
+  } catch (const std::exception& error) {
     server_->put_problem(id, error.what());
     throw;
   }

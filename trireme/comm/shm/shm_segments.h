@@ -30,6 +30,7 @@ class ShmSegments final : public Segments {
                   net::Deadline deadline);
 
  private:
+  net::Fd fetch_from(int owner, uint64_t id, net::Deadline deadline) const;
   struct Known {
     uint64_t id = 0;
     Mapping mapping;

@@ -30,8 +30,8 @@ std::vector<int> leaders_of(const std::vector<Member>& members) {
 }
 
 /// Every rank calls those above it and is called by those below, all at the same time: meeting n
-/// others takes one rank about n handshakes of work, and no waiting for its turn. The first ranks of
-/// hosts do so once more, for the monitors.
+/// others takes one rank about n handshakes of work, and no waiting for its turn. The first ranks
+/// of hosts do so once more, for the monitors.
 ///
 ///            calls
 ///   rank 0 ---------> 1, 2, 3
@@ -82,27 +82,30 @@ class Connections {
   void expect(int rank, const char* role) {
     if (rank == bootstrap_.rank) return;
     ++missing_;
+    expected_.emplace_back(rank, role);
     if (rank < bootstrap_.rank) return;  // it calls us
-    dialer_.call({.address = net::parse_address(
-                      process_.entries[static_cast<std::size_t>(rank)].address),
-                  .role = "rank",
-                  .rank = rank,
-                  .me = bootstrap_.as(role)});
+    dialer_.call(
+        {.address = net::parse_address(process_.entries[static_cast<std::size_t>(rank)].address),
+         .role = "rank",
+         .rank = rank,
+         .me = bootstrap_.as(role)});
   }
 
   /// A rank that was cut off in the middle comes again: the newer connection is the good one.
   void keep(int rank, const std::string& role, net::Socket socket) {
-    auto& place = (role == kControl ? controls_ : streams_)[static_cast<std::size_t>(rank)];
+    net::Socket& place = place_of(rank, role);
     if (!place) --missing_;
     place = std::move(socket);
   }
 
-  [[noreturn]] void give_up() const {
+  net::Socket& place_of(int rank, std::string_view role) {
+    return (role == kControl ? controls_ : streams_)[static_cast<std::size_t>(rank)];
+  }
+
+  [[noreturn]] void give_up() {
     std::vector<int> ranks;
-    for (int rank = 0; rank < bootstrap_.size; ++rank) {
-      if (rank != bootstrap_.rank && !streams_[static_cast<std::size_t>(rank)])
-        ranks.push_back(rank);
-    }
+    for (const auto& [rank, role] : expected_)
+      if (!place_of(rank, role)) ranks.push_back(rank);
     throw TimeoutError(fmt::format(
         "tcp, rank {} at {}: no connection with rank {} in time; is a firewall between the hosts?",
         bootstrap_.rank, process_.entries[static_cast<std::size_t>(bootstrap_.rank)].address,
@@ -112,6 +115,7 @@ class Connections {
   ProcessWorld& process_;
   const Bootstrap& bootstrap_;
   std::vector<net::Socket> streams_, controls_;  ///< by rank
+  std::vector<std::pair<int, const char*>> expected_;
   int missing_ = 0;
   net::Door door_;
   net::Dialer dialer_;
@@ -128,8 +132,8 @@ struct KeptMemory {
 
 std::shared_ptr<Backend> make_tcp(ProcessWorld process) {
   const Bootstrap& bootstrap = process.bootstrap;
-  const Mapping page = process.segments->make_by(
-      kWorldId, WorldMemory::page_bytes(bootstrap.size), process.here(), bootstrap.deadline);
+  const Mapping page = process.segments->make_by(kWorldId, WorldMemory::page_bytes(bootstrap.size),
+                                                 process.here(), bootstrap.deadline);
   Connections connections(process);
   connections.make();
   auto controls = connections.take_controls();

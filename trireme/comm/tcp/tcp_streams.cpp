@@ -59,6 +59,7 @@ void TcpStreams::take_events() {
       Peer& peer = peers_[event.data.u64];
       if ((event.events & EPOLLOUT) != 0) peer.full = false;
       if ((event.events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) peer.ready = true;
+      if ((event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) peer.ending = true;
     }
     if (events.size() < room.size()) return;
   }
@@ -85,8 +86,9 @@ int64_t TcpStreams::write_some(int peer, const iovec* parts, int num_parts) {
 int64_t TcpStreams::receive(int rank, void* data, int64_t bytes) {
   Peer& from = peers_[static_cast<std::size_t>(rank)];
   const ssize_t got = ::recv(from.socket.fd(), data, static_cast<std::size_t>(bytes), MSG_DONTWAIT);
-  // Less than there was room for: the socket is empty, and more would be another event.
-  if (got < bytes) from.ready = got == 0;
+  // Less than there was room for: the socket is empty, and more would be another event. But for the
+  // end, whose event may have been the last.
+  if (got < bytes) from.ready = got == 0 || from.ending;
   if (got > 0) return got;
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
   if (got < 0 && errno == EINTR) {

@@ -11,8 +11,8 @@
 
 namespace trireme::comm {
 
-/// Streams over one socket per pair of ranks. Few sockets are simply tried, each time; which of many
-/// are ready is asked of the kernel once a step (epoll, edge-triggered).
+/// Streams over one socket per pair of ranks. Few sockets are simply tried, each time; which of
+/// many are ready is asked of the kernel once a step (epoll, edge-triggered).
 class TcpStreams final : public Streams {
  public:
   explicit TcpStreams(std::vector<net::Socket> sockets);  ///< by rank; this rank's own is empty
@@ -35,6 +35,7 @@ class TcpStreams final : public Streams {
     int64_t begin = 0, end = 0;     ///< what is in it
     bool ready = true;              ///< there may be something to read
     bool full = false;              ///< the last write found no room
+    bool ending = false;            ///< an event has told of the end
     bool closed = false;
   };
 
