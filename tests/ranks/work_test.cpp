@@ -70,8 +70,8 @@ TEST_P(Works, ThatFailedSayItEachTimeTheyAreAsked) {
   });
 }
 
-/// Rank 0 throws with a receive under way that nobody will ever send; rank 1 waits for it. Both must
-/// be through long before any timeout, and nobody may blame the rank that only waited.
+/// Rank 0 throws with a receive under way that nobody will ever send; rank 1 waits for it. Both
+/// must be through long before any timeout, and nobody may blame the rank that only waited.
 TEST_P(Works, ThatAnExceptionLeavesBehindEndTheWorldAtOnce) {
   run_worlds(GetParam(), 2, [](int rank, const Join& join) {
     const auto began = std::chrono::steady_clock::now();
@@ -148,13 +148,13 @@ TEST(LocalWorks, NobodyTouchesTheMemoryOfARankThatHasThrown) {
     for (int rank = 0; rank < 3; ++rank) {
       ranks.emplace_back([&, rank] {
         const Communicator world("world", comm::make_local(hub, rank));
-        const Communicator pair = world.split("pair", rank == 1 ? 1 : 0, rank);
-        if (rank == 1) {
-          std::this_thread::sleep_for(milliseconds(round % 5));
-          world.abort("rank 1 has had enough");
-          return;
-        }
         try {
+          const Communicator pair = world.split("pair", rank == 1 ? 1 : 0, rank);
+          if (rank == 1) {
+            std::this_thread::sleep_for(milliseconds(round % 5));
+            world.abort("rank 1 has had enough");  // perhaps before the others have left the split
+            return;
+          }
           for (;;) {
             at::Tensor data = at::ones({16 << 20});  // mmapped, and unmapped when it is freed
             pair.all_reduce(data).wait();
@@ -164,6 +164,24 @@ TEST(LocalWorks, NobodyTouchesTheMemoryOfARankThatHasThrown) {
       });
     }
   }
+}
+
+TEST(LocalWorks, AnAllToAllOfOtherSizesFailsOnTheRankThatFindsIt) {
+  test::run_world(test::kThreads, 2, [](const Communicator& world) {
+    // Rank 0 sends 5 rows to rank 1, which expects 4.
+    const bool sends_more = world.rank() == 0;
+    const comm::Rows in = {1, sends_more ? 5 : 1}, out = {sends_more ? 1 : 4, 1};
+    const auto total = [](const comm::Rows& rows) { return rows[0] + rows[1]; };
+    auto work = world.all_to_all(at::zeros({total(out), 3}), at::zeros({total(in), 3}), out, in);
+    if (sends_more) {
+      try {
+        work.wait();  // it has all that it expects
+      } catch (const CommError&) {
+      }
+    } else {
+      EXPECT_THROW(work.wait(), CommError);
+    }
+  });
 }
 
 TEST(Worlds, OfOneProcessHaveOptionsOfTheirOwn) {
@@ -205,7 +223,8 @@ ON_EVERY_BACKEND(PooledMemory);
 int num_segments() {
   std::ifstream maps("/proc/self/maps");
   int count = 0;
-  for (std::string line; std::getline(maps, line);) count += line.find("memfd:trireme") != line.npos;
+  for (std::string line; std::getline(maps, line);)
+    count += line.find("memfd:trireme") != line.npos;
   return count;
 }
 

@@ -136,6 +136,10 @@ Leftovers::~Leftovers() {
 }
 
 std::vector<std::string> Leftovers::now() const {
+  // Other tests run beside this one, and make and remove theirs: what counts was there before all
+  // processes were looked at, and is there after.
+  const auto sockets = abstract_sockets();
+  const auto files = shared_files();
   std::vector<std::string> found;
   std::set<int> ours;
   std::set<std::string> our_inodes, others_inodes;
@@ -155,16 +159,18 @@ std::vector<std::string> Leftovers::now() const {
   for (const auto& [inode, address] : tcp_listeners()) {
     if (our_inodes.contains(inode)) found.push_back("tcp listener " + address);
   }
-  for (const auto& [inode, name] : abstract_sockets()) {
+  const auto sockets_after = abstract_sockets();
+  for (const auto& [inode, name] : sockets) {
+    if (!sockets_after.contains(inode)) continue;
     const bool somebody_elses = others_inodes.contains(inode) && !our_inodes.contains(inode);
     if (!names_before_.contains(name) && !somebody_elses) found.push_back("unix socket " + name);
   }
-  for (const std::string& file : shared_files()) {
+  for (const std::string& file : files) {
     if (files_before_.contains(file)) continue;
     bool somebody_elses = false;
     for (const int pid : pids)
       somebody_elses |= !ours.contains(pid) && pid != ::getpid() && uses(pid, file);
-    if (!somebody_elses) found.push_back("file " + file);
+    if (!somebody_elses && fs::exists(file)) found.push_back("file " + file);
   }
   return found;
 }

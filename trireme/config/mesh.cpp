@@ -11,7 +11,7 @@ namespace trireme::config {
 
 namespace {
 
-constexpr int64_t kMostRanks = 32'767;  // as many as can meet
+constexpr int64_t kMostRanks = 99'999;  // the parts of a checkpoint have names of five digits
 
 /// What the degrees that are not 0 multiply to, and the sum as people check it.
 struct Product {

@@ -93,6 +93,9 @@ void validate(const Config& config) {
   if (config.model.has_attention()) validate_heads(config.model, mesh.tensor);
   need(data.kind == "markov" || !data.path.empty(),
        "data.kind = \"{}\" needs data.path, which is empty", data.kind);
+  need(data.kind == "markov" || config.eval.every == 0 || !data.valid.empty(),
+       "eval.every asks for evaluation, but data.valid names no file; name one, or set "
+       "eval.every=0");
   need(mesh.replica != 0 || mesh.shard != 0,
        "mesh.replica = 0 and mesh.shard = 0 cannot both be what is left of the world");
   need(is_balance(config.pipeline.balance),

@@ -103,9 +103,9 @@ class TorchOptimizer final : public Resumable {
       : optimizer_(optimizer), form_(form_of(optimizer)) {
     for (const auto& group : optimizer.param_groups()) {
       for (const at::Tensor& parameter : group.params()) {
-        if (!parameter.requires_grad()) continue;  // torch does not update it
         const auto is_it = [&](const Slot& slot) { return slot.parameter.is_same(parameter); };
         const auto slot = std::ranges::find_if(slots, is_it);
+        if (slot == slots.end() && !parameter.requires_grad()) continue;  // frozen: not updated
         TORCH_CHECK(slot != slots.end(), "the optimizer updates a parameter of shape ",
                     parameter.sizes(),
                     " that the attached model does not keep here; give it those of kept()");

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "trireme/core/error.h"
 #include "trireme/format/folder.h"
@@ -32,7 +34,13 @@ RunFolder::RunFolder(const std::string& path) : lock_(nullptr, std::fclose) {
     throw ConfigError(
         fmt::format("the run's folder: cannot write {}: {}", file, core::errno_text(errno)));
   const int fd = ::fileno(lock_.get());
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+  // A run that was killed a moment ago may still be going.
+  bool is_free = ::flock(fd, LOCK_EX | LOCK_NB) == 0;
+  for (int i = 0; i < 40 && !is_free; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    is_free = ::flock(fd, LOCK_EX | LOCK_NB) == 0;
+  }
+  if (!is_free) {
     char holder[32] = "?";
     std::rewind(lock_.get());
     if (std::fgets(holder, sizeof holder, lock_.get()) == nullptr) holder[0] = '?';

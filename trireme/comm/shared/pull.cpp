@@ -64,6 +64,7 @@ Segments::Location PullCollective::show() {
 /// Both ends of an all_to_all say how many rows go between them; they must say the same.
 bool PullCollective::shape_agrees(int from, int64_t there, int64_t here) {
   if (there == here) return true;
+  mismatched_ = true;
   const auto& members = group_.lane().members;
   group_.world().fail(
       {CauseKind::Mismatch, -1,
@@ -177,12 +178,9 @@ Task::Step PullCollective::run() {
     if (any_staged()) return run_program();
     way_ = all_in_slots() ? Way::Slots : Way::Mapped;
     pulls_ = pulls();
-    if (group_.world().failed()) {  // perhaps for what was found just now: nothing may end well
-      way_ = Way::Unknown;
-      return Step::Stuck;
-    }
     group_.world().messenger().traffic.saw_step(1);
   }
+  if (mismatched_) return Step::Stuck;  // the world has failed for it
   if (way_ == Way::Slots) {
     while (next_ < pulls_.size()) take_some(kPerStep);
     return Step::Done;

@@ -37,8 +37,9 @@ class PullCollective final : public SharedCollective {
 
   enum class Way : uint8_t { Unknown, Slots, Mapped } way_ = Way::Unknown;
   std::vector<Pull> pulls_;
-  std::size_t next_ = 0;  ///< of pulls_
-  int64_t at_ = 0;        ///< bytes of it that are done
+  std::size_t next_ = 0;     ///< of pulls_
+  int64_t at_ = 0;           ///< bytes of it that are done
+  bool mismatched_ = false;  ///< two ranks do not mean the same sizes
   bool posted_ = false;
 };
 
