@@ -41,11 +41,12 @@ bench:  ## time collectives, training, cut layers and sharded state against thei
 format:  ## clang-format the tree
 	@git ls-files '*.h' '*.cpp' | xargs clang-format -i
 
-asan:  ## build and test under AddressSanitizer and UBSan
-	@$(MAKE) test PRESET=asan
+asan:  ## build and test under AddressSanitizer and UBSan, but for the suites that are mostly libtorch
+	@$(MAKE) --no-print-directory build PRESET=asan
+	@$(patiently) asan ctest --test-dir build-asan -j 4 -E '^(exact|train)_test$$' --output-on-failure --no-tests=error
 
-tsan:  ## build and run the ThreadSanitizer tests
-	@$(MAKE) build PRESET=tsan && ctest --test-dir build-tsan -L tsan --output-on-failure --no-tests=error
+tsan: build  ## run the ThreadSanitizer tests of net and comm, which are built without libtorch
+	@$(patiently) tsan ctest --test-dir $(BUILD) -L tsan --output-on-failure --no-tests=error
 
 clean:  ## remove the build folders
-	@rm -rf build build-dev build-asan build-tsan
+	@rm -rf build build-dev build-asan
