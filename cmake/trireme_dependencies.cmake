@@ -53,6 +53,6 @@ function(trireme_header_only name header)
 endfunction()
 trireme_header_only(fmt fmt/format.h FMT_HEADER_ONLY)
 trireme_header_only(json nlohmann/json.hpp)
-trireme_header_only(cli11 CLI/CLI.hpp)
+trireme_header_only(cli11 CLI/CLI.hpp CLI11_HAS_FILESYSTEM=0)  # see stdc++ above
 trireme_header_only(toml toml++/toml.h TOML_HEADER_ONLY=1)
 trireme_header_only(xxhash xxhash.h XXH_INLINE_ALL)

@@ -34,7 +34,10 @@ endif()
 # programs that only call them (QUICK).
 if(CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
   set(TRIREME_COLD -O1)
-  set(TRIREME_QUICK $<IF:$<BOOL:${TRIREME_SANITIZE}>,-O1,-O0>)
+  set(TRIREME_QUICK -O0)
+  if(TRIREME_SANITIZE)
+    set(TRIREME_QUICK -O1)
+  endif()
 endif()
 
 find_program(TRIREME_CCACHE ccache)

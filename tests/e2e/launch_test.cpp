@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "support/command.h"
+#include "support/sanitized.h"
 
 namespace trireme {
 namespace {
@@ -20,12 +21,6 @@ using test::kTrireme;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 CommandResult trireme(std::vector<std::string> args, CommandOptions options = {}) {
   args.insert(args.begin(), kTrireme);
@@ -300,7 +295,7 @@ TEST(Launch, GivesARankNoFilesOfItsOwn) {
 }
 
 TEST(Launch, IsSmall) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer's memory is not ours";
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer's memory is not ours";
   test::Command command({kTrireme, "run", "-n", "8", "sh", "-c", "echo ready; exec sleep 60"});
   ASSERT_TRUE(command.wait_for("[7] ready"));
   const auto status = content("/proc/" + std::to_string(command.pid()) + "/status");

@@ -6,6 +6,7 @@
 #include "support/checkpoints.h"
 #include "support/command.h"
 #include "support/faulty_disk.h"
+#include "support/sanitized.h"
 #include "support/scratch.h"
 #include "trireme/format/load.h"
 
@@ -16,12 +17,6 @@ using format::Region;
 using test::CommandResult;
 using test::Scratch;
 using ::testing::HasSubstr;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 CommandResult run_ckpt(std::vector<std::string> args, test::CommandOptions options = {}) {
   args.insert(args.begin(), {TRIREME_BINARY_DIR "/bin/trireme", "ckpt"});
@@ -124,7 +119,7 @@ TEST_F(Reshard, RefusesWithOneSentence) {
 
 /// The disk fails, or power goes, at each operation in turn.
 TEST_F(Reshard, IsWholeOrAbsentWhateverFails) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer must be loaded before any other library";
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer must be loaded before any other library";
   const std::string folder = scratch / "disk";
   for (const std::string how : {"eio", "enospc", "lost", "torn"}) {
     int n = 1;
@@ -148,7 +143,7 @@ TEST_F(Reshard, IsWholeOrAbsentWhateverFails) {
 }
 
 TEST_F(Reshard, TakesLittleMemoryForABigTensor) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer takes terabytes of addresses";
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer takes terabytes of addresses";
   const int64_t numel = int64_t{48} << 20;  // 192 MiB
   const std::string big = format::begin(scratch / "big", 1);
   format::SafetensorsWriter writer(big + "/a", {{.name = "t", .dtype = "F32", .shape = {numel}}},

@@ -174,6 +174,16 @@ TEST(Verify, ProvesWhatRunsInFloat32) {
   }
 }
 
+TEST(Verify, TakesNoNumberThatIsNotFiniteForTheSame) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    config::Config config = gpt_config();
+    config.optim.lr = 1e300;
+    config.check.finite = false;
+    const auto report = prove_gpt(world, config, {.replica = 2});
+    EXPECT_FALSE(report.same()) << report.text();
+  });
+}
+
 /// One part in a hundred thousand too much, where it is cut: rounding explains a hundredth of that.
 struct InexactLinear : nn::LinearImpl {
   InexactLinear(int64_t in, int64_t out, bool wrong) : LinearImpl(in, out), wrong_(wrong) {}

@@ -1,6 +1,4 @@
 // The one way into a process, and the way to call many of them at once.
-#include "trireme/net/door.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -12,9 +10,11 @@
 #include <map>
 #include <thread>
 
-#include "tests/support/net_support.h"
+#include "support/net_support.h"
+#include "support/sanitized.h"
 #include "trireme/core/error.h"
 #include "trireme/net/dialer.h"
+#include "trireme/net/door.h"
 
 namespace trireme::net::testing {
 namespace {
@@ -25,13 +25,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const Secret kDoorSecret = Secret::from_text("the secret of the door tests");
-
-/// A sanitizer's own memory grows with everything that is touched.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kInstrumented = true;
-#else
-constexpr bool kInstrumented = false;
-#endif
 
 Identity who(const char* role, int rank = 1, int size = 64) {
   return {.job = "door", .role = role, .rank = rank, .size = size};
@@ -96,9 +89,8 @@ TEST(Door, LetsInThoseWithTheRightRoleOnly) {
                 connect_and_prove(address, "keeper", kDoorSecret, who("burglar"), soon());
               }),
               HasSubstr("nobody comes in here as 'burglar'"));
-  EXPECT_THAT(sentence_of<CommError>([&] {
-                connect_and_prove(address, "store", kDoorSecret, who("guest"), soon());
-              }),
+  EXPECT_THAT(sentence_of<CommError>(
+                  [&] { connect_and_prove(address, "store", kDoorSecret, who("guest"), soon()); }),
               AllOf(HasSubstr("'keeper'"), HasSubstr("'store'")));
   EXPECT_THAT(sentence_of<CommError>([&] {
                 connect_and_prove(address, "keeper", Secret::random(), who("guest", 7), soon());
@@ -125,7 +117,7 @@ TEST(Door, ManySilentAndTricklingStrangersCostLittleAndDelayNobody) {
   EXPECT_TRUE(soon_is([&] { return door.num_guests == 5; }));
   // 256 and one for each of 64 ranks are kept at most: the oldest had to go.
   EXPECT_TRUE(is_dropped(strangers.front()));
-  if (!kInstrumented) {
+  if (!test::kSanitized) {
     EXPECT_LT(resident_bytes(), before + (1 << 20));
   }
 }
@@ -161,9 +153,9 @@ TEST(Door, OutOfDescriptorsItPausesAndGoesOnLater) {
   std::this_thread::sleep_for(milliseconds(300));
   ::getrusage(RUSAGE_SELF, &used_after);
   ::setrlimit(RLIMIT_NOFILE, &limit);
-  const auto spent = seconds(used_after.ru_utime.tv_sec - used_before.ru_utime.tv_sec) +
-                     std::chrono::microseconds(used_after.ru_utime.tv_usec -
-                                               used_before.ru_utime.tv_usec);
+  const auto spent =
+      seconds(used_after.ru_utime.tv_sec - used_before.ru_utime.tv_sec) +
+      std::chrono::microseconds(used_after.ru_utime.tv_usec - used_before.ru_utime.tv_usec);
   EXPECT_LT(spent, milliseconds(150)) << "it kept a core busy with a listener it cannot serve";
   connect_and_prove(address, "keeper", kDoorSecret, who("guest"), soon());
 }

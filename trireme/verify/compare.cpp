@@ -74,14 +74,12 @@ bool covered(const Compared& tensor) {
 }
 
 /// The 2-norm of what is wrong with all parts together; of a box that several ranks hold, the
-/// worst. Elements that `counts` has as 0 are left out.
-double error_of_mesh(const Compared& tensor, const at::Tensor& counts) {
+/// worst.
+double error_of_mesh(const Compared& tensor) {
   std::map<std::pair<std::vector<int64_t>, std::vector<int64_t>>, double> squares;
   for (const Compared::Part& part : tensor.parts) {
     for (const Held& held : part.held) {
-      const at::Tensor error =
-          (nn::part_of(part.value, held) - nn::box_of(tensor.alone, held.box)) *
-          nn::box_of(counts, held.box);
+      const at::Tensor error = nn::part_of(part.value, held) - nn::box_of(tensor.alone, held.box);
       double& worst = squares[{held.box.offset, held.box.shape}];
       const double square = error.square().sum().item<double>();
       worst = std::isfinite(square) ? std::max(worst, square) : kInfinite;
@@ -90,33 +88,6 @@ double error_of_mesh(const Compared& tensor, const at::Tensor& counts) {
   double sum = 0;
   for (const auto& [box, square] : squares) sum += square;
   return std::sqrt(sum);
-}
-
-const Compared* find(const std::vector<Compared>& step, Stage stage, const std::string& name) {
-  const auto found = std::find_if(step.begin(), step.end(), [&](const Compared& one) {
-    return one.stage == stage && one.name == name;
-  });
-  return found == step.end() ? nullptr : &*found;
-}
-
-/// 1 where a weight's gradient was more than its error may be, 0 where it was 0 but for rounding.
-at::Tensor counts_of(const Compared& weight, const std::vector<Compared>& step) {
-  const Compared* gradient = find(step, Stage::Gradient, weight.name);
-  if (weight.stage != Stage::Weight || gradient == nullptr || !gradient->alone.defined())
-    return at::ones_like(weight.alone);
-  const double error = gradient->allowed / std::sqrt(std::max<int64_t>(1, weight.alone.numel()));
-  return (gradient->alone.abs() > error).to(weight.alone.scalar_type());
-}
-
-/// How far the exact weights have moved in the step, at most.
-double largest_move(const std::vector<Note>& exact, const std::vector<Compared>& step) {
-  double most = 0;
-  for (const Note& note : exact) {
-    const Compared* before = find(step, Stage::Weight, note.name);
-    if (note.stage == Stage::Weight && before != nullptr)
-      most = std::max(most, largest(note.value - before->alone));
-  }
-  return most;
 }
 
 }  // namespace
@@ -178,22 +149,17 @@ std::vector<Compared> compare(const std::vector<Note>& alone,
 std::vector<Compared> compare_rounded(const std::vector<Note>& exact,
                                       const std::vector<Note>& rounded,
                                       const std::vector<std::vector<Note>>& ranks,
-                                      const Degrees& degrees, const std::vector<Compared>& step) {
+                                      const Degrees& degrees) {
   constexpr double kRounding = 0x1p-24;
-  const double move = largest_move(exact, step);
   std::vector<Compared> all = compare(exact, ranks, degrees);
   for (Compared& one : all) {
     const Note* alone = find(rounded, one.stage, one.name);
     const bool known = one.alone.defined() && std::isfinite(one.difference);
     if (!known || alone == nullptr || !alone->value.defined()) continue;
-    const at::Tensor counts = counts_of(one, step);
-    const double error = error_of_mesh(one, counts);
-    const double rounding = 4 * kRounding * one.alone.norm().item<double>();
-    one.allowed = 2 * ((alone->value - one.alone) * counts).norm().item<double>() + rounding;
-    one.difference = error == 0 ? 0 : one.allowed == 0 ? kInfinite : error / one.allowed;
-    const at::Tensor others = 1 - counts;
-    if (error_of_mesh(one, others) > 2 * move * others.norm().item<double>() + rounding)
-      one.difference = kInfinite;
+    const double error = error_of_mesh(one);
+    const double bound = 2 * (alone->value - one.alone).norm().item<double>() +
+                         4 * kRounding * one.alone.norm().item<double>();
+    one.difference = error == 0 ? 0 : bound == 0 ? kInfinite : error / bound;
   }
   return all;
 }

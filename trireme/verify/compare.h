@@ -38,7 +38,6 @@ struct Compared {
   std::vector<Part> parts;
   double scale = 0;       ///< what differences are measured by: the largest magnitude
   double difference = 0;  ///< the largest of all ranks, relative
-  double allowed = 0;     ///< in float32: the 2-norm that the mesh's error may have
   int worst_rank = 0;
 };
 
@@ -51,15 +50,10 @@ std::vector<Compared> compare(const std::vector<Note>& alone,
 /// The same for a mesh that rounds to float32, where `exact` is one rank's step in float64 and
 /// `rounded` one rank's in float32. A difference is then the 2-norm of the mesh's error, by what it
 /// may be: twice that of the one rank, and four roundings of the tensor's norm.
-///
-/// `step` is what the step came to that has just updated the weights; empty where none has. A
-/// gradient that is 0 but for rounding (of a key's bias) is rounding that Adam divides by itself:
-/// such elements are left out of both norms, and may move twice as far as any exact weight did.
 std::vector<Compared> compare_rounded(const std::vector<Note>& exact,
                                       const std::vector<Note>& rounded,
                                       const std::vector<std::vector<Note>>& ranks,
-                                      const Degrees& degrees,
-                                      const std::vector<Compared>& step = {});
+                                      const Degrees& degrees);
 
 /// What else is known when a tensor differs.
 struct Context {
