@@ -162,7 +162,7 @@ void Monitor::beat(nanoseconds elapsed) {
                                 core::format_duration(heartbeat_))});
   }
   for (Link& link : links_) {
-    link.silent = link.open && link.heard ? link.silent + elapsed : nanoseconds(0);
+    link.silent = link.open ? link.silent + elapsed : nanoseconds(0);
     if (link.silent > heartbeat_ && !world_->failed())
       world_->fail({CauseKind::Hung, link.rank,
                     fmt::format("{} hangs, or its host does: no sign of life for {}{}",
@@ -246,7 +246,6 @@ void Monitor::on_event(Link& link, uint32_t events) {
 
 void Monitor::on_news(Link& link, News news) {
   link.silent = nanoseconds(0);
-  link.heard = true;
   if (news.rank < -1 || news.rank >= world_->size()) return;
   news.text[sizeof news.text - 1] = '\0';
   if (news.kind == News::Kind::Beat) {

@@ -66,7 +66,6 @@ class Monitor {
     std::chrono::nanoseconds silent{0};
     bool is_full = false;  ///< the socket; `output` waits for room
     bool open = true;
-    bool heard = false;  ///< it has begun to beat: until then it is still joining
   };
 
   void run(std::stop_token stop);
