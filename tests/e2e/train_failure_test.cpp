@@ -230,7 +230,8 @@ TEST(AnotherRun, IsToldByItsDataAndNotByTheNameOfAFile) {
   const std::string tokens = bytes_of(file);
   put_bytes(folder / "copy.bin", tokens);
   const auto renamed = run_to_end(train_arguments(
-      config, dir, data(folder / "copy.bin", {"run.steps=6", "eval.every=6", "data.valid=" + file})));
+      config, dir,
+      data(folder / "copy.bin", {"run.steps=6", "eval.every=6", "data.valid=" + file})));
   EXPECT_EQ(renamed.code, 0) << renamed.err << "the same tokens, and something to evaluate on";
 
   put_bytes(file, tokens + tokens.substr(0, 320));

@@ -39,8 +39,8 @@ void run_tcp_threads(int size, const std::function<void(const Communicator&)>& b
                                         .place = {},
                                         .deadline = deadline,
                                         .options = {.timeout = std::chrono::seconds(60)}};
-        const Communicator world(
-            "world", comm::make_tcp(comm::ProcessWorld(bootstrap, comm::Carrier::Tcp)));
+        const Communicator world("world",
+                                 comm::make_tcp(comm::ProcessWorld(bootstrap, comm::Carrier::Tcp)));
         body(world);
         world.barrier();
       } catch (const std::exception& error) {
@@ -126,9 +126,8 @@ TEST(Auto, AddsInRankOrderUpTo32RanksAndPicksTheLowestPriceBeyond) {
 TEST(Auto, NeverPicksWhatCostsMoreThanAnother) {
   for (int size = 33; size <= 200; size += 37) {
     for (int64_t floats = 1; floats < 64 << 20; floats *= 8) {
-      for (const OpKind kind :
-           {OpKind::AllReduce, OpKind::Reduce, OpKind::ReduceScatter, OpKind::AllGather,
-            OpKind::Broadcast, OpKind::Barrier}) {
+      for (const OpKind kind : {OpKind::AllReduce, OpKind::Reduce, OpKind::ReduceScatter,
+                                OpKind::AllGather, OpKind::Broadcast, OpKind::Barrier}) {
         const comm::Job job = job_of(kind, floats, size);
         const double picked = comm::price_us(job, comm::pick(job, size), size);
         for (const Algorithm other :

@@ -175,11 +175,11 @@ TEST(Resumed, IsTheSameBitForBitThoughAWeightIsOnTwoStagesOfARank) {
 }
 
 const Degrees kStateMeshes[] = {{},
-                           {.replica = 2},
-                           {.shard = 2},
-                           {.pipe = 2},
-                           {.pipe = 2, .replica = 2},
-                           {.pipe = 2, .shard = 2}};
+                                {.replica = 2},
+                                {.shard = 2},
+                                {.pipe = 2},
+                                {.pipe = 2, .replica = 2},
+                                {.pipe = 2, .shard = 2}};
 
 TEST(Resumed, HasItsBuffersWhateverKeepsTheRanksTogether) {
   for (const Degrees& degrees : kStateMeshes)

@@ -68,8 +68,8 @@ Value another(const Key& key, const Value& value) {
 }
 
 TEST(ConfigText, ReadsBackEveryKeyAndKnowsWhichMustMatch) {
-  const Config base =
-      parse("run.steps = 0\nmodel.heads = 8\nmodel.kv_heads = 4\ndata.path = 'x'\ndata.valid = 'y'", "a");
+  const Config base = parse(
+      "run.steps = 0\nmodel.heads = 8\nmodel.kv_heads = 4\ndata.path = 'x'\ndata.valid = 'y'", "a");
   for (const Key& key : keys()) {
     Config changed = base;
     set(key, changed, another(key, get(key, base)));

@@ -188,22 +188,25 @@ TEST(Handshake, OverSocketsNamesThePeerAndLeavesTheRestUnread) {
   auto [c, d] = tcp_pair();
   const std::string peer = c.peer().to_string();
   auto refused = std::async(std::launch::async, [&, &end = c] {
-    return sentence_of<CommError>([&] { prove(end, Handshake(Side::Client, kOther, rank(3)), soon()); });
+    return sentence_of<CommError>(
+        [&] { prove(end, Handshake(Side::Client, kOther, rank(3)), soon()); });
   });
-  sentence_of<CommError>([&, &end = d] { prove(end, Handshake(Side::Server, kSecret, rank(0)), soon()); });
+  sentence_of<CommError>(
+      [&, &end = d] { prove(end, Handshake(Side::Server, kSecret, rank(0)), soon()); });
   EXPECT_THAT(refused.get(), AllOf(HasSubstr(peer), HasSubstr("TRIREME_SECRET")));
 }
 
 TEST(Handshake, WithASilentPeerEndsAtTheDeadline) {
   auto [a, b] = tcp_pair();
   EXPECT_THAT(sentence_of<TimeoutError>([&, &end = a] {
-                prove(end, Handshake(Side::Client, kSecret, rank(3)), in(std::chrono::milliseconds(20)));
+                prove(end, Handshake(Side::Client, kSecret, rank(3)),
+                      in(std::chrono::milliseconds(20)));
               }),
               HasSubstr(a.peer().to_string()));
   b = Socket();
-  EXPECT_THAT(
-      sentence_of<CommError>([&, &end = a] { prove(end, Handshake(Side::Server, kSecret, rank(3)), soon()); }),
-      Not(HasSubstr("deadline")));
+  EXPECT_THAT(sentence_of<CommError>(
+                  [&, &end = a] { prove(end, Handshake(Side::Server, kSecret, rank(3)), soon()); }),
+              Not(HasSubstr("deadline")));
 }
 
 TEST(Secret, HmacIsTheOneOfTheStandard) {

@@ -1,5 +1,7 @@
 // One rank's side of a world, and the parts it is made of: the page of the host, the monitor and
 // its links, streams over sockets, segments. Without a launcher, without torch.
+#include "trireme/comm/world.h"
+
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +19,6 @@
 #include "trireme/comm/shared/touching.h"
 #include "trireme/comm/shm/shm_segments.h"
 #include "trireme/comm/tcp/tcp_streams.h"
-#include "trireme/comm/world.h"
 #include "trireme/core/error.h"
 
 namespace trireme::comm {
@@ -186,7 +187,8 @@ TEST(MonitorLink, LosesNoNewsWhenTheOtherHostDoesNotReadForAWhile) {
     for (;; ++whole) {
       theirs.recv_all(&news, sizeof news, soon());
       ASSERT_LE(news.kind, 2u) << "message " << whole << " begins in the middle of another";
-      told |= news.kind == 2 && std::string(news.text).find("must not be lost") != std::string::npos;
+      told |=
+          news.kind == 2 && std::string(news.text).find("must not be lost") != std::string::npos;
     }
   } catch (const CommError&) {  // it has left
   }
@@ -241,13 +243,19 @@ TEST(ShmSegments, RefuseMemoryOfAnotherSizeAndMemoryThatCouldShrink) {
   put(7, 8192, kAll);
   EXPECT_NE(taker.make_by(7, 8192, {0, 1}, soon()).base, nullptr);
   put(8, 4096, kAll);
-  EXPECT_THAT(sentence_of<CommError>([&] { taker.make_by(8, 8192, {0, 1}, soon()); }),
+  EXPECT_THAT(sentence_of<CommError>([&] {
+                taker.make_by(8, 8192, {0, 1}, soon());
+              }),
               HasSubstr("4096 bytes"));
   put(9, 8192, F_SEAL_GROW);
-  EXPECT_THAT(sentence_of<CommError>([&] { taker.make_by(9, 8192, {0, 1}, soon()); }),
+  EXPECT_THAT(sentence_of<CommError>([&] {
+                taker.make_by(9, 8192, {0, 1}, soon());
+              }),
               HasSubstr("seals"));
   server.put_problem(10, "no memory on rank 0");
-  EXPECT_THAT(sentence_of<CommError>([&] { taker.make_by(10, 8192, {0, 1}, soon()); }),
+  EXPECT_THAT(sentence_of<CommError>([&] {
+                taker.make_by(10, 8192, {0, 1}, soon());
+              }),
               HasSubstr("no memory on rank 0"));
 }
 

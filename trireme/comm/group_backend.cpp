@@ -288,8 +288,8 @@ void GroupBackend::make_memory(uint64_t id, const std::vector<int64_t>& wanted, 
   for (int64_t part : wanted) fresh.begin.push_back(fresh.begin.back() + part);
   std::string problem;
   try {
-    fresh.mapping = world_->segments()->make(id, static_cast<std::size_t>(fresh.bytes()),
-                                             lane_->members);
+    fresh.mapping =
+        world_->segments()->make(id, static_cast<std::size_t>(fresh.bytes()), lane_->members);
     // Known here before anybody can pass it on: the first to leave `agree` may use it at once.
     world_->engine().locked([&] { world_->segments()->add(id, fresh.mapping, lane_->members); });
   } catch (const std::exception& error) {
@@ -340,8 +340,7 @@ std::shared_ptr<std::byte> GroupBackend::allocate(int64_t bytes, uint64_t& numbe
   }
   // First touch by its owner, now rather than in the first step; then as large pages, if we may.
   std::memset(user.get(), 0, static_cast<std::size_t>(wanted[static_cast<std::size_t>(rank())]));
-  if (bytes >= kHugePage)
-    ::madvise(user.get(), static_cast<std::size_t>(bytes), MADV_COLLAPSE);
+  if (bytes >= kHugePage) ::madvise(user.get(), static_cast<std::size_t>(bytes), MADV_COLLAPSE);
   return user;
 }
 

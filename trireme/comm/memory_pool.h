@@ -11,12 +11,12 @@
 namespace trireme::comm {
 
 /// The registered memory of a world: what was handed out by `allocate`, and may be again when every
-/// rank has let go of it. It is kept by the ranks that share it, not by the communicator that asked:
-/// a communicator that comes and goes finds the memory of the one before.
+/// rank has let go of it. It is kept by the ranks that share it, not by the communicator that
+/// asked: a communicator that comes and goes finds the memory of the one before.
 ///
 /// Ranks must agree on what is free. Each offers what it holds and nobody on it uses; what all have
-/// offered is free everywhere. What is on offer in one communicator is not offered in another at the
-/// same time, so two of them never get the same memory.
+/// offered is free everywhere. What is on offer in one communicator is not offered in another at
+/// the same time, so two of them never get the same memory.
 class MemoryPool {
  public:
   struct Allocation {

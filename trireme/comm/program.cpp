@@ -46,8 +46,8 @@ bool has_algorithm(OpKind kind, Algorithm algorithm) {
 Algorithm pick(const Job& job, int size) {
   const OpKind kind = job.info.kind;
   if (job.info.algorithm != Algorithm::Auto) return job.info.algorithm;
-  const bool adds = kind == OpKind::AllReduce || kind == OpKind::Reduce ||
-                    kind == OpKind::ReduceScatter;
+  const bool adds =
+      kind == OpKind::AllReduce || kind == OpKind::Reduce || kind == OpKind::ReduceScatter;
   if (adds && size <= kRankOrderRanks) {
     const bool small = kind == OpKind::AllReduce && job.bytes * (size - 1) <= kOneShotBytes;
     return small ? Algorithm::OneShot : Algorithm::Direct;

@@ -11,8 +11,8 @@
 namespace trireme::comm {
 
 /// The ring of recent operations of a rank: what it did last, kept for the day it fails. On a
-/// failure it is written to rank-N.json of the folder for records, one file per rank. Used under the
-/// engine's turn; times are to a few milliseconds, which costs 5 ns instead of 25.
+/// failure it is written to rank-N.json of the folder for records, one file per rank. Used under
+/// the engine's turn; times are to a few milliseconds, which costs 5 ns instead of 25.
 class Recorder {
  public:
   Recorder(int rank, std::optional<std::string> folder);

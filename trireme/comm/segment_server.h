@@ -13,8 +13,8 @@
 namespace trireme::comm {
 
 /// Hands the descriptors of this rank's segments to the ranks that share them, over a unix socket
-/// and from a thread of its own. A rank that asks before the segment exists waits in line, and holds
-/// up nobody.
+/// and from a thread of its own. A rank that asks before the segment exists waits in line, and
+/// holds up nobody.
 ///
 ///   rank --id--> server     here: 'h' and the descriptor      a problem: 'p' and the sentence
 class SegmentServer {

@@ -49,8 +49,8 @@ void Log::say(Level level, std::string_view text) const {
   std::string name(kLevels[static_cast<std::size_t>(level)]);
   if (level >= Level::Warning)
     name = coloured(level == Level::Warning ? Colour::Yellow : Colour::Red, name, STDERR_FILENO);
-  const std::string line = fmt::format("{}{} {} [{}] {}\n", line_start(STDERR_FILENO),
-                                       time_of_day(), name, who_, text);
+  const std::string line =
+      fmt::format("{}{} {} [{}] {}\n", line_start(STDERR_FILENO), time_of_day(), name, who_, text);
   std::fwrite(line.data(), 1, line.size(), stderr);  // at once: lines of threads do not mix
 }
 

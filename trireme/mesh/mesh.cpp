@@ -60,7 +60,8 @@ Mesh::Mesh(comm::Communicator world, Degrees degrees, c10::Device device)
     : world_(std::move(world)), degrees_(degrees), device_(device) {
   check(degrees_, world_.size());
   coord_ = coord_of(world_.rank(), degrees_);
-  for (Axis axis : kAxes) along_.emplace(axis, make_group({axis}, std::string(trireme::to_string(axis))));
+  for (Axis axis : kAxes)
+    along_.emplace(axis, make_group({axis}, std::string(trireme::to_string(axis))));
   std::vector<Axis> cut;
   for (Axis axis : kAxes) {
     if (degrees_.of(axis) > 1) cut.push_back(axis);

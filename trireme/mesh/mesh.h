@@ -35,8 +35,8 @@ class Mesh {
   const comm::Communicator& group(Axis axis) const;
 
   /// Several axes flattened into one group, in the order of ranks. Sets of axes that differ only by
-  /// axes of degree 1 are one group; a set with one axis above 1 is another group than `group(axis)`
-  /// of it, so that what runs there does not queue behind what runs here.
+  /// axes of degree 1 are one group; a set with one axis above 1 is another group than
+  /// `group(axis)` of it, so that what runs there does not queue behind what runs here.
   const comm::Communicator& group(const std::vector<Axis>& axes) const;
   const comm::Communicator& group(std::initializer_list<Axis> axes) const {
     return group(std::vector<Axis>(axes));

@@ -17,10 +17,10 @@ namespace trireme::net {
 class Dialer {
  public:
   struct Call {
-    Address address;    ///< a number, not a name
-    std::string role;   ///< of whoever must answer
-    int rank = 0;       ///< and its rank
-    Identity me;        ///< as whom to come in
+    Address address;   ///< a number, not a name
+    std::string role;  ///< of whoever must answer
+    int rank = 0;      ///< and its rank
+    Identity me;       ///< as whom to come in
   };
   using Answered = std::function<void(Socket, const Call&)>;
 

@@ -118,7 +118,8 @@ std::optional<FileLog::Hold> FileLog::try_lock(Lock lock) {
 }
 
 void FileLog::remove() const noexcept {
-  struct stat ours {}, there {};
+  struct stat ours {
+  }, there{};
   if (::fstat(fd_.get(), &ours) == 0 && ::lstat(path_.c_str(), &there) == 0 &&
       ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
     ::unlink(path_.c_str());

@@ -51,9 +51,10 @@ class FileStore : public Store {
       });
       if (values.size() == keys.size()) return values;
       if (backoff.sleep(deadline) == Readiness::DeadlinePassed)
-        throw TimeoutError(fmt::format("wait for key '{}' of the file store {}: nobody set it in {}",
-                                       printable(keys[values.size()]), log_.path(),
-                                       core::format_duration(Clock::now() - start)));
+        throw TimeoutError(
+            fmt::format("wait for key '{}' of the file store {}: nobody set it in {}",
+                        printable(keys[values.size()]), log_.path(),
+                        core::format_duration(Clock::now() - start)));
     }
   }
 

@@ -17,7 +17,9 @@ class Handshaking {
   void step();
 
   /// Whether it is over, one way or the other, and everything that was to be said has been.
-  bool is_over() const { return output_.empty() && handshake_.state() != Handshake::State::Talking; }
+  bool is_over() const {
+    return output_.empty() && handshake_.state() != Handshake::State::Talking;
+  }
 
   /// The epoll events that it waits for.
   uint32_t interest() const;

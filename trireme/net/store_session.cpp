@@ -19,7 +19,8 @@ constexpr size_t kBytesPerTurn = 64 << 10;
 
 std::optional<std::string_view> StoreSession::receive(size_t at_most) {
   // One buffer for all clients of the thread: an idle client has none.
-  // Aligned, because mold 1.10 lays out programs that cannot start around thread-locals that are not.
+  // Aligned, because mold 1.10 lays out programs that cannot start around thread-locals that are
+  // not.
   alignas(64) static thread_local std::array<char, kBytesPerTurn> buffer;
   const ssize_t received =
       ::recv(socket_.fd(), buffer.data(), std::min(at_most, buffer.size()), MSG_DONTWAIT);

@@ -18,8 +18,9 @@ namespace trireme::net {
 class TcpStore::Connection {
  public:
   Connection(const Address& server, const StoreOptions& options, Deadline deadline)
-      : socket_(connect_and_prove(server, "store", options.secret, options.identity, deadline)
-                    .socket) {}
+      : socket_(
+            connect_and_prove(server, "store", options.secret, options.identity, deadline).socket) {
+  }
 
   StoreReply call(StoreRequest& request, Deadline deadline) {
     request.number = ++number_;

@@ -40,8 +40,8 @@ Program doubling_all_gather(const Part& me) {
   Program program;
   const Range mine = me.out_part(me.rank);
   std::vector<int> filled_by(static_cast<std::size_t>(me.size), -1);  // by part: the action
-  filled_by[static_cast<std::size_t>(me.rank)] = program.add(
-      {.kind = Kind::Copy, .place = out(mine), .sources = {in({0, mine.size()})}});
+  filled_by[static_cast<std::size_t>(me.rank)] =
+      program.add({.kind = Kind::Copy, .place = out(mine), .sources = {in({0, mine.size()})}});
   int label = 0;
   for (int held = 1; held < me.size; held *= 2, label += 2) {
     const int count = std::min(held, me.size - held);

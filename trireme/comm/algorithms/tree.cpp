@@ -55,7 +55,8 @@ int tree_reduce(Program& program, const Part& me, const Tree& tree) {
     if (last >= 0) send.after = {last};
     return program.add(std::move(send));
   }
-  if (me.mean() && last >= 0) last = program.add({.kind = Kind::Divide, .place = sum, .after = {last}});
+  if (me.mean() && last >= 0)
+    last = program.add({.kind = Kind::Divide, .place = sum, .after = {last}});
   return last;
 }
 

@@ -82,8 +82,7 @@ std::shared_ptr<LocalHub> make_local_hub(int size) {
   return std::make_shared<LocalHub>(size);
 }
 
-std::shared_ptr<Backend> make_local(std::shared_ptr<LocalHub> hub, int rank,
-                                    WorldOptions options) {
+std::shared_ptr<Backend> make_local(std::shared_ptr<LocalHub> hub, int rank, WorldOptions options) {
   const int size = hub->size;
   core::check(rank >= 0 && rank < size, "rank {} in a local world of {}", rank, size);
   WorldMemory memory(hub->memory, size);
@@ -96,8 +95,8 @@ std::shared_ptr<Backend> make_local(std::shared_ptr<LocalHub> hub, int rank,
       std::make_unique<RingStreams>(memory.rings, rank, size, seats_of(*memory.page, size));
   transport.sleeper = std::make_unique<Bell>(memory.page->seats[rank]);
   transport.segments = std::make_shared<LocalSegments>(hub);
-  auto world = std::make_shared<World>(rank, std::move(members), std::move(transport),
-                                       std::move(options));
+  auto world =
+      std::make_shared<World>(rank, std::move(members), std::move(transport), std::move(options));
   std::vector<int> all;
   for (int i = 0; i < size; ++i) all.push_back(i);
   auto lane = std::make_unique<Lane>(kWorldId, "world", all, rank);
