@@ -284,8 +284,7 @@ TEST(Layout, KeepsTheQueriesOfAKvHeadTogetherForAnyNumberOfRanks) {
       const Part q = parts[0], k = parts[1];
       const Held& keys = held.back();
       EXPECT_EQ(keys.copies, degree > kKvHeads ? degree / kKvHeads : 1);
-      EXPECT_EQ(keys.first, place % keys.copies == 0);
-      EXPECT_TRUE(held.front().first) << "queries are never copied";
+      EXPECT_EQ(held.front().copies, 1) << "queries are never copied";
       for (int64_t head = q.begin / kHead; head < (q.begin + q.count) / kHead; ++head) {
         const int64_t kv = query.size + head / (kHeads / kKvHeads) * kHead;
         EXPECT_TRUE(kv >= k.begin && kv < k.begin + k.count) << head;
@@ -298,17 +297,13 @@ TEST(Layout, HasItsBoxesSideBySideInTheRanksOwnTensor) {
   const Layout layout({6, 2}, {{Axis::Tensor, 0, {{4}, {2}}}});
   const auto held = layout.held({.tensor = 1}, {.tensor = 2});
   ASSERT_EQ(held.size(), 2u);
-  EXPECT_EQ(held[0], (Held{{{2, 0}, {2, 2}}, {0, 0}, 1, true}));
-  EXPECT_EQ(held[1], (Held{{{5, 0}, {1, 2}}, {2, 0}, 1, true}));
+  EXPECT_EQ(held[0], (Held{{{2, 0}, {2, 2}}, {0, 0}, 1}));
+  EXPECT_EQ(held[1], (Held{{{5, 0}, {1, 2}}, {2, 0}, 1}));
 }
 
-TEST(Layout, TellsWhoIsFirstAmongThoseThatHoldTheSame) {
+TEST(Layout, CutsRowsUnevenly) {
   const Degrees mesh{.tensor = 2};
-  const Layout whole({4, 3}), columns({4, 3}, {{Axis::Tensor, 0}}),
-      rows({4, 3}, {{Axis::Tensor, 1}});
-  EXPECT_TRUE(whole.held({.tensor = 0}, mesh)[0].first);
-  EXPECT_FALSE(whole.held({.tensor = 1}, mesh)[0].first);
-  EXPECT_TRUE(columns.held({.tensor = 1}, mesh)[0].first);
+  const Layout rows({4, 3}, {{Axis::Tensor, 1}});
   EXPECT_EQ(rows.local_shape({.tensor = 0}, mesh), (std::vector<int64_t>{4, 2}));
   EXPECT_EQ(rows.local_shape({.tensor = 1}, mesh), (std::vector<int64_t>{4, 1}));
 }

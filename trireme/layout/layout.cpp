@@ -52,7 +52,6 @@ void check_cut(const Cut& cut, const std::vector<int64_t>& whole) {
 struct Stretch {
   int64_t begin = 0, count = 0;
   int copies = 1;
-  bool first = true;
 };
 
 /// How many ranks of `degree` share one part of a section.
@@ -84,15 +83,13 @@ Stretch cut_section(const Stretch& held, int64_t begin, const Section& section, 
               cut.dim, section.grain);
   const int share = copies_of(section, cut, degree);
   const Part part = even_part(size / section.grain, degree / share, place / share);
-  Stretch left{low + part.begin * section.grain, part.count * section.grain, held.copies,
-               held.first};
+  Stretch left{low + part.begin * section.grain, part.count * section.grain, held.copies};
   if (section.fine > 0) {
     const Part inner = even_part(left.count / section.fine, share, place % share);
     left.begin += inner.begin * section.fine;
     left.count = inner.count * section.fine;
   } else {
     left.copies *= share;
-    left.first = left.first && place % share == 0;
   }
   return left;
 }
@@ -125,7 +122,7 @@ std::vector<Stretch> joined(const std::vector<Stretch>& parts) {
   for (const Stretch& part : parts) {
     const bool follows = !result.empty() &&
                          result.back().begin + result.back().count == part.begin &&
-                         result.back().copies == part.copies && result.back().first == part.first;
+                         result.back().copies == part.copies;
     if (follows)
       result.back().count += part.count;
     else
@@ -156,8 +153,7 @@ bool Layout::is_cut(Axis axis) const {
 }
 
 std::vector<Held> Layout::held(const Coord& coord, const Degrees& degrees) const {
-  const bool leads = is_cut(Axis::Tensor) || coord.tensor == 0;
-  std::vector<Held> result = {{{}, {}, 1, leads}};
+  std::vector<Held> result = {{{}, {}, 1}};
   for (int dim = 0; dim < static_cast<int>(whole_.size()); ++dim) {
     const auto parts = joined(stretches(*this, dim, coord, degrees));
     std::vector<Held> wider;
@@ -169,7 +165,6 @@ std::vector<Held> Layout::held(const Coord& coord, const Degrees& degrees) const
         next.box.shape.push_back(part.count);
         next.at.push_back(at);
         next.copies *= part.copies;
-        next.first = next.first && part.first;
         if (part.count > 0) wider.push_back(std::move(next));
         at += part.count;
       }

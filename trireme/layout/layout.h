@@ -54,7 +54,6 @@ struct Held {
   Box box;                  ///< in the whole
   std::vector<int64_t> at;  ///< its offset in the rank's own tensor
   int copies = 1;           ///< ranks of a cut axis that hold it, this one among them
-  bool first = true;        ///< of all ranks of the model axes that hold it, is this the first?
 
   bool operator==(const Held&) const = default;
 };
@@ -72,7 +71,7 @@ class Layout {
   /// later cut of a dim divides what the earlier one left. Empty boxes are dropped.
   std::vector<Box> boxes(const Coord& coord, const Degrees& degrees) const;
 
-  /// The same with their places in the rank's own tensor, and whose they are.
+  /// The same with their places in the rank's own tensor.
   std::vector<Held> held(const Coord& coord, const Degrees& degrees) const;
 
   /// The shape of the rank's own tensor, before shard cuts it.

@@ -14,7 +14,7 @@ namespace {
 core::Json json_of(const Place& place) {
   core::Json held = core::Json::array(), cuts = core::Json::array();
   for (const Held& one : place.held)
-    held.push_back({one.box.offset, one.box.shape, one.at, one.copies, one.first});
+    held.push_back({one.box.offset, one.box.shape, one.at, one.copies});
   for (const Cut& cut : place.cuts) {
     core::Json sections = core::Json::array();
     for (const Section& one : cut.sections)
@@ -27,7 +27,7 @@ core::Json json_of(const Place& place) {
 Place place_of(const core::Json& json) {
   Place place;
   for (const auto& one : json.at("held"))
-    place.held.push_back({{one[0], one[1]}, one[2], one[3], one[4]});
+    place.held.push_back({{one[0], one[1]}, one[2], one[3]});
   for (const auto& one : json.at("cuts")) {
     Cut cut{.axis = static_cast<Axis>(one[0].get<int>()), .dim = one[1], .sections = {}};
     for (const auto& section : one[2])

@@ -1,0 +1,108 @@
+#include "trireme/layout/reduction.h"
+
+#include <algorithm>
+
+#include "trireme/core/error.h"
+
+namespace trireme {
+
+namespace {
+
+std::vector<Axis> without(std::vector<Axis> axes, Axis axis) {
+  std::erase(axes, axis);
+  return axes;
+}
+
+std::vector<Axis> joined(std::vector<Axis> axes, const std::vector<Axis>& more) {
+  axes.insert(axes.end(), more.begin(), more.end());
+  return sorted(std::move(axes));
+}
+
+/// The axes whose ranks see different tokens with the same model, and meet in every step.
+std::vector<Axis> data_axes(const Policy& policy) {
+  if (policy.local_replicas) return {Axis::Shard, Axis::Context};
+  return {Axis::Replica, Axis::Shard, Axis::Context};
+}
+
+/// Over which ranks one parameter is summed and sharded: the same for all its boxes.
+struct Sums {
+  RankSet sum, shards, rest;
+};
+
+Sums sums_of(const Layout& layout, const Degrees& degrees, const Policy& policy) {
+  const std::vector<Axis> data = data_axes(policy);
+  const bool expert = layout.is_cut(Axis::Expert) && degrees.expert > 1;
+  const bool sharded = policy.sharding != Sharding::None && degrees.shard > 1;
+  if (expert && policy.local_replicas)
+    core::check(degrees.shard * degrees.context % degrees.expert == 0,
+                "expert {} must divide shard {} x context {} where replicas are updated locally",
+                degrees.expert, degrees.shard, degrees.context);
+  Sums sums;
+  sums.sum = {.axes = joined(data, layout.partial()), .same_experts = expert};
+  if (!sharded) {
+    sums.rest = sums.sum;
+    return sums;
+  }
+  // An expert's ranks are what expert leaves of the data axes: all of them share its state.
+  sums.shards = expert ? RankSet{.axes = data, .same_experts = true}
+                       : RankSet{.axes = {Axis::Shard}};
+  sums.rest = {.axes = joined(expert ? std::vector<Axis>{} : without(data, Axis::Shard),
+                              layout.partial())};
+  return sums;
+}
+
+}  // namespace
+
+std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holders,
+                                     const Degrees& degrees, const Coord& coord,
+                                     const Policy& policy) {
+  const Sums sums = sums_of(layout, degrees, policy);
+  const Holders stages = holders.size() > 1 ? holders : Holders{};
+  const Position shard = position_in(sums.shards, coord, degrees);
+  const std::vector<Axis> tensor =
+      layout.is_cut(Axis::Tensor) ? std::vector<Axis>{} : std::vector<Axis>{Axis::Tensor};
+  // Of the ranks that are summed, those that do not end with different shards keep the same.
+  RankSet weight = {.axes = joined(data_axes(policy), tensor),
+                    .holders = stages,
+                    .same_experts = sums.sum.same_experts};
+  RankSet same = weight;
+  if (shard.count > 1) {
+    same.axes = joined(without(sums.rest.axes, Axis::Tensor), tensor);
+    same.same_experts = false;
+  }
+  if (policy.sharding == Sharding::Parameters) weight = same;
+  std::vector<Reduction> result;
+  for (const Held& box : layout.held(coord, degrees)) {
+    Reduction one{.box = box,
+                  .sum = sums.sum,
+                  .shards = sums.shards,
+                  .rest = sums.rest,
+                  .later = {},
+                  .shard = shard,
+                  .kept = Layout::flat_part(box.box.numel(), shard.count, shard.index),
+                  .same = same,
+                  .same_weight = weight,
+                  .dtypes = policy.dtypes};
+    one.same.copies = one.same_weight.copies = box.copies;
+    if (box.copies > 1) one.later.push_back({.copies = box.copies});
+    if (!stages.empty()) one.later.push_back({.holders = stages});
+    one.counts = position_in(one.same, coord, degrees).index == 0;
+    one.writes = !policy.local_replicas || coord.replica == 0;
+    result.push_back(std::move(one));
+  }
+  return result;
+}
+
+RankSet same_stage() {
+  return {.axes = {Axis::Replica, Axis::Shard, Axis::Context, Axis::Tensor}};
+}
+
+std::vector<Axis> sample_axes() {
+  return {Axis::Replica, Axis::Shard};
+}
+
+bool reports_loss(const Coord& coord) {
+  return coord.tensor == 0;
+}
+
+}  // namespace trireme

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <vector>
+
+#include "trireme/core/op_info.h"
+#include "trireme/layout/layout.h"
+#include "trireme/layout/rank_set.h"
+
+namespace trireme {
+
+/// What the shard axis divides among its ranks (the stages of ZeRO, Rajbhandari et al. 2020). Each
+/// level includes those before it; at None every rank of the axis is one more replica.
+enum class Sharding : uint8_t { None, Optimizer, Gradients, Parameters };
+
+/// The dtypes of one parameter: in which layers compute with it, in which its gradient is summed
+/// over ranks, and in which the optimizer keeps and updates it.
+struct ParameterDtypes {
+  core::DType compute = core::DType::Float32, reduce = core::DType::Float32,
+              master = core::DType::Float32;
+  bool operator==(const ParameterDtypes&) const = default;
+};
+
+/// What the configuration decides about the state of a parameter.
+struct Policy {
+  Sharding sharding = Sharding::None;
+  ParameterDtypes dtypes = {};
+  /// Replicas meet only now and then (local updates): no step sums over them.
+  bool local_replicas = false;
+};
+
+/// What becomes of one box of a parameter in a step, seen from one rank: over which ranks its
+/// gradient is summed, what this rank keeps of it, who keeps the same, who counts it in a norm and
+/// who writes it to a checkpoint. Everything that needs one of these answers reads it here.
+///
+///   pipe 2 x replica 2 x shard 2 x tensor 2, sharded; a weight that tensor does not cut, tied on
+///   both stages, under sequence parallelism:
+///
+///     this rank's gradient
+///       └─ reduce-scatter over shard          sum, which ends as shards   over `shards`
+///            └─ all-reduce over replica+tensor                            over `rest`
+///                 └─ all-reduce over pipe 0, 1                            over `later`
+///                      └─ this rank keeps `kept` of it, as do the ranks of `same`
+struct Reduction {
+  Held box;         ///< the box, in the whole and in the rank's own tensor
+  RankSet sum;      ///< the gradients of these ranks are summed while backward runs
+  RankSet shards;   ///< of `sum`: each of these ranks ends with its own range; one: with all of it
+  RankSet rest;     ///< of `sum`: the others
+  /// The sum is then summed over each of these sets in turn: ranks that hold a copy of the box, and
+  /// stages that hold the same weight.
+  std::vector<RankSet> later;
+  Position shard;   ///< this rank among `shards`
+  Part kept;        ///< the elements of the flat box that this rank keeps as its state
+  RankSet same;     ///< the ranks that keep the same elements
+  RankSet same_weight;  ///< the ranks that have the same box to compute with
+  bool counts = true;   ///< the first rank of `same`: its elements count in norms and sums
+  bool writes = true;   ///< this set of `same`, and no other replica's, writes them
+  ParameterDtypes dtypes;
+};
+
+/// One reduction per box that the rank at `coord` holds of the parameter, in the order of
+/// `Layout::held`. `holders`: the pipe ranks that hold the parameter; empty: this one only. Throws
+/// MisuseError where the policy does not fit the mesh.
+std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holders,
+                                     const Degrees& degrees, const Coord& coord,
+                                     const Policy& policy);
+
+/// What is whole on every rank of a stage and no parameter, such as a buffer: who has the same?
+RankSet same_stage();
+
+/// The axes among whose ranks the samples of a batch are dealt.
+std::vector<Axis> sample_axes();
+
+/// Ranks of a tensor axis compute the same loss together: does this one report it?
+bool reports_loss(const Coord& coord);
+
+}  // namespace trireme
