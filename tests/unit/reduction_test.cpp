@@ -149,7 +149,7 @@ void check_shards_tile(const Case& one) {
   for (const auto& [rank, reductions] : one.of_rank) {
     for (std::size_t b = 0; b < reductions.size(); ++b) {
       int64_t begin = 0;
-      for (const int other : one.ranks(reductions[b].shards, rank)) {
+      for (const int other : one.ranks(reductions[b].sums.shards, rank)) {
         const Reduction& theirs = one.of_rank.at(other)[b];
         ASSERT_EQ(theirs.box, reductions[b].box);
         ASSERT_EQ(theirs.kept.begin, begin);
@@ -165,7 +165,7 @@ void check_sets_agree(const Case& one) {
   for (const auto& [rank, reductions] : one.of_rank) {
     for (std::size_t b = 0; b < reductions.size(); ++b) {
       const Reduction& box = reductions[b];
-      std::vector<RankSet> sets = {box.sum, box.shards, box.rest, box.same, box.same_weight};
+      std::vector<RankSet> sets = {box.sums.all, box.sums.shards, box.sums.rest, box.same, box.same_weight};
       sets.insert(sets.end(), box.later.begin(), box.later.end());
       for (const RankSet& set : sets) {
         const auto& ranks = one.ranks(set, rank);
@@ -221,9 +221,9 @@ void check_sums(const Case& one) {
     for (const auto& [rank, reductions] : one.of_rank)
       if (b < reductions.size()) own[rank] = own_gradient(one, rank);
     const auto box = [&](int rank) -> const Reduction& { return one.of_rank.at(rank)[b]; };
-    const auto at_once = summed(one, own, [&](int rank) { return box(rank).sum; });
-    auto now = summed(one, own, [&](int rank) { return box(rank).shards; });
-    now = summed(one, now, [&](int rank) { return box(rank).rest; });
+    const auto at_once = summed(one, own, [&](int rank) { return box(rank).sums.all; });
+    auto now = summed(one, own, [&](int rank) { return box(rank).sums.shards; });
+    now = summed(one, now, [&](int rank) { return box(rank).sums.rest; });
     ASSERT_EQ(now, at_once) << "shards first and then the rest is not the whole sum";
     for (std::size_t step = 0; step < 2; ++step)
       now = summed(one, now, [&](int rank) {
@@ -275,12 +275,12 @@ TEST(Reduction, IsTheTableOfTheDesign) {
   using enum Axis;
   const Policy plain, sharded{.sharding = Sharding::Parameters};
   const Reduction dense = first(Layout({64}), plain);
-  EXPECT_EQ(to_string(dense.sum), "replica+shard+context");
-  EXPECT_EQ(to_string(dense.shards), "one");
+  EXPECT_EQ(to_string(dense.sums.all), "replica+shard+context");
+  EXPECT_EQ(to_string(dense.sums.shards), "one");
   EXPECT_EQ(to_string(dense.same), "replica+shard+context+tensor");
   const Reduction shard = first(Layout({64}), sharded);
-  EXPECT_EQ(to_string(shard.shards), "shard");
-  EXPECT_EQ(to_string(shard.rest), "replica+context");
+  EXPECT_EQ(to_string(shard.sums.shards), "shard");
+  EXPECT_EQ(to_string(shard.sums.rest), "replica+context");
   EXPECT_EQ(to_string(shard.same), "replica+context+tensor");
   const Reduction level1 = first(Layout({64}), {.sharding = Sharding::Optimizer});
   EXPECT_EQ(to_string(level1.same), "replica+context+tensor");
@@ -288,18 +288,18 @@ TEST(Reduction, IsTheTableOfTheDesign) {
   const Reduction column = first(Layout({64}, {{Tensor, 0}}), plain);
   EXPECT_EQ(to_string(column.same), "replica+shard+context");
   const Reduction norm = first(Layout({64}, {}, {Tensor}), sharded);
-  EXPECT_EQ(to_string(norm.sum), "replica+shard+context+tensor");
-  EXPECT_EQ(to_string(norm.rest), "replica+context+tensor");
+  EXPECT_EQ(to_string(norm.sums.all), "replica+shard+context+tensor");
+  EXPECT_EQ(to_string(norm.sums.rest), "replica+context+tensor");
   const Reduction tied = first(Layout({64}), plain, {0, 1});
   ASSERT_EQ(tied.later.size(), 1u);
   EXPECT_EQ(to_string(tied.later[0]), "pipe 0, 1");
   EXPECT_EQ(to_string(tied.same), "replica+shard+context+tensor+pipe 0, 1");
   const Reduction expert = first(Layout({64}, {{Expert, 0}}), sharded);
-  EXPECT_EQ(to_string(expert.shards), "replica+shard+context+same experts");
+  EXPECT_EQ(to_string(expert.sums.shards), "replica+shard+context+same experts");
   EXPECT_EQ(expert.shard.count, 4);
   EXPECT_EQ(to_string(expert.same), "tensor");
   const Reduction local = first(Layout({64}), {.local_replicas = true});
-  EXPECT_EQ(to_string(local.sum), "shard+context");
+  EXPECT_EQ(to_string(local.sums.all), "shard+context");
 }
 
 TEST(Reduction, RefusesExpertsThatLocalReplicasWouldTearApart) {

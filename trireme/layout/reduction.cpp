@@ -1,6 +1,7 @@
 #include "trireme/layout/reduction.h"
 
 #include <algorithm>
+#include <set>
 
 #include "trireme/core/error.h"
 
@@ -24,23 +25,20 @@ std::vector<Axis> data_axes(const Policy& policy) {
   return {Axis::Replica, Axis::Shard, Axis::Context};
 }
 
-/// Over which ranks one parameter is summed and sharded: the same for all its boxes.
-struct Sums {
-  RankSet sum, shards, rest;
-};
+}  // namespace
 
-Sums sums_of(const Layout& layout, const Degrees& degrees, const Policy& policy) {
+GradientSums gradient_sums_of(const Layout& layout, const Degrees& degrees, const Policy& policy) {
   const std::vector<Axis> data = data_axes(policy);
   const bool expert = layout.is_cut(Axis::Expert) && degrees.expert > 1;
-  const bool sharded = policy.sharding != Sharding::None && degrees.shard > 1;
+  const bool sharded = policy.sharding != Sharding::None && (!expert || degrees.shard > 1);
   if (expert && policy.local_replicas)
     core::check(degrees.shard * degrees.context % degrees.expert == 0,
                 "expert {} must divide shard {} x context {} where replicas are updated locally",
                 degrees.expert, degrees.shard, degrees.context);
-  Sums sums;
-  sums.sum = {.axes = joined(data, layout.partial()), .same_experts = expert};
+  GradientSums sums;
+  sums.all = {.axes = joined(data, layout.partial()), .same_experts = expert};
   if (!sharded) {
-    sums.rest = sums.sum;
+    sums.rest = sums.all;
     return sums;
   }
   // An expert's ranks are what expert leaves of the data axes: all of them share its state.
@@ -51,12 +49,10 @@ Sums sums_of(const Layout& layout, const Degrees& degrees, const Policy& policy)
   return sums;
 }
 
-}  // namespace
-
 std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holders,
                                      const Degrees& degrees, const Coord& coord,
                                      const Policy& policy) {
-  const Sums sums = sums_of(layout, degrees, policy);
+  const GradientSums sums = gradient_sums_of(layout, degrees, policy);
   const Holders stages = holders.size() > 1 ? holders : Holders{};
   const Position shard = position_in(sums.shards, coord, degrees);
   const std::vector<Axis> tensor =
@@ -64,7 +60,7 @@ std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holder
   // Of the ranks that are summed, those that do not end with different shards keep the same.
   RankSet weight = {.axes = joined(data_axes(policy), tensor),
                     .holders = stages,
-                    .same_experts = sums.sum.same_experts};
+                    .same_experts = sums.all.same_experts};
   RankSet same = weight;
   if (shard.count > 1) {
     same.axes = joined(without(sums.rest.axes, Axis::Tensor), tensor);
@@ -74,9 +70,7 @@ std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holder
   std::vector<Reduction> result;
   for (const Held& box : layout.held(coord, degrees)) {
     Reduction one{.box = box,
-                  .sum = sums.sum,
-                  .shards = sums.shards,
-                  .rest = sums.rest,
+                  .sums = sums,
                   .later = {},
                   .shard = shard,
                   .kept = Layout::flat_part(box.box.numel(), shard.count, shard.index),
@@ -91,6 +85,16 @@ std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holder
     result.push_back(std::move(one));
   }
   return result;
+}
+
+std::vector<RankSet> copy_sets_of(const Layout& layout, const Degrees& degrees) {
+  std::set<int> copies;
+  for (Coord coord; coord.tensor < degrees.tensor; ++coord.tensor)
+    for (const Held& box : layout.held(coord, degrees)) copies.insert(box.copies);
+  copies.erase(1);
+  std::vector<RankSet> sets;
+  for (const int count : copies) sets.push_back({.copies = count});
+  return sets;
 }
 
 RankSet same_stage() {

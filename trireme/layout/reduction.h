@@ -28,6 +28,16 @@ struct Policy {
   bool local_replicas = false;
 };
 
+/// Over which ranks the gradient of a parameter is summed while backward runs: the same for all its
+/// boxes, so that parameters with the same sums share buckets.
+struct GradientSums {
+  RankSet all;     ///< the gradients of these ranks are summed
+  RankSet shards;  ///< of them, each ends with its own range of a box; one rank: with all of it
+  RankSet rest;    ///< of them, the others: these sum the shards
+  auto operator<=>(const GradientSums&) const = default;
+};
+GradientSums gradient_sums_of(const Layout& layout, const Degrees& degrees, const Policy& policy);
+
 /// What becomes of one box of a parameter in a step, seen from one rank: over which ranks its
 /// gradient is summed, what this rank keeps of it, who keeps the same, who counts it in a norm and
 /// who writes it to a checkpoint. Everything that needs one of these answers reads it here.
@@ -36,21 +46,19 @@ struct Policy {
 ///   both stages, under sequence parallelism:
 ///
 ///     this rank's gradient
-///       └─ reduce-scatter over shard          sum, which ends as shards   over `shards`
-///            └─ all-reduce over replica+tensor                            over `rest`
-///                 └─ all-reduce over pipe 0, 1                            over `later`
+///       └─ reduce-scatter over shard                  `sums.shards`
+///            └─ all-reduce over replica+tensor        `sums.rest`
+///                 └─ all-reduce over pipe 0, 1        `later`
 ///                      └─ this rank keeps `kept` of it, as do the ranks of `same`
 struct Reduction {
-  Held box;         ///< the box, in the whole and in the rank's own tensor
-  RankSet sum;      ///< the gradients of these ranks are summed while backward runs
-  RankSet shards;   ///< of `sum`: each of these ranks ends with its own range; one: with all of it
-  RankSet rest;     ///< of `sum`: the others
+  Held box;  ///< the box, in the whole and in the rank's own tensor
+  GradientSums sums;
   /// The sum is then summed over each of these sets in turn: ranks that hold a copy of the box, and
   /// stages that hold the same weight.
   std::vector<RankSet> later;
-  Position shard;   ///< this rank among `shards`
-  Part kept;        ///< the elements of the flat box that this rank keeps as its state
-  RankSet same;     ///< the ranks that keep the same elements
+  Position shard;       ///< this rank among `sums.shards`
+  Part kept;            ///< the elements of the flat box that this rank keeps as its state
+  RankSet same;         ///< the ranks that keep the same elements
   RankSet same_weight;  ///< the ranks that have the same box to compute with
   bool counts = true;   ///< the first rank of `same`: its elements count in norms and sums
   bool writes = true;   ///< this set of `same`, and no other replica's, writes them
@@ -63,6 +71,10 @@ struct Reduction {
 std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holders,
                                      const Degrees& degrees, const Coord& coord,
                                      const Policy& policy);
+
+/// Every set in the `later` of any rank's reductions of this parameter that divides the tensor axis,
+/// in the same order on every rank: making a group is collective.
+std::vector<RankSet> copy_sets_of(const Layout& layout, const Degrees& degrees);
 
 /// What is whole on every rank of a stage and no parameter, such as a buffer: who has the same?
 RankSet same_stage();

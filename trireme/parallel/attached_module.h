@@ -1,7 +1,10 @@
 #pragma once
 
+#include <memory>
+
 #include "trireme/parallel/attached.h"
 #include "trireme/parallel/gradients.h"
+#include "trireme/parallel/step_end.h"
 
 namespace trireme::parallel {
 
@@ -9,52 +12,68 @@ namespace trireme::parallel {
 /// `FullySharded`. A pipeline has one for every stage.
 class AttachedModule : public Attached {
  public:
-  explicit AttachedModule(torch::nn::Module& module) : module_(module) {}
+  AttachedModule(torch::nn::Module& module, const Mesh& mesh, std::shared_ptr<Reducer> reducer);
 
   /// Runs backward, and reduces gradients while it runs.
-  virtual void backward(const nn::Loss& loss, Micro micro = Micro::Last) {
-    gradients().backward(loss, micro);
-  }
+  void backward(const nn::Loss& loss, Micro micro = Micro::Last);
   /// Forgets the step so far: see Gradients::discard.
-  virtual void discard() { gradients().discard(); }
+  virtual void discard();
   /// See Gradients::collect and ::defer.
-  virtual void collect(Micro micro, const std::function<void()>& body) {
-    gradients().collect(micro, body);
-  }
+  virtual void collect(Micro micro, const std::function<void()>& body);
   virtual std::vector<nn::WeightJob> defer(nn::WeightQueue& queue,
-                                           const std::function<void()>& body) {
-    return gradients().defer(queue, body);
-  }
+                                           const std::function<void()>& body);
 
   /// A forward of which the backward comes later has ended.
   virtual void end_forward() {}
 
-  /// Weights that are gathered when they are needed are gathered now, and stay until `let_go`.
+  /// Weights that are gathered when they are needed are gathered now, and stay until `release`.
   virtual void hold() {}
-  virtual void let_go() {}
+  virtual void release() {}
 
   /// Nothing more will come in this step: reductions that have not begun begin. `finish` does it
   /// too.
   virtual void start_finish() { gradients().start_rest(); }
+  /// Before it waits for others: throws if they went another way through the model.
+  virtual void check_step() {}
+  /// After the gradients are complete.
+  void end_finish();
+
+  std::vector<Part> micro_batches(const BatchRows& rows) const override;
+  /// Throws MisuseError for a module that is no nn::Model: it has no loss of its own.
+  void run(const std::vector<nn::MicroBatch>& micros) override;
+  LossTotals evaluate(const std::vector<nn::MicroBatch>& micros) override;
+  Totals finish(const Finish& what = {}) override;
 
   virtual Gradients& gradients() = 0;
   virtual const Gradients& gradients() const = 0;
 
   const std::vector<nn::Parameter>& parameters() const override { return gradients().parameters(); }
-  const std::vector<Kept>& kept() const override { return gradients().kept(); }
+  const std::vector<ParameterShard>& shards() const override { return gradients().shards(); }
   std::vector<std::string> order() const override { return gradients().order(); }
   Fires fires() const override { return gradients().fires(); }
   void set_order(const std::vector<std::string>& names, const Fires& fires = {}) override {
     gradients().set_order(names, fires);
   }
+  std::vector<ReducerState> reducer_states() override { return reducer_->states(); }
   int64_t gradient_bytes() const override { return gradients().memory_bytes(); }
+  const Mesh& mesh() const override { return mesh_; }
   std::vector<torch::nn::Module*> modules() const override { return {&module_}; }
+  void check_same() const override;
 
   /// Everything of the parameters that some other rank may keep too. Collective.
-  virtual std::vector<Kept> shared() const = 0;
+  virtual std::vector<ParameterShard> shared() const = 0;
 
  protected:
+  nn::ModelImpl& model() const;
+  nn::Loss loss_of(const nn::MicroBatch& micro) const;
+
   torch::nn::Module& module_;
+  Mesh mesh_;
+  std::shared_ptr<Reducer> reducer_;
+
+ private:
+  LossTotals loss_;                    // of this step, on this rank
+  std::unique_ptr<StepEnd> step_end_;  // made when the first step ends
 };
 
 }  // namespace trireme::parallel

@@ -68,10 +68,12 @@ void Buckets::forget(bool whole_step) {
   for (Bucket& bucket : buckets_) bucket.waiting = bucket.members.size();
 }
 
-ReducedBuckets::ReducedBuckets(comm::Communicator group, std::vector<at::Tensor> parameters,
-                               BucketSizes sizes)
+ReducedBuckets::ReducedBuckets(std::shared_ptr<Reducer> reducer, RankSet over,
+                               std::vector<at::Tensor> parameters, BucketSizes sizes)
     : Buckets(std::move(parameters)),
-      group_(std::move(group)),
+      reducer_(std::move(reducer)),
+      over_(std::move(over)),
+      group_(reducer_->group(over_)),
       sizes_(sizes),
       homes_(places_.size()) {
   int64_t total = 0;
@@ -132,7 +134,7 @@ void ReducedBuckets::start(std::size_t bucket) {
   for (std::size_t i : buckets_[bucket].members) {
     if (!places_[i].here) homes_[i].zero_();
   }
-  works_.push_back(group_.all_reduce(data_[bucket]));
+  works_.push_back(reducer_->start({.data = data_[bucket]}, over_));
 }
 
 void ReducedBuckets::start_rest() {
@@ -166,10 +168,10 @@ void ReducedBuckets::wait() {
   forget(/*whole_step=*/true);
 }
 
-void ReducedBuckets::add_late(std::size_t parameter, const at::Tensor& mine) {
+std::vector<at::Tensor> ReducedBuckets::sum_late(std::size_t parameter, const at::Tensor& mine) {
   at::Tensor sum = mine.defined() ? mine : at::zeros_like(home(parameter));
-  group_.all_reduce(sum).wait();
-  home(parameter).add_(sum);
+  reducer_->start({.data = sum}, over_).wait();
+  return {sum};
 }
 
 void ReducedBuckets::agree_on_order() {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "trireme/comm/communicator.h"
+#include "trireme/parallel/reducer.h"
 
 namespace trireme::parallel {
 
@@ -20,8 +20,9 @@ struct BucketSizes {
 ///   arrive   | p9 p8 | p7 p6 p5 p4 | p3 p2 p1 p0 |
 ///   buckets  |   0   |      1      |      2      |
 ///
-/// This is who has come; what a reduction is, and where its result stays, others say
-/// (`ReducedBuckets`, `ScatteredBuckets`).
+/// This class tracks which gradients have arrived. What a bucket's reduction is, and where its
+/// result stays, is up to the derived classes: `ReducedBuckets`, `WholeUnitBuckets` and
+/// `ScatteredBuckets`.
 class Buckets {
  public:
   explicit Buckets(std::vector<at::Tensor> parameters);
@@ -52,13 +53,16 @@ class Buckets {
   /// Waits until everything is reduced, and is ready for the next step.
   virtual void wait() = 0;
 
-  /// Sums what came late, on some rank, into the results. Collective. The rank's own may be
-  /// undefined.
-  virtual void add_late(std::size_t parameter, const at::Tensor& mine) = 0;
+  /// The sum of what arrived late on some rank, in tensors like `homes`. Collective. The rank's own
+  /// gradient may be undefined.
+  virtual std::vector<at::Tensor> sum_late(std::size_t parameter, const at::Tensor& mine) = 0;
 
-  /// Where the parameter's gradient is after `wait`: whole, or a shard of each of its boxes. 0
+  /// Where the parameter's gradient is after `wait`: whole, or a shard of each of its boxes. Zeros
   /// where nothing came for it.
   virtual std::vector<at::Tensor> homes(std::size_t parameter) = 0;
+
+  /// Is nothing summed over ranks? Then a parameter that was not used has no home yet.
+  virtual bool is_local() const { return false; }
 
   /// How many reductions of this step have begun.
   std::size_t num_begun() const { return next_; }
@@ -120,14 +124,16 @@ class Buckets {
 /// second on they lie so.
 class ReducedBuckets final : public Buckets {
  public:
-  /// Collective: the memory is the group's.
-  ReducedBuckets(comm::Communicator group, std::vector<at::Tensor> parameters, BucketSizes sizes);
+  /// Sums over the ranks of a set. Collective: the memory is the group's.
+  ReducedBuckets(std::shared_ptr<Reducer> reducer, RankSet over, std::vector<at::Tensor> parameters,
+                 BucketSizes sizes);
 
   void begin_step() override;
   void start_rest() override;
   void wait() override;
-  void add_late(std::size_t parameter, const at::Tensor& mine) override;
+  std::vector<at::Tensor> sum_late(std::size_t parameter, const at::Tensor& mine) override;
   std::vector<at::Tensor> homes(std::size_t parameter) override { return {home(parameter)}; }
+  bool is_local() const override { return alone(); }
   void reorder(const std::vector<int64_t>& order) override;
   void agree_on_order() override;
   int64_t memory_bytes() const override { return memory_.defined() ? memory_.numel() : 0; }
@@ -139,6 +145,8 @@ class ReducedBuckets final : public Buckets {
   at::Tensor& home(std::size_t parameter);
   void lay_out();
 
+  std::shared_ptr<Reducer> reducer_;
+  RankSet over_;
   comm::Communicator group_;
   BucketSizes sizes_;
   std::vector<at::Tensor> homes_, data_;  // of each parameter, of each bucket

@@ -16,45 +16,52 @@ torch::nn::Module& made_equal(torch::nn::Module& module, const Mesh& mesh) {
   return module;
 }
 
+std::vector<nn::Parameter> trained(const torch::nn::Module& module) {
+  std::vector<nn::Parameter> all = nn::parameters_of(module);
+  std::erase_if(all, [](const nn::Parameter& one) { return !one.tensor.requires_grad(); });
+  return all;
+}
+
+std::vector<ParameterShard> whole_shards(const std::vector<nn::Parameter>& parameters,
+                                         const Mesh& mesh) {
+  std::vector<ParameterShard> all;
+  for (const nn::Parameter& one : parameters)
+    all.push_back(whole_shard(one, all.size(), mesh, Policy{}));
+  return all;
+}
+
 }  // namespace
 
 DataParallel::DataParallel(torch::nn::Module& module, const Mesh& mesh, DataParallelOptions options)
-    : AttachedModule(made_equal(module, mesh)),
-      mesh_(mesh),
-      gradients_(module, mesh, options.buckets) {}
+    : AttachedModule(made_equal(module, mesh), mesh, std::move(options.reducer)),
+      gradients_(trained(module), whole_shards(trained(module), mesh), mesh, Policy{},
+                 [&](const GradientSums& sums, const std::vector<std::size_t>& members) {
+                   const auto all = trained(module);
+                   std::vector<at::Tensor> tensors;
+                   for (std::size_t i : members) tensors.push_back(all[i].tensor);
+                   return std::make_unique<ReducedBuckets>(reducer_, sums.all, std::move(tensors),
+                                                           options.buckets);
+                 }) {}
 
-Totals DataParallel::finish(std::span<const double> values, Divide divide) {
-  const Totals totals = gradients_.finish(values, divide);
-  broadcast_buffers(module_, mesh_.world());
-  return totals;
-}
-
-void DataParallel::check_same() const {
-  check_same_values(shared(), buffers(), mesh_.world());
-}
-
-std::vector<Kept> DataParallel::shared() const {
-  std::vector<Kept> all = gradients_.kept();
-  for (Kept& one : frozen()) all.push_back(std::move(one));
+std::vector<ParameterShard> DataParallel::shared() const {
+  std::vector<ParameterShard> all = gradients_.shards();
+  for (ParameterShard& one : frozen()) all.push_back(std::move(one));
   return all;
 }
 
 std::vector<nn::Parameter> DataParallel::frozen_parameters() const {
   auto all = nn::parameters_of(module_);
-  const auto& trained = gradients_.parameters();
+  const auto& others = gradients_.parameters();
   std::erase_if(all, [&](const nn::Parameter& one) {
-    return std::any_of(trained.begin(), trained.end(), [&](const nn::Parameter& other) {
+    return std::any_of(others.begin(), others.end(), [&](const nn::Parameter& other) {
       return other.tensor.is_same(one.tensor);
     });
   });
   return all;
 }
 
-std::vector<Kept> DataParallel::frozen() const {
-  std::vector<Kept> result;
-  for (const nn::Parameter& one : frozen_parameters())
-    result.push_back(keep_whole(one, result.size(), mesh_));
-  return result;
+std::vector<ParameterShard> DataParallel::frozen() const {
+  return whole_shards(frozen_parameters(), mesh_);
 }
 
 std::vector<Attached::Value> DataParallel::frozen_values() {

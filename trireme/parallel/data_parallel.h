@@ -6,6 +6,7 @@ namespace trireme::parallel {
 
 struct DataParallelOptions {
   BucketSizes buckets = {};
+  std::shared_ptr<Reducer> reducer = nullptr;  ///< how gradients are summed; none: as they are
 };
 
 /// Keeps replicas of a module equal: attaches to its parameters, and leaves the module as it is. On
@@ -28,13 +29,10 @@ class DataParallel final : public AttachedModule {
                DataParallelOptions options = {})
       : DataParallel(module, Mesh(replicas, {.replica = replicas.size()}), options) {}
 
-  Totals finish(std::span<const double> values = {}, Divide divide = Divide::Now) override;
-  void check_same() const override;
-  std::vector<Kept> shared() const override;
+  std::vector<ParameterShard> shared() const override;
   Gradients& gradients() override { return gradients_; }
   const Gradients& gradients() const override { return gradients_; }
-  const Mesh& mesh() const override { return mesh_; }
-  std::vector<Kept> frozen() const override;
+  std::vector<ParameterShard> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;
   std::vector<Value> frozen_values() override;
@@ -42,7 +40,6 @@ class DataParallel final : public AttachedModule {
  private:
   std::vector<nn::Parameter> frozen_parameters() const;
 
-  Mesh mesh_;
   Gradients gradients_;
 };
 

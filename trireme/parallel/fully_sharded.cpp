@@ -8,73 +8,81 @@
 
 namespace trireme::parallel {
 
-namespace {
-
-/// The gradients of the parameters that are trained, as shards.
-Scattering scattering_of(const ShardedWeights& weights, const std::vector<std::size_t>& trained,
-                         const FullyShardedOptions& options) {
-  Scattering result;
-  for (const Unit& unit : weights.units().units) result.units.push_back(unit.name);
-  for (std::size_t i : trained) {
-    result.shards.push_back(weights.shards()[i]);
-    result.tensors.push_back(weights.tensors()[i]);
-    result.unit_of.push_back(weights.units().unit_of[i]);
-  }
-  result.keep_whole = options.sharding == Sharding::Optimizer ||
-                      options.gathered == FullyShardedOptions::Gathered::ForAStep;
-  return result;
-}
-
-}  // namespace
-
 FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullyShardedOptions options)
-    : AttachedModule(module),
-      mesh_(mesh),
+    : AttachedModule(module, mesh, std::move(options.reducer)),
       all_(nn::parameters_of(module)),
-      keeps_whole_(options.sharding != Sharding::Parameters) {
+      policy_{.sharding = options.sharding} {
+  using Gathered = FullyShardedOptions::Gathered;
   core::check(options.ahead >= 0, "FullySharded: {} units cannot be gathered ahead", options.ahead);
+  core::check(options.sharding != Sharding::None,
+              "FullySharded: Sharding::None shards nothing; use DataParallel");
   // libtorch runs backward of a device on one thread of the process: ranks that are threads and
   // gather there would wait for each other for ever.
-  core::check(
-      mesh.device().is_cpu() || mesh.world().backend() != "local" || mesh.size(Axis::Shard) == 1,
-      "FullySharded: ranks that are threads of one process cannot share a model on a GPU; "
-      "use processes (comm.backend \"shm\"), or the CPU");
+  const int sharers = position_in(gradient_sums_of(Layout({1}), mesh.degrees(), policy_).shards,
+                                  mesh.coord(), mesh.degrees())
+                          .count;
+  core::check(mesh.device().is_cpu() || mesh.world().backend() != "local" || sharers == 1,
+              "FullySharded: ranks that are threads of one process cannot share a model on a GPU; "
+              "use processes (comm.backend \"shm\"), or the CPU");
   check_cut_on(module, mesh);
   check_same_module(module, mesh.world());
   broadcast_parameters(module, mesh);
-  weights_ = std::make_unique<ShardedWeights>(
-      all_, find_units(module, all_), mesh,
-      ShardedWeights::Options{
-          .keep_whole = keeps_whole_,
-          .hold_all = options.gathered == FullyShardedOptions::Gathered::ForAStep,
-          .ahead = options.ahead});
-  std::vector<nn::Parameter> trained;
-  for (std::size_t i = 0; i < all_.size(); ++i) {
-    if (!all_[i].tensor.requires_grad()) continue;
-    trained_.push_back(i);
-    trained.push_back(all_[i]);
+  const bool for_a_step = options.gathered == Gathered::ForAStep;
+  if (keeps_weights_whole())
+    weights_ = std::make_unique<WholeWeights>(all_, find_units(module, all_), mesh, policy_);
+  else
+    weights_ = std::make_unique<GatheredWeights>(
+        all_, find_units(module, all_), mesh, policy_,
+        GatheredWeights::Options{.hold_all = for_a_step, .ahead = options.ahead});
+  for (std::size_t i = 0; i < all_.size(); ++i)
+    if (all_[i].tensor.requires_grad()) trained_.push_back(i);
+  gradients_ = make_gradients(options.sharding == Sharding::Optimizer || for_a_step);
+}
+
+/// The gradients of the parameters that are trained, as shards; `whole`: until the end of the step
+/// every gradient has memory of its own.
+std::unique_ptr<Gradients> FullySharded::make_gradients(bool whole) {
+  std::vector<nn::Parameter> parameters;
+  std::vector<ParameterShard> shards;
+  for (std::size_t i : trained_) {
+    const ShardedParameter& cut = weights_->shards()[i];
+    for (std::size_t b = 0; b < cut.boxes.size(); ++b)
+      if (cut.boxes[b].piece.count > 0)
+        shards.push_back(box_shard(all_[i], parameters.size(), cut, b, weights_->tensors()[i][b]));
+    parameters.push_back(all_[i]);
   }
-  gradients_ = std::make_unique<Gradients>(std::move(trained), mesh,
-                                           scattering_of(*weights_, trained_, options));
+  std::vector<std::string> units;
+  for (const Unit& unit : weights_->units().units) units.push_back(unit.name);
+  const auto make = [&](const GradientSums& sums,
+                        const std::vector<std::size_t>& members) -> std::unique_ptr<Buckets> {
+    std::vector<UnitMember> list;
+    for (std::size_t n : members) {
+      const std::size_t i = trained_[n];
+      list.push_back({all_[i].tensor, weights_->shards()[i], weights_->units().unit_of[i]});
+    }
+    std::unique_ptr<UnitBuckets> made;
+    if (whole)
+      made = std::make_unique<WholeUnitBuckets>(reducer_, sums, std::move(list), units);
+    else
+      made = std::make_unique<ScatteredBuckets>(reducer_, sums, std::move(list), units);
+    buckets_.push_back(made.get());
+    return made;
+  };
+  return std::make_unique<Gradients>(std::move(parameters), std::move(shards), mesh_, policy_,
+                                     make);
 }
 
 FullySharded::~FullySharded() = default;
 
 void FullySharded::begin_backward() {
   // It comes to the units in the order opposite to forward's.
-  if (!ordered_) gradients_->set_unit_order(weights_->backward_order());
-  ordered_ = true;
+  if (!std::exchange(ordered_, true))
+    for (UnitBuckets* one : buckets_) one->set_unit_order(weights_->backward_order());
   weights_->complete_held();
 }
 
-void FullySharded::backward(const nn::Loss& loss, Micro micro) {
-  begin_backward();
-  gradients_->backward(loss, micro);
-  weights_->end_pass();
-}
-
 void FullySharded::discard() {
-  gradients_->discard();
+  AttachedModule::discard();
   weights_->forget_uses();
   weights_->end_pass();
 }
@@ -99,44 +107,32 @@ void FullySharded::start_finish() {
   gradients_->start_rest();
 }
 
-Totals FullySharded::finish(std::span<const double> values, Divide divide) {
-  start_finish();
+void FullySharded::check_step() {
   finishing_ = false;
   weights_->end_check();
-  const Totals totals = gradients_->finish(values, divide);
-  broadcast_buffers(module_, mesh_.world());
-  return totals;
 }
 
-void FullySharded::check_same() const {
-  check_same_values(shared(), buffers(), mesh_.world());
-}
-
-std::vector<Kept> FullySharded::shared() const {
-  if (keeps_whole_) {  // every rank has all of it, not only its shards
-    weights_->settle();
-    std::vector<Kept> whole;
-    for (const nn::Parameter& one : all_) whole.push_back(keep_whole(one, whole.size(), mesh_));
+std::vector<ParameterShard> FullySharded::shared() const {
+  if (keeps_weights_whole()) {  // every rank has all of it, not only its shards
+    weights_->complete_update();
+    std::vector<ParameterShard> whole;
+    for (const nn::Parameter& one : all_)
+      whole.push_back(whole_shard(one, whole.size(), mesh_, Policy{}));
     return whole;
   }
-  std::vector<Kept> all = gradients_->kept();
-  for (Kept& one : frozen()) all.push_back(std::move(one));
+  std::vector<ParameterShard> all = gradients_->shards();
+  for (ParameterShard& one : frozen()) all.push_back(std::move(one));
   return all;
 }
 
-std::vector<Kept> FullySharded::frozen() const {
-  std::vector<Kept> result;
+std::vector<ParameterShard> FullySharded::frozen() const {
+  std::vector<ParameterShard> result;
   for (std::size_t i = 0; i < all_.size(); ++i) {
     if (is_trained(i)) continue;
-    const auto& boxes = weights_->shards()[i].boxes;
-    for (std::size_t b = 0; b < boxes.size(); ++b)
-      if (boxes[b].piece.count > 0)
-        result.push_back({.name = all_[i].name,
-                          .parameter = i,
-                          .tensor = weights_->tensors()[i][b],
-                          .held = {boxes[b].held},
-                          .pieces = {boxes[b].piece},
-                          .sharded = true});
+    const ShardedParameter& cut = weights_->shards()[i];
+    for (std::size_t b = 0; b < cut.boxes.size(); ++b)
+      if (cut.boxes[b].piece.count > 0)
+        result.push_back(box_shard(all_[i], i, cut, b, weights_->tensors()[i][b]));
   }
   return result;
 }
@@ -167,7 +163,8 @@ at::Tensor FullySharded::gradient(std::size_t parameter) {
     parts.push_back(tensor.grad().defined() ? tensor.grad() : at::zeros_like(tensor));
   }
   at::Tensor known = at::tensor({there ? 1 : 0}, at::kLong);
-  mesh_.group(Axis::Shard).all_reduce(known, comm::ReduceOp::Max).wait();
+  const auto sharers = gradient_sums_of(Layout({1}), mesh_.degrees(), policy_).shards;
+  reducer_->group(sharers).all_reduce(known, comm::ReduceOp::Max).wait();
   return known.item<int64_t>() == 0 ? at::Tensor() : weights_->assemble(i, parts);
 }
 

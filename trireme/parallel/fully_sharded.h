@@ -1,20 +1,20 @@
 #pragma once
 
 #include "trireme/parallel/attached_module.h"
-#include "trireme/parallel/sharded_weights.h"
+#include "trireme/parallel/gathered_weights.h"
+#include "trireme/parallel/unit_buckets.h"
 
 namespace trireme::parallel {
 
-/// What is kept in shards from step to step, over the ranks of the shard axis (the stages of ZeRO,
-/// Rajbhandari et al. 2020). Each includes those before it.
-enum class Sharding : uint8_t { Optimizer, Gradients, Parameters };
+using trireme::Sharding;
 
 struct FullyShardedOptions {
   Sharding sharding = Sharding::Parameters;
   int ahead = 1;  ///< units that are gathered before they are needed
   /// How long weights stay gathered, and gradients whole: while a layer needs them, or (in a
-  /// pipeline, between `hold` and `let_go`) over all micro-batches of a step.
+  /// pipeline, between `hold` and `release`) over all micro-batches of a step.
   enum class Gathered : uint8_t { ForALayer, ForAStep } gathered = Gathered::ForALayer;
+  std::shared_ptr<Reducer> reducer = nullptr;  ///< how gradients are summed; none: as they are
 };
 
 /// Spreads the state of a module over the ranks of the shard axis: each keeps about 1/n of it, and
@@ -24,7 +24,7 @@ struct FullyShardedOptions {
 ///   Net model(...);
 ///   nn::initialize(*model, seed);
 ///   parallel::FullySharded shards(*model, mesh);
-///   ...                                      // an optimizer on shards.kept()
+///   ...                                      // an optimizer on shards.shards()
 ///   shards.backward(loss);
 ///   shards.finish();
 ///   optimizer.step(...);
@@ -41,27 +41,24 @@ class FullySharded final : public AttachedModule {
   FullySharded(torch::nn::Module& module, const Mesh& mesh, FullyShardedOptions options = {});
   ~FullySharded() override;
 
-  void backward(const nn::Loss& loss, Micro micro = Micro::Last) override;
   void discard() override;
   void collect(Micro micro, const std::function<void()>& body) override;
   std::vector<nn::WeightJob> defer(nn::WeightQueue& queue,
                                    const std::function<void()>& body) override;
   void start_finish() override;
+  /// Throws if ranks ran different layers, naming the unit and the ranks.
+  void check_step() override;
   void end_forward() override { weights_->end_pass(); }
   void hold() override { weights_->hold(); }
-  void let_go() override { weights_->let_go_of_all(); }
-  /// Also throws if ranks ran different layers, naming the unit and the ranks.
-  Totals finish(std::span<const double> values = {}, Divide divide = Divide::Now) override;
+  void release() override { weights_->release_all(); }
   void updated() override { weights_->updated(); }
-  /// Where parameters are kept whole, they are there again after an update, also outside of their
+  /// Where weights are kept whole, they are there again after an update, also outside of their
   /// layers.
-  void settle() { weights_->settle(); }
-  void check_same() const override;
-  std::vector<Kept> shared() const override;
+  void complete_update() { weights_->complete_update(); }
+  std::vector<ParameterShard> shared() const override;
   Gradients& gradients() override { return *gradients_; }
   const Gradients& gradients() const override { return *gradients_; }
-  const Mesh& mesh() const override { return mesh_; }
-  std::vector<Kept> frozen() const override;
+  std::vector<ParameterShard> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;
   std::vector<Value> frozen_values() override;
@@ -69,14 +66,16 @@ class FullySharded final : public AttachedModule {
   const ShardedWeights& weights() const { return *weights_; }
 
  private:
-  Mesh mesh_;
   std::vector<nn::Parameter> all_;
-  const bool keeps_whole_;
+  const Policy policy_;
   std::vector<std::size_t> trained_;  // which of all
   std::unique_ptr<ShardedWeights> weights_;
+  std::vector<UnitBuckets*> buckets_;  // the gradients' own
   std::unique_ptr<Gradients> gradients_;
   bool ordered_ = false, finishing_ = false;
 
+  std::unique_ptr<Gradients> make_gradients(bool whole);
+  bool keeps_weights_whole() const { return policy_.sharding != Sharding::Parameters; }
   bool is_trained(std::size_t parameter) const;
   void begin_backward();
 };

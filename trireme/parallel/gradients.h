@@ -5,59 +5,38 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "trireme/mesh/mesh.h"
-#include "trireme/nn/loss.h"
 #include "trireme/nn/weight_queue.h"
 #include "trireme/parallel/attached.h"
 #include "trireme/parallel/buckets.h"
 
 namespace trireme::parallel {
 
-/// How the gradients of some parameters end as shards.
-struct Scattering {
-  std::vector<ShardedParameter> shards;          ///< of each parameter
-  std::vector<std::vector<at::Tensor>> tensors;  ///< of each of its boxes, this rank's shard
-  std::vector<std::size_t> unit_of;              ///< those of a unit are reduced together
-  std::vector<std::string> units;                ///< their names
-  bool keep_whole = false;                       ///< until the end of the step
-};
+/// Makes the buckets of some parameters, which are summed over the same ranks.
+using BucketFactory = std::function<std::unique_ptr<Buckets>(
+    const GradientSums& sums, const std::vector<std::size_t>& parameters)>;
 
-/// Throws unless both are one number.
-void check(const nn::Loss& loss);
-
-/// Warns, once and on the first rank, that a step had no weight.
-void report_weightless(const comm::Communicator& world, bool& told);
-
-/// Sums the gradients of a module's parameters over the ranks that hold them, while backward runs.
+/// Takes the gradients of parameters as backward makes them, and sums each over its ranks while
+/// backward runs.
 ///
-///   gradients.backward(loss, Micro::More);    // accumulates
-///   gradients.backward(loss);                 // reduces what is complete while it runs
-///   gradients.finish();                       // .grad is that of one process on the whole batch
+///   collect(More, backward)    accumulates
+///   collect(Last, backward)    starts the reduction of each bucket when it is complete
+///   start_rest(), wait()       the sums are in `home`
 ///
-/// Gradients live in buckets of registered memory. Between `backward` and `finish` a parameter's
-/// .grad is undefined; afterwards it is the bucket's memory. A parameter that no rank used has no
-/// gradient, as in torch; one that some ranks used has the right one.
+/// Gradients live in buckets of registered memory. Between `collect` and the end of the step a
+/// parameter's .grad is undefined; afterwards it is the bucket's memory.
 class Gradients {
  public:
-  /// Over the axes on which the layouts leave gradients partial: replica, shard and context, what a
-  /// layout names, and between the copies that a cut makes. Collective.
-  Gradients(const torch::nn::Module& module, const Mesh& mesh, BucketSizes sizes = {});
-
-  /// The same, but over the shard axis each rank gets its shard only. Collective.
-  Gradients(std::vector<nn::Parameter> parameters, const Mesh& mesh, Scattering scattering);
+  /// Parameters with the same sums share buckets. Collective.
+  Gradients(std::vector<nn::Parameter> parameters, std::vector<ParameterShard> shards,
+            const Mesh& mesh, const Policy& policy, const BucketFactory& make);
   ~Gradients();
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
 
-  void backward(const nn::Loss& loss, Micro micro = Micro::Last);
-
-  /// The same for whatever gives gradients: a backward that begins in the middle of a model, or
-  /// those that were deferred.
+  /// Runs `body`, which makes gradients: a backward, or the delivery of those that were deferred.
   void collect(Micro micro, const std::function<void()>& body);
 
   /// Gradients that come while `body` runs are put off, in the order in which they come: those of
@@ -65,33 +44,33 @@ class Gradients {
   /// nn::deliver.
   std::vector<nn::WeightJob> defer(nn::WeightQueue& queue, const std::function<void()>& body);
 
-  /// Where the ranks that see the losses are not of this mesh: the total weight of the step, for
-  /// the next `finish`.
-  void set_weight(double total) { known_weight_ = total; }
-
   /// Forgets what has come in this step, after a forward between two micro-batches threw: the next
   /// backward begins the step anew. All ranks must do it. (After a backward that threw nothing
   /// helps; after the last one of a step, `finish` is due.)
   void discard();
 
-  /// Begins the reductions that have not begun: nothing more will come. `finish` does it too.
+  /// Begins the reductions that have not begun: nothing more will come.
   void start_rest();
-
-  /// Completes the step; a rank that had nothing to do calls only this. `values` of all ranks are
-  /// added up on the way; weights, which the ranks of a tensor axis have in common, count once.
-  /// Total weight 0: there are no gradients, and a warning says so. Collective.
-  Totals finish(std::span<const double> values = {}, Divide divide = Divide::Now);
+  /// Waits for all of them.
+  void wait();
+  /// The step is over. The order in which gradients arrived in the first one is agreed on.
+  void end_step();
 
   /// A gradient of a parameter is there: what autograd's hooks call.
   void ready(std::size_t parameter);
 
   const std::vector<nn::Parameter>& parameters() const { return parameters_; }
+  const std::vector<ParameterShard>& shards() const { return shards_; }
 
-  /// What this rank keeps of them, in their order; gradients are here after `finish`.
-  const std::vector<Kept>& kept() const { return kept_; }
-
-  /// Where gradients end as shards: backward comes to the units in this order, on every rank.
-  void set_unit_order(const std::vector<std::size_t>& units);
+  /// The sum of the gradient of shard `k`, after `wait`. Zeros where nothing came for it.
+  at::Tensor home(std::size_t k);
+  /// Has it memory for that already? Not where nothing came and no other rank could add to it.
+  bool has_home(std::size_t k) const;
+  /// Did a gradient come for the parameter on this rank, before or after its bucket had begun?
+  bool used(std::size_t parameter) const { return used_[parameter]; }
+  bool is_late(std::size_t parameter) const { return late_[parameter].defined(); }
+  /// The sums of what came late on some rank, in the order of the parameter's boxes. Collective.
+  std::vector<at::Tensor> sum_late(std::size_t parameter);
 
   /// The order of the buckets, by name: for checkpoints. Empty until it was observed.
   std::vector<std::string> order() const;
@@ -101,39 +80,27 @@ class Gradients {
   void set_order(const std::vector<std::string>& names, const Fires& fires = {});
 
   int64_t memory_bytes() const;
-  /// How many reductions of this step have begun: between `backward` and `finish`, all of them.
+  /// How many reductions of this step have begun: between `collect` and `wait`, all of them.
   std::size_t num_begun() const;
 
  private:
-  struct Reduced {  // where a parameter is reduced
-    std::size_t set, place;
+  struct Place {  // of a parameter in the buckets
+    std::size_t set, index;
   };
-  struct Copied {  // what the ranks of a group hold alike, each with its own part of the gradient
-    std::size_t kept, piece;
-  };
-  using Sets = std::map<std::vector<Axis>, std::vector<std::size_t>>;
-  Sets by_axes() const;
   void attach_hooks();
-  void find_copies(const Mesh& mesh);
-  void sum_copies(const double* used);
   void begin_step();
   void check_not_broken() const;
-  void report_unused(const double* used);
+  Buckets& set_of(std::size_t parameter) const { return *sets_[places_[parameter].set]; }
 
   std::vector<nn::Parameter> parameters_;
-  std::vector<Reduced> reduced_;
+  std::vector<ParameterShard> shards_;
+  std::vector<Place> places_;
   std::vector<std::unique_ptr<Buckets>> sets_;
-  std::vector<Kept> kept_;
-  std::vector<std::size_t> home_of_;  // which of its parameter's homes has the kept one's gradient
-  std::map<int, std::pair<comm::Communicator, std::vector<Copied>>> copied_;  // by how many
-  comm::Communicator world_;
-  bool counts_;  // does the weight of this rank count, or that of another which has the same?
-  at::Tensor totals_;
-  double weight_ = 0;
-  std::optional<double> known_weight_;
+  std::vector<bool> used_;         // after `wait`
+  std::vector<at::Tensor> late_;
   nn::WeightQueue* deferring_ = nullptr;
-  bool in_step_ = false, accumulates_ = false, broken_ = false;
-  bool told_unused_ = false, told_weightless_ = false;
+  bool in_step_ = false, accumulates_ = false;
+  bool broken_ = false;  // a backward threw: what it left behind is incomplete
 };
 
 }  // namespace trireme::parallel

@@ -28,8 +28,7 @@ using pipeline::Schedule;
 Mesh mesh_of_stage(const Mesh& mesh) {
   Degrees degrees = mesh.degrees();
   degrees.pipe = 1;
-  return {mesh.group({Axis::Replica, Axis::Shard, Axis::Context, Axis::Tensor}), degrees,
-          mesh.device()};
+  return {mesh.group(same_stage().axes), degrees, mesh.device()};
 }
 
 /// With transfers, reductions and (where weights are held over a step) gathers; checked.
@@ -101,6 +100,11 @@ bool is_recomputed_part(const nn::Chain& chain, const nn::Link* part) {
   return false;
 }
 
+Holders holders_of(const std::map<std::string, Holders>& tied, const std::string& name, int rank) {
+  const auto found = tied.find(name);
+  return found == tied.end() ? Holders{rank} : found->second;
+}
+
 }  // namespace
 
 Pipeline::Pipeline(nn::ModelImpl& model, const Mesh& mesh, Schedule schedule,
@@ -111,7 +115,8 @@ Pipeline::Pipeline(nn::ModelImpl& model, const Mesh& mesh, Schedule schedule,
                           mesh.size(Axis::Shard) > 1 && options.keep_gathered)),
       options_(std::move(options)),
       pipe_(mesh.group(Axis::Pipe).split("stages", 0, mesh.coord(Axis::Pipe))),
-      transfers_(pipe_, mesh.device()) {
+      transfers_(pipe_, mesh.device()),
+      reducer_(options_.reducer != nullptr ? options_.reducer : make_reducer(mesh)) {
   nn::name_layers(model);
   cut_ =
       options_.cut.empty() ? balance(model, mesh, "params", schedule_.stages(), 0) : options_.cut;
@@ -127,7 +132,7 @@ Pipeline::Pipeline(nn::ModelImpl& model, const Mesh& mesh, Schedule schedule,
   check_alike();
   build_stages(model);
   build_parts(model);
-  collect_parameters();
+  collect_parameters(model);
 }
 
 /// Ranks that cut or run otherwise would give wrong numbers, or wait for ever.
@@ -176,13 +181,13 @@ void Pipeline::build_stages(nn::ModelImpl& model) {
 /// Stages that share a parameter, also by way of a third, are one part; each part is attached to
 /// for itself.
 void Pipeline::build_parts(const nn::ModelImpl& model) {
-  struct Together {
+  struct SharedStages {
     std::set<const void*> parameters;
     std::vector<Stage*> stages;
   };
-  std::vector<Together> groups;
+  std::vector<SharedStages> groups;
   for (Stage& stage : stages_) {
-    Together merged{{}, {&stage}};
+    SharedStages merged{{}, {&stage}};
     for (const auto& layer : stage.layers)
       for (const at::Tensor& one : layer->parameters())
         merged.parameters.insert(one.unsafeGetTensorImpl());
@@ -197,7 +202,7 @@ void Pipeline::build_parts(const nn::ModelImpl& model) {
     groups.push_back(std::move(merged));
   }
   std::vector<std::vector<std::shared_ptr<nn::LayerImpl>>> layers;
-  for (const Together& group : groups) {
+  for (const SharedStages& group : groups) {
     StagePart& part = *parts_.emplace_back(std::make_unique<StagePart>());
     layers.emplace_back();
     for (Stage* stage : group.stages) {
@@ -214,7 +219,8 @@ void Pipeline::build_parts(const nn::ModelImpl& model) {
     if (mesh_.size(Axis::Shard) == 1) {
       nn::materialize(*part.module);
       part.attached = std::make_unique<DataParallel>(
-          *part.module, of_stage_, DataParallelOptions{.buckets = options_.buckets});
+          *part.module, of_stage_,
+          DataParallelOptions{.buckets = options_.buckets, .reducer = reducer_});
       continue;
     }
     // The units of several stages do not come in one order in every micro-batch.
@@ -222,11 +228,17 @@ void Pipeline::build_parts(const nn::ModelImpl& model) {
     part.attached = std::make_unique<FullySharded>(
         *part.module, of_stage_,
         FullyShardedOptions{.sharding = options_.sharding,
-                            .gathered = for_a_step ? Gathered::ForAStep : Gathered::ForALayer});
+                            .gathered = for_a_step ? Gathered::ForAStep : Gathered::ForALayer,
+                            .reducer = reducer_});
   }
 }
 
-void Pipeline::collect_parameters() {
+Policy Pipeline::policy() const {
+  return {.sharding = mesh_.size(Axis::Shard) == 1 ? Sharding::None : options_.sharding};
+}
+
+void Pipeline::collect_parameters(const nn::ModelImpl& model) {
+  std::vector<ParameterShard> all;
   for (std::size_t p = 0; p < parts_.size(); ++p) {
     const Attached& attached = *parts_[p]->attached;
     const std::size_t first = parameters_.size();
@@ -234,42 +246,43 @@ void Pipeline::collect_parameters() {
       parameters_.push_back(attached.parameters()[i]);
       places_.emplace_back(p, i);
     }
-    for (Kept one : attached.kept()) {
+    for (ParameterShard one : attached.shards()) {
       one.parameter += first;
-      kept_.push_back(std::move(one));
+      shards_.push_back(std::move(one));
     }
+    for (ParameterShard& one : attached.frozen()) all.push_back(std::move(one));
   }
-  tied_ = std::make_unique<TiedParameters>(kept_, frozen_of_parts(), pipe_);
-  tied_->mark(kept_);
+  all.insert(all.begin(), shards_.begin(), shards_.end());
+  tied_ = find_tied(all, pipe_);
+  for (ParameterShard& one : shards_)
+    set_holders(one, parameters_[one.parameter], holders_of(tied_, one.name, pipe_.rank()), mesh_,
+                policy());
+  broadcast_tied(all, tied_, pipe_, *reducer_);
+  std::vector<Gradients*> gradients;
+  for (const auto& part : parts_) gradients.push_back(&part->attached->gradients());
+  std::vector<std::string> names;  // of the whole model
+  for (const nn::Parameter& one : nn::parameters_of(model))
+    if (one.tensor.requires_grad()) names.push_back(one.name);
+  step_end_ = std::make_unique<StepEnd>(mesh_, reducer_, std::move(gradients), shards_,
+                                        std::move(names));
   updated();  // what is tied may have got another rank's values
 }
 
-Totals Pipeline::finish(std::span<const double> values, Divide divide) {
-  const at::NoGradGuard guard;
+Totals Pipeline::finish(const Finish& what) {
   core::check(
       state_ == State::Ran || state_ == State::Idle,
       "Pipeline: a step threw, so that its gradients are incomplete; build it anew and load "
       "the last checkpoint");
   for (const auto& part : parts_) part->attached->start_finish();
-  // Only the last stage knows weights, and of ranks that compute it together one counts.
-  at::Tensor sums = at::zeros({1 + static_cast<int64_t>(values.size())}, at::kDouble);
-  double* all = sums.data_ptr<double>();
-  if (loss_weight_.defined() && mesh_.coord(Axis::Tensor) == 0)
-    all[0] = loss_weight_.item<double>();
-  std::copy(values.begin(), values.end(), all + 1);
-  mesh_.world().all_reduce(sums).wait();
-  for (const auto& part : parts_) {
-    part->attached->gradients().set_weight(all[0]);
-    part->attached->finish({}, Divide::Later);
-  }
-  tied_->sum_gradients();
-  if (all[0] == 0) report_weightless(mesh_.world(), told_weightless_);
-  if (divide == Divide::Now && all[0] != 0)
-    for (const Kept& one : kept_)
-      if (one.tensor.grad().defined()) one.tensor.mutable_grad().div_(all[0]);
+  for (const auto& part : parts_) part->attached->check_step();
+  LossTotals own;  // only the last stage knows losses, and of the ranks that compute one, one reports
+  if (loss_weight_.defined() && reports_loss(mesh_.coord()))
+    own = {loss_sum_.item<double>(), loss_weight_.item<double>()};
+  const Totals totals = step_end_->finish(own, what);
+  for (const auto& part : parts_) part->attached->end_finish();
   loss_sum_ = loss_weight_ = at::Tensor();
   state_ = State::Idle;
-  return {all[0], {all + 1, all + sums.numel()}};
+  return totals;
 }
 
 void Pipeline::updated() {
@@ -277,22 +290,22 @@ void Pipeline::updated() {
 }
 
 void Pipeline::check_same() const {
-  std::vector<Kept> all;
+  std::vector<ParameterShard> all;
   for (const auto& part : parts_)
-    for (Kept& one : part->attached->shared()) all.push_back(std::move(one));
+    for (ParameterShard& one : part->attached->shared()) all.push_back(std::move(one));
   check_same_values(all, buffers(), mesh_.world());
 }
 
-std::vector<Kept> Pipeline::frozen() const {
-  std::vector<Kept> all = frozen_of_parts();
-  tied_->mark(all);
-  return all;
-}
-
-std::vector<Kept> Pipeline::frozen_of_parts() const {
-  std::vector<Kept> all;
-  for (const auto& part : parts_)
-    for (Kept& one : part->attached->frozen()) all.push_back(std::move(one));
+std::vector<ParameterShard> Pipeline::frozen() const {
+  std::vector<ParameterShard> all;
+  for (const auto& part : parts_) {
+    const auto parameters = nn::parameters_of(*part->module);
+    for (ParameterShard& one : part->attached->frozen()) {
+      const auto own = std::ranges::find(parameters, one.name, &nn::Parameter::name);
+      set_holders(one, *own, holders_of(tied_, one.name, pipe_.rank()), mesh_, policy());
+      all.push_back(std::move(one));
+    }
+  }
   return all;
 }
 

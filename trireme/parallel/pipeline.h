@@ -1,6 +1,7 @@
 #pragma once
 
 #include <exception>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,12 +28,13 @@ struct PipelineOptions {
   Sharding sharding = Sharding::Parameters;
   bool keep_gathered = true;
   std::shared_ptr<core::Trace> trace = nullptr;  ///< of every action
+  std::shared_ptr<Reducer> reducer = nullptr;    ///< how gradients are summed; none: as they are
 };
 
 /// Cuts a model along its depth over the ranks of the pipe axis, and runs a schedule.
 ///
 ///   parallel::Pipeline pipe(*model, mesh, pipeline::make("1f1b", {.ranks = 2, .micros = 8}));
-///   ...                                 // an optimizer on pipe.kept()
+///   ...                                 // an optimizer on pipe.shards()
 ///   pipe.run(micros);                   // all of a step, forward and back
 ///   pipe.finish();                      // the gradient of one process; weight and values known
 ///   optimizer.step(...);                //   on every rank
@@ -49,50 +51,57 @@ class Pipeline final : public Attached {
            PipelineOptions options = {});
   ~Pipeline() override;
 
+  /// As many as the schedule has, as even as possible: also where the batch is short.
+  std::vector<Part> micro_batches(const BatchRows& rows) const override;
+
   /// Forward and backward of a step's micro-batches, as many as the schedule has. Only the ranks of
   /// the first stage look at the inputs (the others need no tensors there), only those of the last
-  /// at the targets. Returns the sum of the losses that this rank has computed: 0 but on the last
-  /// stage. Collective over the pipe.
-  double run(const std::vector<nn::MicroBatch>& micros);
+  /// at the targets. Collective over the pipe.
+  void run(const std::vector<nn::MicroBatch>& micros) override;
 
-  /// Forward only: the losses of the last stage, as {sum, weight}; elsewhere 0. Any number of
-  /// micro-batches. Collective over the pipe.
-  std::pair<double, double> evaluate(const std::vector<nn::MicroBatch>& micros);
+  /// Forward only: the losses of the last stage; elsewhere 0. Any number of micro-batches.
+  /// Collective over the pipe.
+  LossTotals evaluate(const std::vector<nn::MicroBatch>& micros) override;
+  std::size_t evaluated_at_once() const override {
+    return static_cast<std::size_t>(schedule_.micros);
+  }
 
-  Totals finish(std::span<const double> values = {}, Divide divide = Divide::Now) override;
+  Totals finish(const Finish& what = {}) override;
   void updated() override;
   void check_same() const override;
   const std::vector<nn::Parameter>& parameters() const override { return parameters_; }
-  const std::vector<Kept>& kept() const override { return kept_; }
+  const std::vector<ParameterShard>& shards() const override { return shards_; }
   const Mesh& mesh() const override { return mesh_; }
-  std::vector<Kept> frozen() const override;
+  std::vector<ParameterShard> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;
   std::vector<Value> frozen_values() override;
   std::vector<std::string> order() const override;
   Fires fires() const override;
   void set_order(const std::vector<std::string>& names, const Fires& fires = {}) override;
+  core::Json state() const override { return {{"pipeline_cut", cut_}}; }
+  std::vector<ReducerState> reducer_states() override { return reducer_->states(); }
   int64_t gradient_bytes() const override;
   std::vector<torch::nn::Module*> modules() const override;
 
   const pipeline::Schedule& schedule() const { return schedule_; }
   const StageSizes& cut() const { return cut_; }
   /// Micro-batches of which this rank kept something at the same time, at most, in the last step.
-  int peak_alive() const { return peak_alive_; }
+  int peak_in_flight() const { return peak_in_flight_; }
 
  private:
   void check_alike() const;
   void build_stages(nn::ModelImpl& model);
   void build_parts(const nn::ModelImpl& model);
-  void collect_parameters();
-  std::vector<Kept> frozen_of_parts() const;
+  void collect_parameters(const nn::ModelImpl& model);
+  Policy policy() const;
   void run(const pipeline::Action& action, Micro micro);
   [[noreturn]] void fail(const std::exception& error, const std::string& where) const;
   void expect_ahead(std::size_t at);
   Stage& stage(int index);
   nn::Flow input_of(Stage& stage, int micro);
   std::optional<nn::Loss> compute(const Stage& stage, int micro, nn::Flow& flow) const;
-  void evaluate(Stage& at, int micro, std::pair<double, double>& sums);
+  void evaluate(Stage& at, int micro, LossTotals& sums);
   void forward(Stage& stage, int micro);
   void backward(Stage& stage, const pipeline::Action& action, Micro micro);
   void backward_weights(Stage& stage, int micro, Micro last);
@@ -109,17 +118,18 @@ class Pipeline final : public Attached {
   std::vector<std::unique_ptr<StagePart>> parts_;
   std::vector<Stage> stages_;
   std::vector<nn::Parameter> parameters_;
-  std::vector<Kept> kept_;
+  std::vector<ParameterShard> shards_;
   std::vector<std::pair<std::size_t, std::size_t>> places_;  // part and index of each parameter
-  std::unique_ptr<TiedParameters> tied_;
+  std::map<std::string, Holders> tied_;
+  std::shared_ptr<Reducer> reducer_;
+  std::unique_ptr<StepEnd> step_end_;
   const std::vector<nn::MicroBatch>* micros_ = nullptr;  // while they are run
   enum class State : uint8_t { Idle, Ran, Broken } state_ = State::Idle;
   std::vector<std::size_t> last_of_;  // by stage, where its last backward is in the program
   std::size_t expected_ = 0;          // receives up to here are posted
   at::Tensor loss_sum_, loss_weight_;
-  int alive_ = 0, peak_alive_ = 0;
+  int in_flight_ = 0, peak_in_flight_ = 0;
   int64_t step_ = 0;
-  bool told_weightless_ = false;
 };
 
 }  // namespace trireme::parallel

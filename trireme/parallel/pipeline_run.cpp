@@ -43,7 +43,14 @@ int Pipeline::tag(const Action& action) const {
   return (boundary * schedule_.micros + action.micro) * 2 + (forwards ? 0 : 1);
 }
 
-double Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
+std::vector<Part> Pipeline::micro_batches(const BatchRows& rows) const {
+  std::vector<Part> micros;
+  for (int i = 0; i < schedule_.micros; ++i)
+    micros.push_back(even_part(rows.mine, schedule_.micros, i));
+  return micros;
+}
+
+void Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
   core::check(state_ == State::Idle, "Pipeline: {}",
               state_ == State::Ran ? "a step is a run and a finish; call finish() first"
                                    : "a step threw; build it anew and load the last checkpoint");
@@ -54,7 +61,7 @@ double Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
   state_ = State::Broken;  // until it has come to its end
   micros_ = &micros;
   expected_ = 0;
-  alive_ = peak_alive_ = 0;
+  in_flight_ = peak_in_flight_ = 0;
   const auto& where = micros.front().inputs.where;  // of the run, where it is told
   step_ = where != nullptr ? where->step : step_ + 1;
   loss_sum_ = loss_weight_ = at::Tensor();
@@ -81,7 +88,6 @@ double Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
   micros_ = nullptr;
   state_ = State::Ran;
   pipe_.note(fmt::format("what follows the schedule '{}' of step {}", schedule_.name, step_));
-  return loss_sum_.defined() ? loss_sum_.item<double>() : 0;
 }
 
 /// Says where this rank was. An error of its own ends the world: the others would wait for what
@@ -134,7 +140,7 @@ void Pipeline::run(const Action& action, Micro micro) {
       if (at.part->holds++ == 0) at.part->attached->hold();
       return;
     case Act::Reshard:
-      if (--at.part->holds == 0) at.part->attached->let_go();
+      if (--at.part->holds == 0) at.part->attached->release();
       return;
     case Act::ReduceGrad:
       if (++at.part->completed == static_cast<int>(at.part->stages.size()))
@@ -168,25 +174,25 @@ std::optional<nn::Loss> Pipeline::compute(const Stage& stage, int micro, nn::Flo
 
 void Pipeline::forward(Stage& stage, int micro) {
   nn::Flow flow = input_of(stage, micro);
-  Alive alive{.inputs = flow.tensors, .roots = {}};
+  MicroInFlight kept{.inputs = flow.tensors, .roots = {}};
   const auto add_root = [&](const at::Tensor& one) {
     const bool needs = one.defined() && one.requires_grad();
-    alive.roots.push_back(needs ? ag::impl::gradient_edge(one) : ag::Edge());
+    kept.roots.push_back(needs ? ag::impl::gradient_edge(one) : ag::Edge());
   };
   if (const auto loss = compute(stage, micro, flow)) {
     const at::Tensor sum = loss->sum.detach().to(at::kDouble);
     loss_sum_ = loss_sum_.defined() ? loss_sum_ + sum : sum;
     loss_weight_ = loss_weight_.defined() ? loss_weight_ + loss->weight : loss->weight;
     add_root(loss->sum);
-    alive.seeds = {at::ones_like(loss->sum.detach())};
+    kept.seeds = {at::ones_like(loss->sum.detach())};
   } else {
     for (const at::Tensor& one : flow.tensors) add_root(one);
     stage.outputs.emplace(micro, std::move(flow));
     hand_on(stage, micro);
   }
   stage.part->attached->end_forward();
-  stage.alive.emplace(micro, std::move(alive));
-  peak_alive_ = std::max(peak_alive_, ++alive_);
+  stage.in_flight.emplace(micro, std::move(kept));
+  peak_in_flight_ = std::max(peak_in_flight_, ++in_flight_);
 }
 
 /// What the next stage, or the one before, gets without a transfer: it is on this rank.
@@ -202,19 +208,19 @@ void Pipeline::hand_on(Stage& from, int micro) {
 }
 
 void Pipeline::backward(Stage& stage, const Action& action, Micro micro) {
-  Alive& alive = stage.alive.at(action.micro);
-  const auto given = stage.index + 1 == schedule_.stages() ? std::move(alive.seeds)
+  MicroInFlight& kept = stage.in_flight.at(action.micro);
+  const auto given = stage.index + 1 == schedule_.stages() ? std::move(kept.seeds)
                                                            : take(stage.gradients_in, action.micro);
-  core::check(given.size() == alive.roots.size(), "stage {}: {} gradients came back for {} outputs",
-              stage.index, given.size(), alive.roots.size());
+  core::check(given.size() == kept.roots.size(), "stage {}: {} gradients came back for {} outputs",
+              stage.index, given.size(), kept.roots.size());
   ag::edge_list roots;
   ag::variable_list seeds;
   for (std::size_t i = 0; i < given.size(); ++i) {
-    if (!given[i].defined() || !alive.roots[i].is_valid()) continue;
-    roots.push_back(std::move(alive.roots[i]));
+    if (!given[i].defined() || !kept.roots[i].is_valid()) continue;
+    roots.push_back(std::move(kept.roots[i]));
     seeds.push_back(given[i]);
   }
-  alive.roots.clear();
+  kept.roots.clear();
   const auto body = [&] {
     if (roots.empty()) return;  // nothing of it counted
     ag::Engine::get_default_engine().execute(roots, seeds, /*keep_graph=*/false,
@@ -224,36 +230,36 @@ void Pipeline::backward(Stage& stage, const Action& action, Micro micro) {
   if (action.act == Act::Backward)
     stage.part->attached->collect(micro, body);
   else
-    alive.jobs = stage.part->attached->defer(*stage.part->queue, body);
+    kept.jobs = stage.part->attached->defer(*stage.part->queue, body);
   if (stage.index > 0) {
     std::vector<at::Tensor> back;
-    for (at::Tensor& one : alive.inputs) back.push_back(one.defined() ? one.grad() : one);
+    for (at::Tensor& one : kept.inputs) back.push_back(one.defined() ? one.grad() : one);
     stage.gradients_out.emplace(action.micro, std::move(back));
     hand_on(stage, action.micro);
   }
-  alive.inputs.clear();
+  kept.inputs.clear();
   if (action.act != Act::Backward) return;
-  stage.alive.erase(action.micro);
-  --alive_;
+  stage.in_flight.erase(action.micro);
+  --in_flight_;
 }
 
 void Pipeline::backward_weights(Stage& stage, int micro, Micro last) {
-  Alive alive = take(stage.alive, micro);
+  MicroInFlight kept = take(stage.in_flight, micro);
   stage.part->attached->collect(last, [&] {
-    for (nn::WeightJob& job : alive.jobs) {
+    for (nn::WeightJob& job : kept.jobs) {
       nn::deliver(job);
       job = {};  // what it held is free
     }
   });
-  --alive_;
+  --in_flight_;
 }
 
-std::pair<double, double> Pipeline::evaluate(const std::vector<nn::MicroBatch>& micros) {
+LossTotals Pipeline::evaluate(const std::vector<nn::MicroBatch>& micros) {
   const at::NoGradGuard guard;
   core::check(state_ == State::Idle, "Pipeline: evaluate between steps, after finish()");
   state_ = State::Broken;
   micros_ = &micros;
-  std::pair<double, double> sums;
+  LossTotals sums;
   const auto order = pipeline::forwards_only(schedule_, static_cast<int>(micros.size()));
   for (const Action& action : order.programs[static_cast<std::size_t>(pipe_.rank())]) {
     const std::string what =
@@ -272,12 +278,12 @@ std::pair<double, double> Pipeline::evaluate(const std::vector<nn::MicroBatch>& 
   pipe_.note("");
   micros_ = nullptr;
   state_ = State::Idle;
-  return sums;
+  return reports_loss(mesh_.coord()) ? sums : LossTotals{};
 }
 
 /// Nobody waits for a send. What is on its way is bounded by the first stage, which begins a
 /// micro-batch when the last one says that an earlier one is through.
-void Pipeline::evaluate(Stage& at, int micro, std::pair<double, double>& sums) {
+void Pipeline::evaluate(Stage& at, int micro, LossTotals& sums) {
   transfers_.advance();
   const int last = schedule_.stages() - 1, first_rank = schedule_.rank_of(0),
             last_rank = schedule_.rank_of(last), through_tag = kEvaluationTag + last + 1;
@@ -289,8 +295,8 @@ void Pipeline::evaluate(Stage& at, int micro, std::pair<double, double>& sums) {
     at.inputs.emplace(micro, transfers_.take(before, kEvaluationTag + at.index));
   nn::Flow flow = input_of(at, micro);
   if (const auto loss = compute(at, micro, flow)) {
-    sums.first += loss->sum.item<double>();
-    sums.second += loss->weight.item<double>();
+    sums.sum += loss->sum.item<double>();
+    sums.weight += loss->weight.item<double>();
     if (first_rank != last_rank && micro + ahead < static_cast<int>(micros_->size()))
       transfers_.send(nn::Flow(std::vector<at::Tensor>{}, nullptr), first_rank, through_tag);
     return;

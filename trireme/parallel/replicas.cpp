@@ -25,14 +25,6 @@ std::string describe_copy(const std::string& name, at::IntArrayRef shape,
   return text.str();
 }
 
-/// The ranks that hold the same of a parameter: all replicas, and where the tensor axis does not
-/// cut it those of that axis too. (Copies that a cut makes are made from the seed.)
-comm::Communicator holders(const nn::Parameter& parameter, const Mesh& mesh) {
-  if (parameter.layout.is_cut(Axis::Tensor))
-    return mesh.group({Axis::Replica, Axis::Shard, Axis::Context});
-  return mesh.group({Axis::Replica, Axis::Shard, Axis::Context, Axis::Tensor});
-}
-
 void broadcast(const at::Tensor& tensor, const comm::Communicator& group) {
   if (group.size() == 1) return;
   at::Tensor whole = tensor.detach().contiguous();
@@ -101,8 +93,9 @@ Drift first_drift(const std::vector<std::string>& ranks) {
 
 void check_cut_on(const torch::nn::Module& module, const Mesh& mesh) {
   for (const nn::Parameter& one : nn::parameters_of(module)) {
-    TORCH_CHECK(!one.layout.is_cut(Axis::Expert) || mesh.size(Axis::Expert) == 1, "'", one.name,
-                "' is cut over expert ", mesh.size(Axis::Expert),
+    const GradientSums sums = gradient_sums_of(one.layout, mesh.degrees(), Policy{});
+    TORCH_CHECK(!sums.all.same_experts, "'", one.name, "' is cut over expert ",
+                mesh.degrees().expert,
                 ": experts are neither reduced nor sharded yet; use expert 1");
     const auto shape = one.layout.local_shape(mesh.coord(), mesh.degrees());
     TORCH_CHECK(one.tensor.sizes() == shape, "'", one.name, "' is ", one.tensor.sizes(),
@@ -139,8 +132,12 @@ void check_same_module(const torch::nn::Module& module, const comm::Communicator
 
 void broadcast_parameters(const torch::nn::Module& module, const Mesh& mesh) {
   const at::NoGradGuard guard;
-  for (const nn::Parameter& one : nn::parameters_of(module))
-    if (nn::is_bound(one.tensor)) broadcast(one.tensor, holders(one, mesh));
+  for (const nn::Parameter& one : nn::parameters_of(module)) {
+    // Copies inside of a cut are made from the seed: all boxes of a parameter have the same axes.
+    const auto boxes = reductions_of(one.layout, {}, mesh.degrees(), mesh.coord(), Policy{});
+    if (nn::is_bound(one.tensor) && !boxes.empty())
+      broadcast(one.tensor, mesh.group(boxes.front().same_weight.axes));
+  }
   broadcast_buffers(module, mesh.world());
 }
 
@@ -162,14 +159,14 @@ void broadcast_buffers(const torch::nn::Module& module, const comm::Communicator
   }
 }
 
-void check_same_values(const std::vector<Kept>& kept, const Buffers& buffers,
+void check_same_values(const std::vector<ParameterShard>& shards, const Buffers& buffers,
                        const comm::Communicator& world) {
   if (world.size() == 1) return;
   std::vector<Fingerprint> mine;
   std::vector<std::string> names;
-  for (const Kept& one : kept) {
+  for (const ParameterShard& one : shards) {
     for (std::size_t i = 0; i < one.pieces.size(); ++i) {
-      mine.push_back({place_of(one.pieces[i]), value_of(one.part(one.tensor, i))});
+      mine.push_back({place_of(one.pieces[i]), value_of(one.part(one.master, i))});
       names.push_back(one.name);
     }
   }

@@ -3,7 +3,6 @@
 #include <torch/nn/module.h>
 
 #include "trireme/parallel/attached.h"
-#include "trireme/parallel/kept.h"
 
 namespace trireme::parallel {
 
@@ -24,7 +23,7 @@ void broadcast_buffers(const torch::nn::Module& module, const comm::Communicator
 /// Do all ranks keep the same values where they keep the same place of the same tensor, bit for
 /// bit? Throws CommError on every rank if not, with the first that drifted and the two ranks.
 /// Collective.
-void check_same_values(const std::vector<Kept>& kept, const Buffers& buffers,
+void check_same_values(const std::vector<ParameterShard>& shards, const Buffers& buffers,
                        const comm::Communicator& world);
 
 }  // namespace trireme::parallel

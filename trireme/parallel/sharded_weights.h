@@ -1,38 +1,25 @@
 #pragma once
 
-#include <map>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "trireme/mesh/mesh.h"
-#include "trireme/parallel/block_pool.h"
-#include "trireme/parallel/kept.h"
+#include "trireme/parallel/parameter_shard.h"
 #include "trireme/parallel/units.h"
 
 namespace trireme::parallel {
 
-/// Where the weights of a module are when only shards of them last.
+/// The weights of a module whose state is sharded. A rank's shards are tensors that last; what
+/// layers compute with is gathered from the shards of all ranks, unit by unit.
 ///
-///   forward    gather h.0 ─> compute h.0 ─> let go      while h.0 computes, h.1 is gathered:
-///              gather h.1 ··········> compute h.1       in the order seen before
-///   backward   gather h.1 ─> its gradients ─> let go ...
-///
-/// Kept whole (`Sharding::Optimizer`, `Gradients`) the shards are parts of the weights themselves,
-/// and are gathered once after each update instead.
+/// This class knows the units, their shards and how a unit is gathered. When a unit is gathered and
+/// released is up to `WholeWeights` and `GatheredWeights`.
 class ShardedWeights {
  public:
-  struct Options {
-    bool keep_whole = false;  ///< the weights, always
-    bool hold_all = false;    ///< all units will be held at the same time: keep their blocks
-    int ahead = 1;            ///< units that are gathered before they are needed
-  };
-  /// Takes over the memory of the parameters: values that are there are kept, those of parameters
-  /// without memory are begun by their rules. Collective.
-  ShardedWeights(const std::vector<nn::Parameter>& parameters, Units units, const Mesh& mesh,
-                 Options options);
-  ~ShardedWeights();
+  virtual ~ShardedWeights();
   ShardedWeights(const ShardedWeights&) = delete;
   ShardedWeights& operator=(const ShardedWeights&) = delete;
 
@@ -42,30 +29,31 @@ class ShardedWeights {
   const Units& units() const { return units_; }
 
   /// The shards have new values. Collective.
-  void updated();
+  virtual void updated() = 0;
 
-  /// Where weights are kept whole: waits until what was updated has come from all ranks.
-  void settle();
+  /// Where weights are always whole: waits until updates have come from all ranks.
+  virtual void complete_update() {}
 
-  /// A backward has ended, or a forward whose backward comes later: unless it is held, everything
-  /// that is gathered is let go.
-  void end_pass();
+  /// A backward has ended, or a forward whose backward comes later: releases what is gathered,
+  /// unless it is held.
+  virtual void end_pass() = 0;
+
+  /// Gathers all units, which stay until `release_all`.
+  virtual void hold() {}
+  /// Waits for the units that are held: a backward does not ask for them.
+  virtual void complete_held() {}
+  virtual void release_all() {}
 
   /// What was used in this step so far does not count: see `start_check`.
-  void forget_uses();
-
-  /// All units are gathered from now on, and stay until they are let go of.
-  void hold();
-  /// Waits for those that are held: a backward does not ask for them.
-  void complete_held();
-  void let_go_of_all();
+  virtual void forget_uses();
 
   /// The units in the order in which the last backward should come to them; empty before the first
   /// forward.
   std::vector<std::size_t> backward_order() const;
 
-  /// Have all ranks that share the shards used every unit equally often in this step? Begun before
-  /// a rank can wait for others elsewhere, so that one that gathers what they do not is found.
+  /// Have all ranks that share the shards used every unit equally often in this step? The question
+  /// travels through the group that gathers weights, and before a rank can wait for others
+  /// elsewhere: a rank that gathers what the others do not is found, instead of waiting for ever.
   void start_check();
   /// Throws if they have not, naming the unit and the ranks. Collective.
   void end_check();
@@ -73,58 +61,81 @@ class ShardedWeights {
   /// All of the rank's own part of a tensor of which `parts` are this rank's shards. Collective.
   at::Tensor assemble(std::size_t parameter, const std::vector<at::Tensor>& parts) const;
 
-  /// What is gathered now, and the blocks that are held to be used again.
-  int64_t gathered_bytes() const;
+  /// The memory of what is gathered now, and of blocks that are kept to be used again.
+  virtual int64_t gathered_bytes() const = 0;
 
- private:
-  enum class Phase : uint8_t { Forward, Again, Backward };  // Again: recomputed, for a backward
-  struct State {
+ protected:
+  /// Attaches to the layers that use units. Derived classes give units their memory, then call
+  /// `take_values`. Collective.
+  ShardedWeights(std::vector<nn::Parameter> parameters, Units units, const Mesh& mesh,
+                 const Policy& policy);
+
+  struct UnitState {
     int64_t bytes = 0;
     std::vector<int64_t> offsets;  // of its parameters in a block
     at::Tensor block;              // undefined: nothing is gathered
     std::optional<comm::Work> work;
-    bool bound = false;
-    int64_t uses = 0;
+    bool bound = false;  // its parameters have the block's memory
+    int64_t uses = 0;    // in this step
   };
-  struct Call;  // of a user, until its backward is over
-  struct Guard;
 
-  void lay_out(const Mesh& mesh);
+  /// Runs `inner`, a call of a layer that uses units.
+  virtual nn::Flow around(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner) = 0;
+
+  /// Moves the values of parameters that have memory into the shards, one parameter at a time, and
+  /// initializes the others by their rules.
   void take_values();
-  void attach();
-  nn::Flow around(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner);
-  nn::Flow around_kept(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner);
-  void note_order(std::size_t user);
-  void use(std::size_t user, Phase phase, bool trains);
-  void let_go_after(std::size_t user, Phase phase);
-  void let_go_of_again(std::size_t next);
-  void begin_backward(const std::shared_ptr<Call>& call);
-  void end_backward_of(const std::shared_ptr<Call>& call);
-  void gather(std::size_t unit);
-  void complete(std::size_t unit);
-  void let_go(std::size_t unit);
-  at::Tensor packed(std::size_t unit, std::size_t nth) const;
+  /// A user is called: counts the use of its units, and remembers the order of users. A call that
+  /// only recomputes does not count.
+  void note_use(std::size_t user, const nn::Flow& in);
+
+  /// Starts to gather a unit into its block. Nothing happens where this has been done.
+  void start_gather(std::size_t unit);
+  /// Waits until a unit is gathered, and gives its parameters that memory.
+  void complete_gather(std::size_t unit);
+  /// What using a parameter says while it is not gathered.
+  static std::string not_gathered(const std::string& name);
+  /// The parameters of a unit lose their memory; using one says why.
+  void unbind(std::size_t unit, const std::function<std::string(const std::string&)>& why);
+
+  at::TensorOptions byte_options() const;
+  int64_t shard_bytes(std::size_t parameter, const ShardedBox& box) const;
 
   std::vector<nn::Parameter> parameters_;
   Units units_;
   comm::Communicator group_;
-  const bool keep_whole_, hold_all_;
-  const int ahead_;
-  bool held_ = false;
   std::vector<ShardedParameter> shards_;
   std::vector<std::vector<at::Tensor>> tensors_;
-  std::vector<at::Tensor> local_;  // of a parameter whose boxes do not lie one by one
-  at::Tensor shard_memory_, whole_memory_;
-  std::vector<State> states_;
-  std::optional<BlockPool> pool_;
-  using Use = std::pair<std::size_t, Phase>;
-  std::map<Use, Use> next_;  // what came after it the last time
-  std::optional<Use> last_use_;
-  std::shared_ptr<Call> again_;             // was computed again, and waits for its backward
+  std::vector<UnitState> states_;
   std::vector<std::size_t> forward_order_;  // of users
-  at::Tensor all_uses_;                     // [ranks, units], while they are compared
+  std::vector<at::Tensor> local_;  // of a parameter whose boxes do not lie one after the other
+
+ private:
+  void attach();
+  at::Tensor packed(std::size_t unit, std::size_t nth) const;
+
+  at::Tensor all_uses_;  // [ranks, units], while they are compared
   comm::Work checking_;
   std::shared_ptr<ShardedWeights*> self_;  // hooks outlive this
+};
+
+/// ZeRO-1 and 2: weights are always whole. The shards are parts of the weights themselves, and the
+/// other ranks' parts are gathered once after each update.
+class WholeWeights final : public ShardedWeights {
+ public:
+  /// Takes over the memory of the parameters. Collective.
+  WholeWeights(std::vector<nn::Parameter> parameters, Units units, const Mesh& mesh,
+               const Policy& policy);
+
+  void updated() override;
+  void complete_update() override;
+  void end_pass() override {}
+  int64_t gathered_bytes() const override { return memory_.defined() ? memory_.numel() : 0; }
+
+ private:
+  nn::Flow around(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner) override;
+
+  at::Tensor memory_;
 };
 
 }  // namespace trireme::parallel

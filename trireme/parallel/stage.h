@@ -23,9 +23,9 @@ struct StagePart {
   int completed = 0;  ///< stages whose gradients are complete in this step
 };
 
-/// What is kept of a micro-batch between its forward and its backward. Not its output: that is kept
-/// by whoever needs it.
-struct Alive {
+/// What is kept of a micro-batch between its forward and its backward. Its output is not: whoever
+/// needs that keeps it.
+struct MicroInFlight {
   std::vector<at::Tensor> inputs;            ///< leaves; their .grad goes back
   std::vector<torch::autograd::Edge> roots;  ///< of each output; none: needs no gradient
   std::vector<at::Tensor> seeds = {};        ///< their gradients, where no stage follows
@@ -46,7 +46,7 @@ struct Stage {
   StagePart* part = nullptr;
   std::map<int, nn::Flow> inputs = {}, outputs = {};  ///< by micro-batch
   std::map<int, std::vector<at::Tensor>> gradients_in = {}, gradients_out = {};
-  std::map<int, Alive> alive = {};
+  std::map<int, MicroInFlight> in_flight = {};
 };
 
 }  // namespace trireme::parallel

@@ -1,0 +1,113 @@
+#include "trireme/parallel/attached_module.h"
+
+#include <algorithm>
+
+#include "trireme/core/error.h"
+#include "trireme/parallel/replicas.h"
+
+namespace trireme::parallel {
+
+AttachedModule::AttachedModule(torch::nn::Module& module, const Mesh& mesh,
+                               std::shared_ptr<Reducer> reducer)
+    : module_(module),
+      mesh_(mesh),
+      reducer_(reducer != nullptr ? std::move(reducer) : make_reducer(mesh)) {}
+
+void AttachedModule::backward(const nn::Loss& loss, Micro micro) {
+  check(loss);
+  if (reports_loss(mesh_.coord())) {
+    loss_.sum += loss.sum.item<double>();
+    loss_.weight += loss.weight.item<double>();
+  }
+  collect(micro, [&] {
+    // A rank without rows may have a loss that depends on nothing.
+    if (loss.sum.requires_grad()) loss.sum.backward();
+  });
+}
+
+void AttachedModule::discard() {
+  gradients().discard();
+  loss_ = {};
+}
+
+void AttachedModule::collect(Micro micro, const std::function<void()>& body) {
+  gradients().collect(micro, body);
+}
+
+std::vector<nn::WeightJob> AttachedModule::defer(nn::WeightQueue& queue,
+                                                 const std::function<void()>& body) {
+  return gradients().defer(queue, body);
+}
+
+std::vector<Part> AttachedModule::micro_batches(const BatchRows& rows) const {
+  const int64_t count = std::max<int64_t>(1, (rows.largest + rows.micro - 1) / rows.micro);
+  std::vector<Part> micros;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t begin = std::min(rows.mine, i * rows.micro);
+    micros.push_back({begin, std::min(rows.mine, begin + rows.micro) - begin});
+  }
+  return micros;
+}
+
+nn::ModelImpl& AttachedModule::model() const {
+  auto* model = dynamic_cast<nn::ModelImpl*>(&module_);
+  core::check(model != nullptr,
+              "run and evaluate need an nn::Model, which has a loss of its own; with another "
+              "module, compute the loss and call backward(loss)");
+  return *model;
+}
+
+nn::Loss AttachedModule::loss_of(const nn::MicroBatch& micro) const {
+  const nn::Flow& in = micro.inputs;
+  return model().loss({in.x().to(mesh_.device()), in.where}, micro.targets.to(mesh_.device()));
+}
+
+void AttachedModule::run(const std::vector<nn::MicroBatch>& micros) {
+  for (std::size_t i = 0; i < micros.size(); ++i) {
+    nn::Loss loss;
+    try {
+      loss = loss_of(micros[i]);
+    } catch (const CommError&) {  // the world is at its end
+      throw;
+    } catch (...) {  // a model that throws leaves nothing of the step behind
+      discard();
+      throw;
+    }
+    backward(loss, i + 1 < micros.size() ? Micro::More : Micro::Last);
+  }
+}
+
+LossTotals AttachedModule::evaluate(const std::vector<nn::MicroBatch>& micros) {
+  const at::NoGradGuard guard;
+  LossTotals totals;
+  for (const nn::MicroBatch& one : micros) {
+    const nn::Loss loss = loss_of(one);
+    totals.sum += loss.sum.item<double>();
+    totals.weight += loss.weight.item<double>();
+  }
+  return reports_loss(mesh_.coord()) ? totals : LossTotals{};
+}
+
+Totals AttachedModule::finish(const Finish& what) {
+  start_finish();
+  check_step();
+  if (step_end_ == nullptr) {
+    std::vector<std::string> names;
+    for (const nn::Parameter& one : parameters()) names.push_back(one.name);
+    step_end_ = std::make_unique<StepEnd>(mesh_, reducer_, std::vector<Gradients*>{&gradients()},
+                                          shards(), std::move(names));
+  }
+  const Totals totals = step_end_->finish(std::exchange(loss_, {}), what);
+  end_finish();
+  return totals;
+}
+
+void AttachedModule::end_finish() {
+  broadcast_buffers(module_, mesh_.world());
+}
+
+void AttachedModule::check_same() const {
+  check_same_values(shared(), buffers(), mesh_.world());
+}
+
+}  // namespace trireme::parallel

@@ -1,0 +1,75 @@
+#include "trireme/parallel/parameter_shard.h"
+
+namespace trireme::parallel {
+
+namespace {
+
+Piece piece_of(const nn::Parameter& parameter, const Reduction& one) {
+  const Box& box = one.box.box;
+  return {parameter.name, parameter.layout.whole(), box.offset,
+          box.shape,      one.kept.begin,           one.kept.count};
+}
+
+/// Where an element of the rank's own tensor lies in its memory.
+int64_t flat(const std::vector<int64_t>& at, at::IntArrayRef shape) {
+  int64_t index = 0;
+  for (std::size_t d = 0; d < at.size(); ++d) index = index * shape[d] + at[d];
+  return index;
+}
+
+/// Does a box lie in one stretch of the rank's own tensor?
+bool is_contiguous(const Held& held, at::IntArrayRef shape) {
+  bool inner_whole = true;  // are all dims behind this one whole?
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    if (!inner_whole && held.box.shape[d] != 1) return false;
+    inner_whole = inner_whole && held.box.shape[d] == shape[d];
+  }
+  return true;
+}
+
+}  // namespace
+
+ParameterShard whole_shard(const nn::Parameter& parameter, std::size_t index, const Mesh& mesh,
+                           const Policy& policy) {
+  ParameterShard shard{.name = parameter.name,
+                       .parameter = index,
+                       .weight = parameter.tensor,
+                       .master = parameter.tensor,
+                       .reductions = reductions_of(parameter.layout, {}, mesh.degrees(),
+                                                   mesh.coord(), policy),
+                       .pieces = {}};
+  for (const Reduction& one : shard.reductions) shard.pieces.push_back(piece_of(parameter, one));
+  return shard;
+}
+
+ShardedParameter shard(const nn::Parameter& parameter, const Coord& coord, const Degrees& degrees,
+                       const Policy& policy) {
+  ShardedParameter result;
+  const auto shape = parameter.layout.local_shape(coord, degrees);
+  for (Reduction& one : reductions_of(parameter.layout, {}, degrees, coord, policy)) {
+    ShardedBox box{std::move(one), {}, result.numel, {}};
+    const int64_t numel = box.numel();
+    box.piece = piece_of(parameter, box.reduction);
+    for (int rank = 0; rank < box.reduction.shard.count; ++rank)
+      box.counts.push_back(Layout::flat_part(numel, box.reduction.shard.count, rank).count);
+    result.plain =
+        result.plain && is_contiguous(box.held(), shape) && flat(box.held().at, shape) == box.begin;
+    result.numel += numel;
+    result.boxes.push_back(std::move(box));
+  }
+  return result;
+}
+
+ParameterShard box_shard(const nn::Parameter& parameter, std::size_t index,
+                         const ShardedParameter& cut, std::size_t b, const at::Tensor& tensor) {
+  return {.name = parameter.name,
+          .parameter = index,
+          .box = b,
+          .weight = tensor,
+          .master = tensor,
+          .reductions = {cut.boxes[b].reduction},
+          .pieces = {cut.boxes[b].piece},
+          .sharded = true};
+}
+
+}  // namespace trireme::parallel

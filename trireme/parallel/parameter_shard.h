@@ -1,0 +1,63 @@
+#pragma once
+
+#include <vector>
+
+#include "trireme/comm/op.h"
+#include "trireme/layout/reduction.h"
+#include "trireme/mesh/mesh.h"
+#include "trireme/nn/parameters.h"
+
+namespace trireme::parallel {
+
+/// The part of a parameter's state that a rank keeps from step to step: all of the rank's own
+/// boxes, or its shard of one of them. Optimizers update it, norms count it, checkpoints hold it.
+///
+///   weight     what layers compute with, in the compute dtype
+///   master     what the optimizer updates; the same tensor as `weight` where the dtypes agree
+///   gradient   in the master's .grad after `finish`
+struct ParameterShard {
+  std::string name;           ///< of the parameter
+  std::size_t parameter = 0;  ///< in the list of whoever keeps it
+  std::size_t box = 0;        ///< of a shard: which box of the parameter it is part of
+  at::Tensor weight, master;
+  std::vector<Reduction> reductions;  ///< one for each box that it has
+  std::vector<Piece> pieces;          ///< the same boxes, as places in the whole
+  bool sharded = false;               ///< part of a box, flat
+
+  at::Tensor& gradient() const { return master.mutable_grad(); }
+
+  /// Piece `i` of the master, or of another tensor of its shape: a gradient, an optimizer's state.
+  at::Tensor part(const at::Tensor& tensor, std::size_t i) const {
+    return sharded ? tensor.detach() : nn::part_of(tensor, reductions[i].box);
+  }
+};
+
+/// All of the rank's own part of a parameter.
+ParameterShard whole_shard(const nn::Parameter& parameter, std::size_t index, const Mesh& mesh,
+                           const Policy& policy);
+
+/// One box of a rank's own tensor, cut into flat ranges for the ranks that share its state.
+struct ShardedBox {
+  Reduction reduction;
+  Piece piece;        ///< this rank's; may be empty
+  int64_t begin = 0;  ///< of the box, where the boxes of the parameter lie one after the other
+  comm::Rows counts;  ///< elements of each rank of `reduction.shards`
+
+  const Held& held() const { return reduction.box; }
+  int64_t numel() const { return reduction.box.box.numel(); }
+};
+
+/// The boxes of a parameter.
+struct ShardedParameter {
+  std::vector<ShardedBox> boxes;
+  int64_t numel = 0;
+  bool plain = true;  ///< the rank's own tensor is its boxes, one after the other
+};
+ShardedParameter shard(const nn::Parameter& parameter, const Coord& coord, const Degrees& degrees,
+                       const Policy& policy);
+
+/// This rank's shard of box `b`; `tensor` is its memory.
+ParameterShard box_shard(const nn::Parameter& parameter, std::size_t index,
+                         const ShardedParameter& cut, std::size_t b, const at::Tensor& tensor);
+
+}  // namespace trireme::parallel

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trireme/parallel/gradients.h"
+
+namespace trireme::parallel {
+
+/// Throws unless both are one number.
+void check(const nn::Loss& loss);
+
+/// Completes the gradients of a step: what `finish` of DataParallel, FullySharded and Pipeline do.
+///
+///   buckets    ──> copies of a box ──> tied weights ──> norm ──> one small reduction ──> .grad
+///   (started       (`Reduction::later`)                         weight, loss, values, squares,
+///   in backward)                                                who was used, who came late
+///
+/// Gradients that came late (a weight whose gradient fires once more after its bucket has begun)
+/// are summed afterwards, and the norm once more: only in a step whose graph is not like the
+/// first's.
+class StepEnd {
+ public:
+  /// `parts`: the gradients of each module; `shards`: theirs, one after the other, with the sums of
+  /// the whole mesh. `names`: of all parameters that are trained on any rank, in the same order on
+  /// every rank. Collective: makes the groups of copies.
+  StepEnd(const Mesh& mesh, std::shared_ptr<Reducer> reducer, std::vector<Gradients*> parts,
+          std::vector<ParameterShard> shards, std::vector<std::string> names);
+
+  /// `own`: what this rank computed. Total weight 0: there are no gradients, and a warning says so.
+  /// Collective.
+  Totals finish(const LossTotals& own, const Finish& what);
+
+  const std::vector<ParameterShard>& shards() const { return shards_; }
+
+ private:
+  struct Source {  // where a shard's gradient comes from
+    Gradients* gradients;
+    std::size_t shard;  // in its list
+    std::size_t name;   // of its parameter, among all
+  };
+  struct Used {  // a parameter of which this rank may have no shard
+    Gradients* gradients;
+    std::size_t parameter, name;
+  };
+
+  void sum_later(const std::function<at::Tensor(std::size_t shard)>& gradient_of);
+  void assign();
+  double squares() const;
+  void add_late(const double* late);
+  void report_unused(const double* used);
+  void report_weightless();
+
+  Mesh mesh_;
+  std::shared_ptr<Reducer> reducer_;
+  std::vector<Gradients*> parts_;
+  std::vector<ParameterShard> shards_;
+  std::vector<Source> sources_;  // of each shard
+  std::vector<Used> parameters_;
+  std::vector<std::string> names_;
+  std::vector<RankSet> later_;  // all sets, copies first
+  at::Tensor small_;            // what the small reduction carries
+  bool told_unused_ = false, told_weightless_ = false;
+};
+
+}  // namespace trireme::parallel

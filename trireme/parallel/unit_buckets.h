@@ -1,0 +1,139 @@
+#pragma once
+
+#include <deque>
+#include <string>
+
+#include "trireme/parallel/buckets.h"
+#include "trireme/parallel/parameter_shard.h"
+
+namespace trireme::parallel {
+
+/// One parameter of a unit.
+struct UnitMember {
+  at::Tensor parameter;
+  ShardedParameter shards;
+  std::size_t unit = 0;
+};
+
+/// Gradients that end as shards. The parameters of one unit are one bucket: its reduction is a
+/// reduce-scatter over the ranks that share the state, and the shards are then summed over the rest.
+///
+///   gradients of a unit   | p0 .......... | p1 ..... |        on every rank
+///   reduce-scatter        |  r0  |  r1  | |r0 | r1 |          each rank gets its range of each box
+///   all-reduce            over the ranks that have the same shards
+///
+/// This class lays a unit's gradients out and starts its reduction. Where gradients lie, and how
+/// often they are reduced, is up to `WholeUnitBuckets` and `ScatteredBuckets`.
+class UnitBuckets : public Buckets {
+ public:
+  void reorder(const std::vector<int64_t>&) override {}  // by `set_unit_order`, in every run
+  void agree_on_order() override {}
+  std::vector<at::Tensor> sum_late(std::size_t parameter, const at::Tensor& mine) override;
+
+  /// Backward comes to the units in this order, on every rank.
+  void set_unit_order(const std::vector<std::size_t>& units);
+
+ protected:
+  /// `names`: of the units.
+  UnitBuckets(std::shared_ptr<Reducer> reducer, GradientSums sums, std::vector<UnitMember> members,
+              std::vector<std::string> names);
+
+  struct UnitBlock {  // what a bucket is besides its members
+    std::size_t unit = 0;
+    at::ScalarType dtype = at::kFloat;
+    int64_t bytes = 0, shard_elems = 0;
+    at::Tensor block;   // where its gradients are now; undefined: nowhere
+    at::Tensor shards;  // ScatteredBuckets: what is left of them, flat
+    bool summed = false;  // the shards hold a sum of this step
+    bool pooled = true;   // the block is one of those that all units share
+  };
+
+  void put(std::size_t parameter, const at::Tensor& gradient, bool more) override;
+  /// Makes sure that the unit has a block.
+  virtual void need_block(UnitBlock& unit) = 0;
+  /// Starts the reduce-scatter of a bucket; `shard_of` says where each shard goes.
+  using ShardOf = std::function<at::Tensor(std::size_t parameter, std::size_t box)>;
+  comm::Work scatter(std::size_t bucket, const ShardOf& shard_of);
+
+  /// A box of a parameter in its unit's block, flat.
+  at::Tensor box_in(const UnitBlock& unit, std::size_t parameter, const ShardedBox& box) const;
+  bool is_summed_over_rest() const { return rest_.size() > 1; }
+  at::TensorOptions byte_options() const;
+
+  std::shared_ptr<Reducer> reducer_;
+  GradientSums sums_over_;
+  comm::Communicator rest_;
+  std::vector<UnitMember> members_;
+  std::vector<std::string> names_;
+  std::vector<UnitBlock> units_;                     // one for each of buckets_
+  std::vector<int64_t> offsets_;                     // bytes, of each parameter in its block
+  std::vector<std::vector<int64_t>> shard_offsets_;  // elements, of each box in the shards
+
+ private:
+  void lay_out();
+};
+
+/// ZeRO-1: every gradient has a place of its own, and is summed once a step, where it lies.
+class WholeUnitBuckets final : public UnitBuckets {
+ public:
+  /// Collective.
+  WholeUnitBuckets(std::shared_ptr<Reducer> reducer, GradientSums sums,
+                   std::vector<UnitMember> members, std::vector<std::string> names);
+
+  void wait() override;
+  std::vector<at::Tensor> homes(std::size_t parameter) override;
+  int64_t memory_bytes() const override { return memory_.numel(); }
+
+ private:
+  void need_block(UnitBlock&) override {}
+  void start(std::size_t bucket) override;
+  void complete_oldest();
+
+  struct InFlight {
+    std::size_t bucket = 0;
+    comm::Work work;
+  };
+  at::Tensor memory_;
+  std::deque<InFlight> in_flight_;
+  std::vector<PackedSum> sums_;  // over the rest
+};
+
+/// ZeRO-2 and 3: a unit has a block only while its gradients come and are summed. This happens in
+/// every micro-batch, and the sums are added to the shards.
+class ScatteredBuckets final : public UnitBuckets {
+ public:
+  /// Collective.
+  ScatteredBuckets(std::shared_ptr<Reducer> reducer, GradientSums sums,
+                   std::vector<UnitMember> members, std::vector<std::string> names);
+
+  void discard() override;
+  void begin_micro(bool last) override { last_ = last; }
+  void end_micro() override;
+  bool each_micro() const override { return true; }
+  void wait() override;
+  std::vector<at::Tensor> homes(std::size_t parameter) override;
+  int64_t memory_bytes() const override;
+
+  /// How many blocks of the largest unit's size there are. More are made only if gradients arrive
+  /// in another order than expected.
+  static constexpr std::size_t kBlocks = 1;
+
+ private:
+  void need_block(UnitBlock& unit) override;
+  void start(std::size_t bucket) override;
+  void complete_oldest();
+  at::Tensor shard_in(const at::Tensor& shards, std::size_t parameter, std::size_t box) const;
+
+  struct InFlight {
+    std::size_t bucket = 0;
+    comm::Work work;
+    at::Tensor more;  // to be added to the shards
+  };
+  bool last_ = true;
+  at::Tensor shard_memory_;
+  std::vector<at::Tensor> free_;  // blocks of registered memory
+  std::deque<InFlight> in_flight_;
+  std::vector<comm::Work> sums_;  // over the rest
+};
+
+}  // namespace trireme::parallel
