@@ -25,7 +25,7 @@ std::string counted(int64_t count, const char* what) {
 
 /// Files that are there must be right; those that are not may come later.
 void check_data(const config::Config& config) {
-  if (config.data.kind == "markov") return;
+  if (config.data.kind == config::DataKind::Markov) return;
   const auto look = [](const char* key, const std::string& path, const auto& open) {
     try {
       open();
@@ -64,10 +64,11 @@ void print_batches(const config::Config& config, const Degrees& degrees) {
                counted(ranks - batch, "rank"));
   if (degrees.pipe == 1) return;
   const auto schedule = train::schedule_of(config, degrees);
-  fmt::print(
-      "a pipeline of {} stages: {} micro-batch{} by {}{}\n", schedule.stages(), schedule.micros,
-      schedule.micros == 1 ? "" : "es", schedule.name,
-      config.pipeline.balance == "time" ? "; stages will be even in time, here in parameters" : "");
+  fmt::print("a pipeline of {} stages: {} micro-batch{} by {}{}\n", schedule.stages(),
+             schedule.micros, schedule.micros == 1 ? "" : "es", schedule.name,
+             config.pipeline.balance.by == config::Balance::By::Time
+                 ? "; stages will be even in time, here in parameters"
+                 : "");
 }
 
 }  // namespace
@@ -109,7 +110,8 @@ int train_check(const std::vector<std::string>& args) {
   const train::Footprint memory = train::footprint(config, *model, degrees);
   check_place(config);
   if (train::own_rank() != 0) return 0;
-  fmt::print("{}: {} parameters, {}\n", config.model.kind, count, config.precision.compute);
+  fmt::print("{}: {} parameters, {}\n", config.model.kind, count,
+             to_string(config.precision.compute));
   fmt::print("mesh of {}: pipe {} x replica {} x shard {} x context {} x tensor {}\n",
              counted(ranks, "rank"), degrees.pipe, degrees.replica, degrees.shard, degrees.context,
              degrees.tensor);
@@ -118,7 +120,7 @@ int train_check(const std::vector<std::string>& args) {
   const bool step_long = degrees.pipe > 1 && config.pipeline.keep_gathered;
   fmt::print("{}", to_text(memory,
                            {.gpu = train::uses_cuda(config),
-                            .offload = config.memory.offload == "optimizer"},
+                            .offload = config.memory.offload == config::Offload::Optimizer},
                            step_long ? "over a step" : "of the layers at work and the next"));
   return 0;
 }

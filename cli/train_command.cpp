@@ -44,7 +44,7 @@ config::Config load_named(const std::vector<std::string>& args) {
 
 /// How many a launcher of our own starts.
 static int num_processes(const config::Config& config) {
-  return config.comm.backend == "local" ? 1 : config::wanted_ranks(config.mesh);
+  return config.comm.backend == config::Backend::Local ? 1 : config::wanted_ranks(config.mesh);
 }
 
 int train_ranks(std::vector<std::string> command, const std::vector<std::string>& args,

@@ -257,9 +257,9 @@ TEST(ConfigOverride, ThatChangesNothingIsRefusedWithTheRemedy) {
 }
 
 TEST(ConfigOverride, OfAPathAloneMeansAFileOfTokens) {
-  EXPECT_EQ(parse("", "a", Overrides{"data.path=my.bin"}).data.kind, "tokens");
-  EXPECT_EQ(parse("data.path = 'my.bin'", "a").data.kind, "tokens");
-  EXPECT_EQ(parse("data = {kind = 'markov', path = 'my.bin'}", "a").data.kind, "markov");
+  EXPECT_EQ(parse("", "a", Overrides{"data.path=my.bin"}).data.kind, DataKind::Tokens);
+  EXPECT_EQ(parse("data.path = 'my.bin'", "a").data.kind, DataKind::Tokens);
+  EXPECT_EQ(parse("data = {kind = 'markov', path = 'my.bin'}", "a").data.kind, DataKind::Markov);
 }
 
 TEST(ConfigTable, OffersOnlyWhatIsBuilt) {
@@ -294,7 +294,8 @@ TEST(ConfigValidate, RefusesKeysThatDoNotFitEachOther) {
       {"mesh.shard = 0",
        "gpt.toml: mesh.replica = 0 and mesh.shard = 0 cannot both be what is left of the world"},
       {"pipeline.balance = '3,,4'",
-       "gpt.toml: pipeline.balance = \"3,,4\" is neither \"time\" nor \"params\" nor a list of "
+       "gpt.toml:1:20: pipeline.balance = \"3,,4\" is neither \"time\" nor \"params\" nor a list "
+       "of "
        "layers such as \"3,5,5,3\""}};
   for (const auto& [text, message] : cases) EXPECT_EQ(refusal(text), message);
   parse("model.kind = 'mlp'\nmodel.hidden = 130\nmesh.tensor = 5",

@@ -6,11 +6,54 @@ namespace trireme::config {
 
 namespace {
 
+template <class Choice>
+void read_text(const std::string& text, Choice& choice) {
+  for (const auto& word : Words<Choice>::all)
+    if (word.text == text) choice = word.choice;
+}
+void read_text(const std::string& text, std::string& member) {
+  member = text;
+}
+void read_text(const std::string& text, Balance& balance) {
+  balance = parse_balance(text).value();
+}
+void read_text(const std::string& text, Resume& resume) {
+  resume = parse_resume(text);
+}
+
+template <class T>
+std::string text_of(const T& member) {
+  return std::string(to_string(member));
+}
+std::string text_of(const std::string& member) {
+  return member;
+}
+
+/// `Access` is a lambda without captures that takes a Config to one of its members.
+template <class Access>
+Member member_of(Access access) {
+  using T = std::remove_reference_t<decltype(access(std::declval<Config&>()))>;
+  constexpr bool is_plain = std::is_constructible_v<Value, T> && !std::is_same_v<T, std::string>;
+  if constexpr (is_plain)
+    return +access;
+  else
+    return TextMember{
+        // Access has no const form; here it only reads.
+        [](const Config& config) { return text_of(Access{}(const_cast<Config&>(config))); },
+        [](Config& config, const std::string& text) { read_text(text, Access{}(config)); }};
+}
+
 // A key's name and the way to its member, from one spelling of both.
-#define KEY(path)                        \
-#path, +[](Config & config) -> auto& { \
-    return config.path;                  \
-  }
+#define KEY(path) #path, member_of([](Config & config) -> auto& { return config.path; })
+
+/// The words of an enum.
+template <class Choice>
+Limits one_of() {
+  Limits limits;
+  for (const auto& word : Words<Choice>::all)
+    (word.built == Built::Now ? limits.words : limits.later).push_back(word.text);
+  return limits;
+}
 
 const Limits kCount = {.at_least = 0};
 const Limits kSize = {.at_least = 1, .fits_int = true};
@@ -19,14 +62,17 @@ const Limits kThreads = {.at_least = 0, .at_most = 1024};
 const Limits kNotNegative = {.at_least = 0};
 const Limits kBelowOne = {.at_least = 0, .less_than = 1};
 const Limits kFilled = {.not_empty = true};
-const Limits kDtype = {.words = {"float32", "float64"}, .later = {"bfloat16", "float16"}};
+const Limits kBalance = {
+    .not_empty = true,
+    .can_read = [](const std::string& text) { return parse_balance(text).has_value(); },
+    .unreadable = "is neither \"time\" nor \"params\" nor a list of layers such as \"3,5,5,3\""};
 
 const Key kTable[] = {
     {KEY(run.dir), "folder of everything that the run writes", kFilled},
     {KEY(run.seed), "seed of weights, data order and dropout", kCount},
     {KEY(run.steps), "optimizer steps; 0: initialise, save, stop", kCount},
     {KEY(run.epochs), "passes over the data, instead of steps", kCount},
-    {KEY(run.device), "where tensors live", {.words = {"auto", "cpu", "cuda"}}},
+    {KEY(run.device), "where tensors live", one_of<Device>()},
     {KEY(run.threads), "intra-op threads per rank; 0: cores / local ranks", kThreads},
 
     {KEY(model.kind),
@@ -49,9 +95,7 @@ const Key kTable[] = {
      Built::Later},
     {KEY(model.balance), "moe-gpt: weight of the load-balancing loss", kNotNegative, Built::Later},
 
-    {KEY(data.kind),
-     "where samples come from",
-     {.words = {"markov", "tokens"}, .later = {"text", "idx", "cifar"}}},
+    {KEY(data.kind), "where samples come from", one_of<DataKind>()},
     {KEY(data.path), "training data; where data.kind is not given, it is then tokens"},
     {KEY(data.valid), "validation data; empty: none"},
     {KEY(data.samples), "markov: samples in an epoch", {.at_least = 1}},
@@ -60,7 +104,7 @@ const Key kTable[] = {
     {KEY(batch.global), "samples per optimizer step, over all ranks", kSize},
     {KEY(batch.micro), "samples per micro-batch of a rank, at most", kSize},
 
-    {KEY(optim.kind), "optimizer", {.words = {"adamw", "sgd"}}},
+    {KEY(optim.kind), "optimizer", one_of<OptimizerKind>()},
     {KEY(optim.lr), "highest learning rate", kNotNegative},
     {KEY(optim.betas),
      "adamw: decay of the two moments",
@@ -69,9 +113,7 @@ const Key kTable[] = {
     {KEY(optim.weight_decay), "decay of parameters with two or more dims", kNotNegative},
     {KEY(optim.momentum), "sgd: momentum", kBelowOne},
     {KEY(optim.clip), "most that the gradient's norm may be; 0: off", kNotNegative},
-    {KEY(optim.schedule),
-     "learning rate after the warmup",
-     {.words = {"cosine", "linear", "constant"}}},
+    {KEY(optim.schedule), "learning rate after the warmup", one_of<RateSchedule>()},
     {KEY(optim.warmup), "steps of linear warmup", kCount},
     {KEY(optim.final), "last learning rate as a part of lr", {.at_least = 0, .at_most = 1}},
 
@@ -83,45 +125,33 @@ const Key kTable[] = {
     {KEY(mesh.expert), "ranks that share the experts; divides replica x shard x context", kSize,
      Built::Later},
 
-    {KEY(context.kind),
-     "attention over a cut sequence",
-     {.words = {"ring", "ulysses"}},
-     Built::Later},
+    {KEY(context.kind), "attention over a cut sequence", one_of<ContextKind>(), Built::Later},
 
     {KEY(tensor.sequence), "sequence parallelism inside tensor parallel regions"},
 
     {KEY(pipeline.schedule),
      "gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-v, dualpipe-v, or a file", kFilled},
     {KEY(pipeline.stages_per_rank), "stages on every rank of the pipeline", kSize},
-    {KEY(pipeline.balance), "layers per stage, even in time or params, or as \"3,5,5,3\"", kFilled},
+    {KEY(pipeline.balance), "layers per stage, even in time or params, or as \"3,5,5,3\"",
+     kBalance},
     {KEY(pipeline.keep_gathered),
      "sharded weights stay gathered, and gradients whole, over the micro-batches of a step"},
 
-    {KEY(precision.compute), "dtype of forward and backward", kDtype},
-    {KEY(precision.reduce), "dtype of gradients on the wire", kDtype},
+    {KEY(precision.compute), "dtype of forward and backward", one_of<Dtype>()},
+    {KEY(precision.reduce), "dtype of gradients on the wire", one_of<Dtype>()},
 
-    {KEY(memory.recompute),
-     "activations computed again in backward",
-     {.words = {"none", "block", "selective"}}},
-    {KEY(memory.shard),
-     "what mesh.shard shards",
-     {.words = {"optimizer", "gradients", "parameters"}}},
-    {KEY(memory.offload), "what lives in host memory", {.words = {"none", "optimizer"}}},
+    {KEY(memory.recompute), "activations computed again in backward", one_of<Recompute>()},
+    {KEY(memory.shard), "what mesh.shard shards", one_of<ShardedState>()},
+    {KEY(memory.offload), "what lives in host memory", one_of<Offload>()},
 
-    {KEY(sync.kind),
-     "how replicas agree",
-     {.words = {"lockstep"}, .later = {"stale", "free", "average", "bmuf", "diloco"}},
-     Built::Later},
+    {KEY(sync.kind), "how replicas agree", one_of<SyncKind>(), Built::Later},
     {KEY(sync.every), "local updates: steps between two averages", kCount, Built::Later},
     {KEY(sync.staleness), "stale: steps that a worker may be ahead", kCount, Built::Later},
     {KEY(sync.momentum), "bmuf, diloco: outer momentum", kBelowOne, Built::Later},
     {KEY(sync.lr), "bmuf, diloco: outer learning rate", kNotNegative, Built::Later},
     {KEY(sync.servers), "stale, free: ranks that serve parameters", kSizeOrAuto, Built::Later},
 
-    {KEY(compress.kind),
-     "compression of gradients on the wire",
-     {.words = {"none"},
-      .later = {"fp16", "bf16", "int8", "onebit", "topk", "randomk", "powersgd"}},
+    {KEY(compress.kind), "compression of gradients on the wire", one_of<Compression>(),
      Built::Later},
     {KEY(compress.ratio),
      "part of a gradient that is sent",
@@ -129,9 +159,7 @@ const Key kTable[] = {
      Built::Later},
     {KEY(compress.feedback), "what was not sent is added to the next gradient", {}, Built::Later},
 
-    {KEY(comm.backend),
-     "how ranks talk",
-     {.words = {"auto", "shm", "tcp", "local"}, .later = {"mpi", "nccl"}}},
+    {KEY(comm.backend), "how ranks talk", one_of<Backend>()},
     {KEY(comm.timeout_s), "seconds before an operation fails", {.more_than = 0, .at_most = 1e9}},
     {KEY(comm.bucket_mib), "MiB of gradients reduced together", {.more_than = 0, .at_most = 1e6}},
 
@@ -177,14 +205,25 @@ const Key* find_key(std::string_view name) {
 Value get(const Key& key, const Config& config) {
   // The table has one way to a member for reading and writing; here it is only read.
   auto& readable = const_cast<Config&>(config);
-  return std::visit([&](auto member) -> Value { return member(readable); }, key.member);
+  return std::visit(
+      [&](auto member) -> Value {
+        if constexpr (std::is_same_v<decltype(member), TextMember>)
+          return member.get(config);
+        else
+          return member(readable);
+      },
+      key.member);
 }
 
 void set(const Key& key, Config& config, const Value& value) {
   std::visit(
       [&](auto member) {
-        auto& place = member(config);
-        place = std::get<std::remove_reference_t<decltype(place)>>(value);
+        if constexpr (std::is_same_v<decltype(member), TextMember>) {
+          member.set(config, std::get<std::string>(value));
+        } else {
+          auto& place = member(config);
+          place = std::get<std::remove_reference_t<decltype(place)>>(value);
+        }
       },
       key.member);
 }

@@ -12,22 +12,27 @@
 
 namespace trireme::config {
 
+/// A member that a file writes as a string: a string, an enum, or a struct such as Balance.
+struct TextMember {
+  std::string (*get)(const Config&);
+  void (*set)(Config&, const std::string&);  ///< the text is one that the key's Limits allow
+};
+
 /// Where a key lives in a Config; the alternatives stand in the order of Value's.
 using Member = std::variant<bool& (*)(Config&), int64_t& (*)(Config&), double& (*)(Config&),
-                            std::string& (*)(Config&), std::vector<double>& (*)(Config&)>;
+                            TextMember, std::vector<double>& (*)(Config&)>;
 
 /// What a key may be, beyond its type. Numbers of an array are each held to the bounds.
 struct Limits {
   std::optional<double> at_least = {}, more_than = {}, at_most = {}, less_than = {};
-  bool fits_int = false;                     ///< sizes and degrees, ints where they are used
-  std::size_t count = 0;                     ///< numbers of an array
-  std::vector<std::string_view> words = {};  ///< the only strings allowed; none: any string
-  std::vector<std::string_view> later = {};  ///< strings that a later version will know
-  bool not_empty = false;                    ///< for strings
+  bool fits_int = false;                           ///< sizes and degrees, ints where they are used
+  std::size_t count = 0;                           ///< numbers of an array
+  std::vector<std::string_view> words = {};        ///< the only strings allowed; none: any string
+  std::vector<std::string_view> later = {};        ///< strings that a later version will know
+  bool not_empty = false;                          ///< for strings
+  bool (*can_read)(const std::string&) = nullptr;  ///< for strings of some form; none: any
+  std::string_view unreadable = {};                ///< the message where can_read says no
 };
-
-/// Later: the key is read and written, but this version has nothing that it could change.
-enum class Built : uint8_t { Now, Later };
 
 /// One row of the table from which reading, writing, suggestions and help all derive.
 struct Key {

@@ -76,6 +76,7 @@ struct Problem {
     const auto is_in = [&](const auto& words) {
       return std::ranges::find(words, value) != words.end();
     };
+    if (limits.can_read && !limits.can_read(value)) return std::string(limits.unreadable);
     if (limits.words.empty() || is_in(limits.words) || is_in(limits.later)) return {};
     const auto meant = nearest(value, limits.words);
     return fmt::format("is none of {}{}", quoted_list(limits.words),

@@ -62,7 +62,8 @@ class Reader {
     // Who gives epochs alone does not mean the default number of steps as well.
     if (config_.run.epochs > 0 && !given_.contains("run.steps")) config_.run.steps = 0;
     // Who names a file alone does not mean the generated language.
-    if (!config_.data.path.empty() && !given_.contains("data.kind")) config_.data.kind = "tokens";
+    if (!config_.data.path.empty() && !given_.contains("data.kind"))
+      config_.data.kind = DataKind::Tokens;
     return resolved(config_);
   }
 

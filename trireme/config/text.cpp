@@ -50,7 +50,8 @@ std::optional<std::string> first_difference(const Config& saved, const Config& n
     if (was != is) return told(key.name, was, is);
   }
   // Without momentum SGD has no state.
-  if (now.optim.kind == "sgd" && (saved.optim.momentum == 0) != (now.optim.momentum == 0))
+  if (now.optim.kind == OptimizerKind::Sgd &&
+      (saved.optim.momentum == 0) != (now.optim.momentum == 0))
     return told("optim.momentum", saved.optim.momentum, now.optim.momentum);
   return {};
 }

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "trireme/config/keys.h"
-#include "trireme/core/env.h"
 #include "trireme/core/error.h"
 
 namespace trireme::config {
@@ -60,18 +59,6 @@ void validate_heads(const Model& model, int64_t tensor) {
          heads);
 }
 
-/// "time", "params", or "3,5,5,3".
-bool is_balance(std::string_view text) {
-  if (text == "time" || text == "params") return true;
-  for (;;) {
-    const auto comma = text.find(',');
-    const auto layers = core::parse_int(text.substr(0, comma));
-    if (!layers || *layers < 1) return false;
-    if (comma == text.npos) return true;
-    text.remove_prefix(comma + 1);
-  }
-}
-
 }  // namespace
 
 Config resolved(Config config) {
@@ -91,17 +78,13 @@ void validate(const Config& config) {
   validate_model(config.model);
   validate_sizes(config.model, config.batch);
   if (config.model.has_attention()) validate_heads(config.model, mesh.tensor);
-  need(data.kind == "markov" || !data.path.empty(),
-       "data.kind = \"{}\" needs data.path, which is empty", data.kind);
-  need(data.kind == "markov" || config.eval.every == 0 || !data.valid.empty(),
+  need(data.kind == DataKind::Markov || !data.path.empty(),
+       "data.kind = \"{}\" needs data.path, which is empty", to_string(data.kind));
+  need(data.kind == DataKind::Markov || config.eval.every == 0 || !data.valid.empty(),
        "eval.every asks for evaluation, but data.valid names no file; name one, or set "
        "eval.every=0");
   need(mesh.replica != 0 || mesh.shard != 0,
        "mesh.replica = 0 and mesh.shard = 0 cannot both be what is left of the world");
-  need(is_balance(config.pipeline.balance),
-       "pipeline.balance = {} is neither \"time\" nor \"params\" nor a list of layers such as "
-       "\"3,5,5,3\"",
-       shortened(to_text(config.pipeline.balance)));
 }
 
 void refuse_unbuilt(const Config& config) {
@@ -116,10 +99,10 @@ void refuse_unbuilt(const Config& config) {
     need(word == nullptr || std::ranges::find(later, *word) == later.end(),
          "{} is not built yet; use {}", text, wanted_value(key));
   }
-  need(config.precision.compute != "float32" || config.precision.reduce == "float32",
+  need(config.precision.compute != Dtype::Float32 || config.precision.reduce == Dtype::Float32,
        "precision.reduce = \"{}\" with precision.compute = \"float32\" is not built yet; make "
        "both alike",
-       config.precision.reduce);
+       to_string(config.precision.reduce));
 }
 
 }  // namespace trireme::config

@@ -113,8 +113,9 @@ Pipeline::Pipeline(nn::ModelImpl& model, const Mesh& mesh, Schedule schedule,
       pipe_(mesh.group(Axis::Pipe).split("stages", 0, mesh.coord(Axis::Pipe))),
       transfers_(pipe_, mesh.device()) {
   nn::name_layers(model);
-  cut_ =
-      options_.cut.empty() ? balance(model, mesh, "params", schedule_.stages(), 0) : options_.cut;
+  cut_ = options_.cut.empty()
+             ? balance(model, mesh, {.by = Balance::By::Parameters}, schedule_.stages(), 0)
+             : options_.cut;
   chain_ = model.chain();
   const auto places = static_cast<std::size_t>(std::accumulate(cut_.begin(), cut_.end(), 0));
   core::check(
