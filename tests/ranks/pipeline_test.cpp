@@ -205,7 +205,7 @@ TEST(Pipeline, KeepsNoMoreMicroBatchesAliveThanTheScheduleSays) {
         pipe.run(uneven_micros(std::vector<int64_t>(static_cast<std::size_t>(micros), 2)));
         pipe.finish();
         const int kept = pipe.peak_alive();
-        EXPECT_EQ(kept, pipeline::peak_live(made)[static_cast<std::size_t>(world.rank())]);
+        EXPECT_EQ(kept, pipeline::peak_in_flight(made)[static_cast<std::size_t>(world.rank())]);
         if (std::string(schedule) == "gpipe") {
           EXPECT_EQ(kept, micros);
         }

@@ -269,7 +269,7 @@ TEST(ConfigTable, OffersOnlyWhatIsBuilt) {
       {"sync.kind=diloco", "sync.kind = \"diloco\" is not built yet; leave sync.kind out"},
       {"precision.reduce=float64",
        "precision.reduce = \"float64\" with precision.compute = \"float32\" is not built yet; "
-       "make both alike"}};
+       "make them the same"}};
   for (const auto& [text, message] : cases)
     EXPECT_EQ(error_of([&] { load("/dev/null", Overrides{text}); }), message);
   for (const char* hidden : {"llama", "cifar", "nccl", "sync.", "compress.", "tensorboard",
@@ -292,7 +292,8 @@ TEST(ConfigValidate, RefusesKeysThatDoNotFitEachOther) {
       {"mesh.tensor = 3\nmodel.kv_heads = 2",
        "gpt.toml: mesh.tensor = 3 does not fit model.kv_heads = 2: use a divisor or a multiple"},
       {"mesh.shard = 0",
-       "gpt.toml: mesh.replica = 0 and mesh.shard = 0 cannot both be what is left of the world"},
+       "gpt.toml: mesh.replica and mesh.shard cannot both be 0, which means what is left of the "
+       "world"},
       {"pipeline.balance = '3,,4'",
        "gpt.toml:1:20: pipeline.balance = \"3,,4\" is neither \"time\" nor \"params\" nor a list "
        "of "

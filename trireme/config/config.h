@@ -8,13 +8,13 @@
 
 namespace trireme::config {
 
-// One struct per section of the file. The initialisers are the defaults; what a key means, and what
-// it may be, stands in keys.cpp.
+// One struct per section of the file. The initialisers are the defaults; keys.cpp has the meaning
+// and the limits of each key.
 
 struct Run {
   std::string dir = "runs/default";
   int64_t seed = 1;
-  int64_t steps = 200;  ///< unused, and 0 once loaded, where epochs is over 0
+  int64_t steps = 200;  ///< 0 after loading where epochs is over 0
   int64_t epochs = 0;
   Device device = Device::Auto;
   int64_t threads = 0;
@@ -60,7 +60,7 @@ struct Optim {
   bool operator==(const Optim&) const = default;
 };
 
-/// Degrees as they are asked for; resolve_mesh makes Degrees of them.
+/// Degrees as the file asks for them; resolve_mesh turns them into Degrees.
 struct MeshKeys {
   int64_t replica = 0, shard = 1, tensor = 1, pipe = 1, context = 1, expert = 1;
   bool operator==(const MeshKeys&) const = default;
@@ -140,7 +140,7 @@ struct Check {
   bool operator==(const Check&) const = default;
 };
 
-/// Everything that a run can be told.
+/// The configuration of a run.
 struct Config {
   Run run;
   Model model;

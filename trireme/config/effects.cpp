@@ -8,12 +8,12 @@ namespace trireme::config {
 
 namespace {
 
-/// A key that another one can switch off.
+/// A key that has no effect unless another one has a certain value.
 struct Switch {
   std::string_view key;  ///< or a section
-  std::string_view by;   ///< the key that decides
+  std::string_view by;   ///< the key that it depends on
   bool (*is_on)(const Config& config);
-  std::string_view remedy;  ///< what to set to switch it on
+  std::string_view remedy;  ///< a setting with which it has an effect
 };
 
 bool reads_files(const Config& config) {
@@ -36,7 +36,7 @@ bool is_pipeline(const Config& config) {
 }
 bool is_sharded(const Config& config) {
   return config.mesh.shard != 1;
-}  // 0: as the world says
+}  // 0: what is left of the world
 
 constexpr Switch kSwitches[] = {
     {"data.path", "data.kind", reads_files, "data.kind=tokens"},

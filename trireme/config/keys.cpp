@@ -43,7 +43,7 @@ Member member_of(Access access) {
         [](Config& config, const std::string& text) { read_text(text, Access{}(config)); }};
 }
 
-// A key's name and the way to its member, from one spelling of both.
+// The name of a key and its member, from one spelling.
 #define KEY(path) #path, member_of([](Config & config) -> auto& { return config.path; })
 
 /// The words of an enum.
@@ -72,7 +72,7 @@ const Key kTable[] = {
     {KEY(run.seed), "seed of weights, data order and dropout", kCount},
     {KEY(run.steps), "optimizer steps; 0: initialise, save, stop", kCount},
     {KEY(run.epochs), "passes over the data, instead of steps", kCount},
-    {KEY(run.device), "where tensors live", one_of<Device>()},
+    {KEY(run.device), "device of the tensors", one_of<Device>()},
     {KEY(run.threads), "intra-op threads per rank; 0: cores / local ranks", kThreads},
 
     {KEY(model.kind),
@@ -81,10 +81,10 @@ const Key kTable[] = {
     {KEY(model.layers), "blocks", {.at_least = 1, .at_most = 10'000}},
     {KEY(model.hidden), "width of the residual stream", kSize},
     {KEY(model.heads), "attention heads", kSize},
-    {KEY(model.kv_heads), "heads of keys and values; 0: as heads", kSizeOrAuto},
+    {KEY(model.kv_heads), "heads of keys and values; 0: as many as heads", kSizeOrAuto},
     {KEY(model.ffn), "width inside the feed-forward block; 0: 4 x hidden", kSizeOrAuto},
     {KEY(model.seq), "tokens in a sample", kSize},
-    {KEY(model.vocab), "different tokens", {.at_least = 2, .fits_int = true}},
+    {KEY(model.vocab), "number of different tokens", {.at_least = 2, .fits_int = true}},
     {KEY(model.dropout), "dropout of residuals and embeddings", kBelowOne},
     {KEY(model.attention_dropout), "dropout of attention weights; over 0 takes the unfused path",
      kBelowOne},
@@ -96,13 +96,13 @@ const Key kTable[] = {
     {KEY(model.balance), "moe-gpt: weight of the load-balancing loss", kNotNegative, Built::Later},
 
     {KEY(data.kind), "where samples come from", one_of<DataKind>()},
-    {KEY(data.path), "training data; where data.kind is not given, it is then tokens"},
+    {KEY(data.path), "training data; if data.kind is not given, it becomes tokens"},
     {KEY(data.valid), "validation data; empty: none"},
     {KEY(data.samples), "markov: samples in an epoch", {.at_least = 1}},
-    {KEY(data.allow_change), "continue a run on other data than it was saved with"},
+    {KEY(data.allow_change), "allow a run to continue on other data"},
 
     {KEY(batch.global), "samples per optimizer step, over all ranks", kSize},
-    {KEY(batch.micro), "samples per micro-batch of a rank, at most", kSize},
+    {KEY(batch.micro), "most samples of a rank's micro-batch", kSize},
 
     {KEY(optim.kind), "optimizer", one_of<OptimizerKind>()},
     {KEY(optim.lr), "highest learning rate", kNotNegative},
@@ -112,10 +112,10 @@ const Key kTable[] = {
     {KEY(optim.eps), "adamw: added to the denominator", kNotNegative},
     {KEY(optim.weight_decay), "decay of parameters with two or more dims", kNotNegative},
     {KEY(optim.momentum), "sgd: momentum", kBelowOne},
-    {KEY(optim.clip), "most that the gradient's norm may be; 0: off", kNotNegative},
+    {KEY(optim.clip), "largest norm of the gradient; 0: off", kNotNegative},
     {KEY(optim.schedule), "learning rate after the warmup", one_of<RateSchedule>()},
     {KEY(optim.warmup), "steps of linear warmup", kCount},
-    {KEY(optim.final), "last learning rate as a part of lr", {.at_least = 0, .at_most = 1}},
+    {KEY(optim.final), "last learning rate as a fraction of lr", {.at_least = 0, .at_most = 1}},
 
     {KEY(mesh.replica), "data-parallel copies; 0: what is left of the world", kSizeOrAuto},
     {KEY(mesh.shard), "ranks that share one copy's state; 0: what is left", kSizeOrAuto},
@@ -125,22 +125,23 @@ const Key kTable[] = {
     {KEY(mesh.expert), "ranks that share the experts; divides replica x shard x context", kSize,
      Built::Later},
 
-    {KEY(context.kind), "attention over a cut sequence", one_of<ContextKind>(), Built::Later},
+    {KEY(context.kind), "attention over a sequence that is cut", one_of<ContextKind>(),
+     Built::Later},
 
     {KEY(tensor.sequence), "sequence parallelism inside tensor parallel regions"},
 
     {KEY(pipeline.schedule),
      "gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-v, dualpipe-v, or a file", kFilled},
     {KEY(pipeline.stages_per_rank), "stages on every rank of the pipeline", kSize},
-    {KEY(pipeline.balance), "layers per stage, even in time or params, or as \"3,5,5,3\"",
+    {KEY(pipeline.balance), "layers per stage: even in time or in params, or a list as \"3,5,5,3\"",
      kBalance},
     {KEY(pipeline.keep_gathered),
-     "sharded weights stay gathered, and gradients whole, over the micro-batches of a step"},
+     "keep sharded weights gathered, and gradients whole, over the micro-batches of a step"},
 
     {KEY(precision.compute), "dtype of forward and backward", one_of<Dtype>()},
     {KEY(precision.reduce), "dtype of gradients on the wire", one_of<Dtype>()},
 
-    {KEY(memory.recompute), "activations computed again in backward", one_of<Recompute>()},
+    {KEY(memory.recompute), "activations to recompute in backward", one_of<Recompute>()},
     {KEY(memory.shard), "what mesh.shard shards", one_of<ShardedState>()},
     {KEY(memory.offload), "what lives in host memory", one_of<Offload>()},
 
@@ -154,23 +155,25 @@ const Key kTable[] = {
     {KEY(compress.kind), "compression of gradients on the wire", one_of<Compression>(),
      Built::Later},
     {KEY(compress.ratio),
-     "part of a gradient that is sent",
+     "fraction of a gradient that is sent",
      {.more_than = 0, .at_most = 1},
      Built::Later},
-    {KEY(compress.feedback), "what was not sent is added to the next gradient", {}, Built::Later},
+    {KEY(compress.feedback), "add what was not sent to the next gradient", {}, Built::Later},
 
-    {KEY(comm.backend), "how ranks talk", one_of<Backend>()},
+    {KEY(comm.backend), "how ranks communicate", one_of<Backend>()},
     {KEY(comm.timeout_s), "seconds before an operation fails", {.more_than = 0, .at_most = 1e9}},
     {KEY(comm.bucket_mib), "MiB of gradients reduced together", {.more_than = 0, .at_most = 1e6}},
 
-    {KEY(checkpoint.every), "steps between two; 0: only at the end and on a signal", kCount},
-    {KEY(checkpoint.keep), "newest checkpoints that are kept", {.at_least = 1}},
-    {KEY(checkpoint.resume), "auto: from the newest; never; or from this folder", kFilled},
+    {KEY(checkpoint.every), "steps between two checkpoints; 0: only at the end and on a signal",
+     kCount},
+    {KEY(checkpoint.keep), "how many of the newest checkpoints to keep", {.at_least = 1}},
+    {KEY(checkpoint.resume), "auto: from the newest checkpoint; never; or from this folder",
+     kFilled},
 
-    {KEY(eval.every), "steps between two; 0: never", kCount},
+    {KEY(eval.every), "steps between two evaluations; 0: never", kCount},
     {KEY(eval.batches), "batches of an evaluation; 0: all", kCount},
 
-    {KEY(log.every), "steps between two lines", {.at_least = 1}},
+    {KEY(log.every), "steps between two printed lines", {.at_least = 1}},
     {KEY(log.trace), "write trace.json"},
     {KEY(log.tensorboard), "write events.*", {}, Built::Later},
     {KEY(log.samples), "write the samples of every step to samples.jsonl"},
@@ -203,7 +206,7 @@ const Key* find_key(std::string_view name) {
 }
 
 Value get(const Key& key, const Config& config) {
-  // The table has one way to a member for reading and writing; here it is only read.
+  // The accessors take a mutable Config; here it is only read.
   auto& readable = const_cast<Config&>(config);
   return std::visit(
       [&](auto member) -> Value {

@@ -1,4 +1,4 @@
-// What a value may be, as a check and as words.
+// The limits of a key: checking a value against them, and describing them.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -37,7 +37,7 @@ std::string range_text(const Limits& limits) {
   return fmt::format("{}", fmt::join(parts, " and "));
 }
 
-/// What is wrong with a value of the key's type; the sentence begins after "name = value".
+/// What is wrong with a value of the key's type; the text follows "name = value".
 struct Problem {
   const Limits& limits;
   using Text = std::optional<std::string>;

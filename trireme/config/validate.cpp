@@ -19,7 +19,7 @@ void need(bool ok, fmt::format_string<Args...> sentence, Args&&... args) {
 }
 
 void validate_model(const Model& model) {
-  if (model.has_attention()) {  // others leave heads at their default
+  if (model.has_attention()) {  // other models ignore heads
     need(model.hidden % model.heads == 0, "model.hidden = {} is not a multiple of model.heads = {}",
          model.hidden, model.heads);
     need(model.kv_heads > 0 && model.heads % model.kv_heads == 0,
@@ -30,7 +30,7 @@ void validate_model(const Model& model) {
          model.top_k, model.experts);
 }
 
-/// Sizes whose products can still be counted in bytes.
+/// Refuses sizes whose products overflow when they are counted in bytes.
 void validate_sizes(const Model& model, const Batch& batch) {
   constexpr double kMost = 1e15;
   const auto number = [](int64_t size) { return static_cast<double>(size); };
@@ -50,7 +50,7 @@ void validate_sizes(const Model& model, const Batch& batch) {
        batch.micro, model.seq, rows * each);
 }
 
-/// Heads are dealt to the ranks of the tensor axis; where there are more ranks, they are copied.
+/// The ranks of the tensor axis share the heads; with more ranks than heads, heads are copied.
 void validate_heads(const Model& model, int64_t tensor) {
   for (const auto& [name, heads] :
        {std::pair("heads", model.heads), std::pair("kv_heads", model.kv_heads)})
@@ -84,7 +84,7 @@ void validate(const Config& config) {
        "eval.every asks for evaluation, but data.valid names no file; name one, or set "
        "eval.every=0");
   need(mesh.replica != 0 || mesh.shard != 0,
-       "mesh.replica = 0 and mesh.shard = 0 cannot both be what is left of the world");
+       "mesh.replica and mesh.shard cannot both be 0, which means what is left of the world");
 }
 
 void refuse_unbuilt(const Config& config) {
@@ -101,7 +101,7 @@ void refuse_unbuilt(const Config& config) {
   }
   need(config.precision.compute != Dtype::Float32 || config.precision.reduce == Dtype::Float32,
        "precision.reduce = \"{}\" with precision.compute = \"float32\" is not built yet; make "
-       "both alike",
+       "them the same",
        to_string(config.precision.reduce));
 }
 

@@ -171,7 +171,8 @@ void Pipeline::build_stages(nn::ModelImpl& model) {
   const auto& program = schedule_.programs[static_cast<std::size_t>(pipe_.rank())];
   last_of_.assign(static_cast<std::size_t>(schedule_.stages()), 0);
   for (std::size_t i = 0; i < program.size(); ++i)
-    if (lets_go(program[i].act)) last_of_[static_cast<std::size_t>(program[i].stage)] = i;
+    if (completes_backward(program[i].act))
+      last_of_[static_cast<std::size_t>(program[i].stage)] = i;
 }
 
 /// Stages that share a parameter, also by way of a third, are one part; each part is attached to

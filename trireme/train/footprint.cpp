@@ -151,7 +151,7 @@ Own own_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
     begin = end;
   }
   const auto stages = static_cast<double>(schedule.stages_of(rank).size());
-  const double alive = pipeline::peak_live(schedule)[static_cast<std::size_t>(rank)];
+  const double alive = pipeline::peak_in_flight(schedule)[static_cast<std::size_t>(rank)];
   batching.layers = layers / stages * alive;
   batching.heads = head ? std::max(1.0, alive / stages) : 0;
   return {nn::parameters_of(*nn::part_of_model(whole, own)), batching};
