@@ -14,7 +14,7 @@ namespace trireme::cli {
 
 namespace {
 
-/// CLI11's help with a usage line of our own, and less noise beside the options.
+/// CLI11's help with our own usage line, and shorter texts beside the options.
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string shape = "[OPTIONS]";
@@ -52,7 +52,7 @@ struct Arguments::Parser {
   std::string command;
   std::shared_ptr<HelpFormatter> formatter = std::make_shared<HelpFormatter>();
 
-  /// "--nproc_per_node=4" with dashes; the value is left alone.
+  /// The option with dashes for underscores, "--nproc_per_node=4"; the value stays as it is.
   static std::string with_dashes(std::string option) {
     if (!option.starts_with("--")) return option;
     std::replace(option.begin(), std::find(option.begin(), option.end(), '='), '_', '-');
@@ -155,7 +155,7 @@ std::vector<std::string> Arguments::parse_until_program(const std::vector<std::s
     if (parser_->takes_next(options.back()) && next < args.size()) options.push_back(args[next++]);
   }
   try {
-    std::ranges::reverse(options);  // as CLI11 takes them
+    std::ranges::reverse(options);  // CLI11 takes them in reverse
     parser_->app.parse(options);
   } catch (const CLI::CallForHelp&) {
     throw HelpWanted{parser_->app.help(), parser_->listed_options(), actions_};
@@ -171,8 +171,7 @@ std::vector<std::string> Arguments::parse_until_program(const std::vector<std::s
 void Arguments::parse(const std::vector<std::string>& args) {
   const auto rest = parse_until_program(args);
   if (!rest.empty())
-    throw ConfigError(
-        fmt::format("'{}' was not expected ('{} --help' says what is)", rest[0], parser_->command));
+    throw ConfigError(fmt::format("unexpected '{}' (see '{} --help')", rest[0], parser_->command));
 }
 
 std::vector<std::string> Arguments::parse_anywhere(std::vector<std::string> args) {

@@ -7,10 +7,10 @@
 
 namespace trireme::cli {
 
-/// --help was asked for; not an error.
+/// Thrown for --help; not an error.
 struct HelpWanted {
   std::string text;
-  std::vector<std::string> options;  ///< that --help lists: "--ranks", "-n"
+  std::vector<std::string> options;  ///< the options that --help lists: "--ranks", "-n"
   std::vector<std::string> actions;  ///< the words that may come first: "make", "info"
 };
 
@@ -29,30 +29,30 @@ class Arguments {
   Arguments(const Arguments&) = delete;
   Arguments& operator=(const Arguments&) = delete;
 
-  /// The shape of the line, e.g. "[OPTIONS] [--] PROGRAM [ARG]...", and what stands below --help.
+  /// The usage line, e.g. "[OPTIONS] [--] PROGRAM [ARG]...", and the text below the options.
   void usage(const std::string& shape);
   void footer(const std::string& text);
-  /// The words of which one comes first.
+  /// The words that may come first, such as "make" and "info".
   void actions(std::vector<std::string> words) { actions_ = std::move(words); }
-  /// A heading for the options that follow; kHidden: --help does not list them.
+  /// A heading for the options that follow; with kHidden --help does not list them.
   static constexpr const char* kHidden = "";
   void section(const std::string& name) { section_ = name; }
 
-  /// An option with a value; `variable` is the environment variable that is its default.
+  /// An option with a value; its default comes from the environment variable `variable`.
   void value(const std::string& names, std::string& target, const std::string& help,
              const std::string& variable = "");
   void value(const std::string& names, int& target, const std::string& help,
              const std::string& variable = "");
-  /// A count, which may end in K, M or G: thousands, millions, thousand millions.
+  /// A count, which may end in K, M or G: 10^3, 10^6, 10^9.
   void count(const std::string& names, int64_t& target, const std::string& help);
   void flag(const std::string& names, bool& target, const std::string& help,
             const std::string& variable = "");
 
-  /// Reads options up to the first word that is none, or "--"; returns what follows.
+  /// Reads options up to the first other word, or "--"; returns what follows.
   std::vector<std::string> parse_until_program(const std::vector<std::string>& args);
-  /// Reads options; there may be nothing else.
+  /// Reads options; any other word is an error.
   void parse(const std::vector<std::string>& args);
-  /// Reads options wherever they stand, and returns the other words.
+  /// Reads options anywhere on the line, and returns the other words.
   std::vector<std::string> parse_anywhere(std::vector<std::string> args);
 
  private:

@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kRows = 4096, kColumns = 2048, kTensorBytes = kRows * kColumns * 4;
 
-/// This rank's pieces of so many tensors, cut so.
+/// This rank's pieces of `tensors` tensors that are cut by `cuts`.
 checkpoint::State state_of(int64_t tensors, const std::vector<Cut>& cuts, const Mesh& mesh) {
   checkpoint::State state;
   const Layout layout({kRows, kColumns}, cuts);
@@ -54,7 +54,7 @@ double time(const comm::Communicator& world, const Body& body) {
   return ms.item<double>();
 }
 
-/// Reads a file from its beginning to its end, into memory that is there already.
+/// Reads a whole file into memory that is allocated already.
 void read_file(const std::string& path, at::Tensor& memory) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) throw Error(fmt::format("{}: {}", path, core::errno_text(errno)));

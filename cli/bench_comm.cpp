@@ -79,13 +79,13 @@ Algorithm algorithm_of(const std::string& name) {
                            name, "--algorithm");
 }
 
-/// One operation on buffers of its own: what to write before it, what to run, what must come out.
-/// Values are small whole numbers that differ by rank and place, exact in every dtype.
+/// One operation with its buffers, how to run it, and how to check the result. Values are small
+/// whole numbers that differ by rank and index, exact in every dtype.
 struct Case {
   at::Tensor in, out;
   std::function<void()> run;
   std::function<bool()> right;
-  double bus = 1;  ///< bytes over the slowest link, for each byte of the operation
+  double bus = 1;  ///< bytes over the slowest link for each byte of the operation
 };
 
 at::Tensor pattern(int64_t count, at::ScalarType dtype, int shift) {
@@ -186,7 +186,7 @@ void time_case(const std::string& op, const Communicator& world, const Options& 
     const auto begin = Clock::now();
     c.run();
     slowest.fill_(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
-    world.barrier();  // nobody checks, which takes a core, while another is still at it
+    world.barrier();  // checking takes a core, so it waits until all ranks are done
     if (!c.right())
       throw Error(
           fmt::format("{} of {} bytes gave a wrong result on rank {}", op, bytes, world.rank()));

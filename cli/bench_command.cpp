@@ -36,10 +36,10 @@ constexpr const char* kBenchFooter =
     "'train' takes a configuration, warms up, times steps on ready batches and prints one line:\n"
     R"(  {"bench":"train","ranks":2,"tokens_per_s":4760.1,"step_ms":430.2,"pss_mib":390,...})"
     "\n\n'checkpoint' saves --bytes (1G) of state from --ranks ranks, and loads it as other meshes "
-    "do,\nbeside plainly reading the files:\n"
+    "do,\nbeside just reading the files:\n"
     R"(  {"bench":"checkpoint","what":"save","ranks":2,"bytes":1073741824,"copy_ms":210,"ms":1900})";
 
-constexpr int kEnough = std::numeric_limits<int>::max();  ///< trireme-rank decides
+constexpr int kEnough = std::numeric_limits<int>::max();  ///< trireme-rank chooses
 
 struct CommBench {
   std::string op = "all_reduce", backend = "auto", bytes = "8,4K,64K,1M,16M,64M", dtype = "float32",
@@ -56,7 +56,7 @@ void require_one_of(const std::string& option, const std::string& value,
         fmt::format("{} '{}' is none of {}", option, value, fmt::join(allowed, ", ")));
 }
 
-/// What the kernel believes can still be had; nothing where it does not say.
+/// MemAvailable of the kernel; nothing where it does not report it.
 std::optional<int64_t> available_memory() {
   std::ifstream file("/proc/meminfo");
   for (std::string line; std::getline(file, line);) {
@@ -74,7 +74,7 @@ void check_bench(const CommBench& bench) {
   if (bench.ranks < 1) throw ConfigError(fmt::format("--ranks {} is less than 1", bench.ranks));
   if (bench.repeat < 1) throw ConfigError(fmt::format("--repeat {} is less than 1", bench.repeat));
   const auto each = [](const char* option, const std::string& list, const auto& check_one) {
-    if (list.empty()) throw ConfigError(fmt::format("{} '' names nothing", option));
+    if (list.empty()) throw ConfigError(fmt::format("{} is empty", option));
     std::istringstream items(list);
     for (std::string item; std::getline(items, item, ',');) check_one(item);
   };
@@ -88,7 +88,7 @@ void check_bench(const CommBench& bench) {
     if (!bytes)
       throw ConfigError(fmt::format("--bytes '{}': '{}' is not a size such as 4096, 4K or 1M",
                                     bench.bytes, size));
-    // Input, output, what was expected, and making it: at least four of them at a time.
+    // Input, output, the expected result and a temporary: at least four buffers at a time.
     const auto memory = available_memory();
     if (memory && static_cast<double>(*bytes) * 4 * bench.ranks > static_cast<double>(*memory))
       throw ConfigError(fmt::format("--bytes {} on {} ranks needs more than {}; {} are free here",
@@ -116,7 +116,7 @@ CommBench parse_comm_bench(const std::vector<std::string>& args) {
       args.empty() || args[0].starts_with("-") ? args : std::vector(args.begin() + 1, args.end()));
   if (!named)
     throw ConfigError(
-        "write what to measure: 'trireme bench comm', 'bench train' or 'bench checkpoint'");
+        "no benchmark was named: use 'trireme bench comm', 'bench train' or 'bench checkpoint'");
   check_bench(bench);
   return bench;
 }
@@ -147,13 +147,13 @@ int bench_checkpoint_command(const std::vector<std::string>& args) {
   int ranks = 2, repeat = 3;
   Arguments arguments("trireme bench checkpoint", "Times saving and loading of checkpoints.");
   arguments.value("--dir", folder,
-                  "where to write; a folder of its own in there, removed at the end");
-  arguments.value("--bytes", bytes, "of the whole state (1G), 32M or more");
+                  "where to write: makes a folder there and removes it at the end");
+  arguments.value("--bytes", bytes, "size of the whole state (1G), 32M or more");
   arguments.value("--ranks", ranks, "how many (2)");
   arguments.value("--repeat", repeat, "repetitions (3)");
   arguments.parse(args);
-  if (folder.empty()) throw ConfigError("bench checkpoint needs --dir FOLDER, where it may write");
-  // Of its own: checkpoints that lie there already are somebody's.
+  if (folder.empty()) throw ConfigError("bench checkpoint needs --dir FOLDER to write to");
+  // A folder of its own, so that existing checkpoints are not touched.
   folder += fmt::format("/bench-checkpoint-{}", ::getpid());
   const auto size = core::parse_bytes(bytes);
   if (!size) throw ConfigError(fmt::format("--bytes '{}' is not a size such as 512M", bytes));

@@ -22,17 +22,18 @@ namespace trireme::cli {
 namespace {
 
 constexpr const char* kCkptPurpose =
-    "Looks into checkpoints, and rewrites them for other tools. No torch is loaded.\n\n"
-    "  trireme ckpt ls PATH              the steps that are there: state, size, time\n"
-    "  trireme ckpt info PATH            tensors, dtypes, shapes, pieces, and what else was saved\n"
+    "Inspects checkpoints, and rewrites them for other tools. Does not load torch.\n\n"
+    "  trireme ckpt ls PATH              lists the steps: state, size, time\n"
+    "  trireme ckpt info PATH            tensors, dtypes, shapes, pieces, and the other saved "
+    "values\n"
     "  trireme ckpt verify PATH          reads every byte: sizes, checksums, completeness\n"
     "  trireme ckpt diff A B             compares two checkpoints, tensor by tensor, bit by bit\n"
-    "  trireme ckpt reshard PATH OUT     writes one anew: every tensor whole, in one file\n"
+    "  trireme ckpt reshard PATH OUT     rewrites one: every tensor whole, in one file\n"
     "  trireme ckpt reshard PATH OUT --ranks N   or as N ranks with mesh.shard=N would have";
 
 constexpr const char* kCkptExamples =
     "PATH is a run's folder, its checkpoints/, or one step in there; of several steps the newest\n"
-    "is taken. How the tensors were cut when they were saved makes no difference to diff. ls "
+    "is taken. diff does not depend on how the tensors were cut when they were saved. ls "
     "looks\n"
     "at names and sizes; only verify reads the bytes.\n\n"
     "  trireme ckpt ls runs/gpt-small\n"
@@ -50,7 +51,7 @@ constexpr const char* kCkptExamples =
     "tensors in it.";
 
 const std::vector<std::string> kCkptActions = {"ls", "info", "verify", "diff", "reshard"};
-constexpr int kMostRanks = 99'999;  // as the names of the parts have digits
+constexpr int kMostRanks = 99'999;  // names of parts have five digits
 
 bool is_folder(const std::string& path) {
   struct stat status {};
@@ -92,11 +93,11 @@ std::string find_step(const std::string& typed) {
 int list_steps(const std::string& typed, Form form) {
   const std::string path = checked_folder(typed);
   const std::string folder = is_step(path) ? path : steps_folder(path);
-  if (!print_steps(folder, form)) find_step(path);  // says that there is none
+  if (!print_steps(folder, form)) find_step(path);  // throws: there is none
   return 0;
 }
 
-/// The index without the checksums, which nobody reads.
+/// The index without the checksums, which are long and of no use here.
 core::Json info_json(const std::string& folder, const format::Index& index) {
   core::Json json = format::json_of(index);
   for (auto& file : json["files"]) file.erase("checksums");
@@ -105,7 +106,7 @@ core::Json info_json(const std::string& folder, const format::Index& index) {
   return json;
 }
 
-/// One line for what may be a page.
+/// The value in one line.
 std::string in_short(const core::Json& value) {
   constexpr size_t kMost = 72;
   if (value.is_string()) {
@@ -135,7 +136,7 @@ void print_info(const std::string& folder, const format::Index& index) {
     fmt::print("{:<{}}  {:<5}  {:>6}  {}\n", name, width, tensor.dtype, tensor.pieces.size(),
                format::format_shape(tensor.shape));
   if (index.extra.empty()) return;
-  fmt::print("\nbesides (--json shows all of it):\n");
+  fmt::print("\nother values (--json shows them in full):\n");
   for (const auto& [name, value] : index.extra.items())
     fmt::print("  {}: {}\n", name, in_short(value));
 }
@@ -164,15 +165,15 @@ int verify_typed(const std::string& typed) {
   return 0;
 }
 
-struct Words {
+struct CkptArguments {
   std::vector<std::string> words;
   bool json = false;
-  static constexpr int kNotSaid = std::numeric_limits<int>::min();
-  int ranks = kNotSaid;
+  static constexpr int kNotGiven = std::numeric_limits<int>::min();
+  int ranks = kNotGiven;
 };
 
-Words parse_words(const std::vector<std::string>& args) {
-  Words parsed;
+CkptArguments parse_words(const std::vector<std::string>& args) {
+  CkptArguments parsed;
   Arguments arguments("trireme ckpt", kCkptPurpose);
   arguments.usage("ls|info|verify|diff|reshard PATH [PATH] [OPTIONS]");
   arguments.footer(kCkptExamples);
@@ -180,7 +181,7 @@ Words parse_words(const std::vector<std::string>& args) {
   arguments.flag("--json", parsed.json, "ls, info: print JSON");
   arguments.value("--ranks", parsed.ranks, "reshard: for how many ranks (1: tensors stay whole)");
   parsed.words = arguments.parse_anywhere(args);
-  if (parsed.ranks != Words::kNotSaid && (parsed.ranks < 1 || parsed.ranks > kMostRanks))
+  if (parsed.ranks != CkptArguments::kNotGiven && (parsed.ranks < 1 || parsed.ranks > kMostRanks))
     throw ConfigError(fmt::format("--ranks {}: must be 1 to {}", parsed.ranks, kMostRanks));
   return parsed;
 }
@@ -200,7 +201,7 @@ int ckpt_command(const std::vector<std::string>& args) {
                                   wanted == 1 ? "one path" : "two paths", words.size() - 1));
   if (json && action != "info" && action != "ls")
     throw ConfigError("--json belongs to ls and info");
-  if (ranks != Words::kNotSaid && action != "reshard")
+  if (ranks != CkptArguments::kNotGiven && action != "reshard")
     throw ConfigError("--ranks belongs to reshard");
   const Form form = json ? Form::Json : Form::Text;
   if (action == "ls") return list_steps(words[1], form);

@@ -18,12 +18,12 @@ namespace {
 using format::Checkpoint;
 using format::TensorInfo;
 
-constexpr int64_t kPartElems = int64_t{1} << 20;  // 48 MiB at most, with the numbers they become
+constexpr int64_t kPartElems = int64_t{1} << 20;  // at most 48 MiB, with the decoded numbers
 
 /// How the elements of a tensor differ.
 struct Difference {
   int64_t elems = 0;        ///< whose bits differ
-  long double largest = 0;  ///< |a - b|; infinite where one is not a number and the other is
+  long double largest = 0;  ///< |a - b|; infinite where only one of them is NaN
 };
 
 void add_difference(std::span<const std::byte> a, std::span<const std::byte> b,
@@ -41,7 +41,7 @@ void add_difference(std::span<const std::byte> a, std::span<const std::byte> b,
   }
 }
 
-/// Reads the tensor from both, in parts that are ranges of the whole.
+/// Reads the tensor from both checkpoints, part by part, and compares the elements.
 Difference compare(Checkpoint& a, Checkpoint& b, const std::string& name) {
   const TensorInfo& info = a.index().tensors.at(name);
   Piece part = format::whole_piece(name, info.shape);
@@ -64,13 +64,14 @@ std::string described(const TensorInfo& info) {
 }
 
 /// The tensor whose values are furthest apart.
-struct Largest {
+struct LargestDifference {
   std::string tensor;
   long double apart = 0;
 };
 
-/// One line about the tensor if it differs; whether it does.
-bool print_tensor(Checkpoint& a, Checkpoint& b, const std::string& name, Largest& largest) {
+/// Prints one line about the tensor if it differs; returns whether it does.
+bool print_tensor(Checkpoint& a, Checkpoint& b, const std::string& name,
+                  LargestDifference& largest) {
   const auto in_a = a.index().tensors.find(name), in_b = b.index().tensors.find(name);
   if (in_a == a.index().tensors.end() || in_b == b.index().tensors.end()) {
     const bool first = in_b == b.index().tensors.end();
@@ -91,7 +92,7 @@ bool print_tensor(Checkpoint& a, Checkpoint& b, const std::string& name, Largest
   return true;
 }
 
-/// Keys of `extra` whose values differ: of interest, but no difference of the model.
+/// Prints the keys of `extra` whose values differ. They do not count as a difference.
 void print_extra(const core::Json& a, const core::Json& b) {
   std::set<std::string> keys;
   for (const core::Json* extra : {&a, &b})
@@ -99,7 +100,7 @@ void print_extra(const core::Json& a, const core::Json& b) {
       for (const auto& [key, value] : extra->items()) keys.insert(key);
   for (const std::string& key : keys)
     if (a.value(key, core::Json()) != b.value(key, core::Json()))
-      fmt::print("note: '{}', which is saved besides the tensors, differs\n", key);
+      fmt::print("note: '{}' in the other saved values differs\n", key);
 }
 
 }  // namespace
@@ -110,7 +111,7 @@ bool print_difference(const std::string& folder_a, const std::string& folder_b) 
   for (const Checkpoint* each : {&a, &b})
     for (const auto& [name, info] : each->index().tensors) names.insert(name);
   size_t differing = 0;
-  Largest largest;
+  LargestDifference largest;
   for (const std::string& name : names) differing += print_tensor(a, b, name, largest) ? 1 : 0;
   if (a.index().extra.is_object() && b.index().extra.is_object())
     print_extra(a.index().extra, b.index().extra);
@@ -120,7 +121,7 @@ bool print_difference(const std::string& folder_a, const std::string& folder_b) 
     fmt::print("different: {} of {} tensors{}\n", differing, names.size(),
                largest.tensor.empty()
                    ? ""
-                   : fmt::format(", most of all {} (max |a-b| = {:.6g})", largest.tensor,
+                   : fmt::format(", the largest in {} (max |a-b| = {:.6g})", largest.tensor,
                                  static_cast<double>(largest.apart)));
   return differing == 0;
 }

@@ -31,7 +31,7 @@ bool has_index(const std::string& folder) {
   return ::stat((folder + "/" + format::kIndexName).c_str(), &status) == 0;
 }
 
-/// What can be said without reading the parts.
+/// The state of a step as far as names and sizes tell.
 StepRow look_at(const std::string& folder, const std::string& name) {
   StepRow row{.step = std::atoll(name.c_str() + 5), .state = "ok", .folder = folder, .why = ""};
   const auto is = [&](const char* state, std::string why) {
@@ -41,7 +41,7 @@ StepRow look_at(const std::string& folder, const std::string& name) {
   };
   if (name.find(".damaged") != name.npos) return is("put aside", folder + " was found damaged");
   if (name.find(".tmp") != name.npos)
-    return is("unfinished", folder + " is being written, or was left behind");
+    return is("unfinished", folder + " is being written, or was left by a crash");
   if (!has_index(folder))
     return is("unfinished", fmt::format("{} has no {}", folder, format::kIndexName));
   try {

@@ -7,8 +7,9 @@ namespace trireme::cli {
 
 enum class Form { Text, Json };
 
-/// Prints a table, or a JSON array, of the folders of steps: whole, damaged as far as sizes tell,
-/// unfinished, put aside; false where there is none. `folder` holds steps, or is one.
+/// Prints a table, or a JSON array, of the steps in `folder`, or of `folder` itself if it is a
+/// step: whole, damaged (as far as sizes tell), unfinished or put aside. Returns false if there is
+/// none.
 bool print_steps(const std::string& folder, Form form);
 
 /// When the checkpoint was completed: "2031-05-01 12:00:00".

@@ -25,22 +25,22 @@ struct Stopped {
   int signal;
 };
 
-/// While it lives, Ctrl-C and SIGTERM are taken note of, and nothing else.
-class TakesSignals {
+/// While it exists, Ctrl-C and SIGTERM only set asked_to_stop.
+class SignalRecorder {
  public:
-  TakesSignals() {
+  SignalRecorder() {
     struct sigaction action {};
     action.sa_handler = [](int signal) { asked_to_stop = signal; };
     action.sa_flags = SA_RESTART;
     ::sigaction(SIGINT, &action, &before_[0]);
     ::sigaction(SIGTERM, &action, &before_[1]);
   }
-  ~TakesSignals() {
+  ~SignalRecorder() {
     ::sigaction(SIGINT, &before_[0], nullptr);
     ::sigaction(SIGTERM, &before_[1], nullptr);
   }
-  TakesSignals(const TakesSignals&) = delete;
-  TakesSignals& operator=(const TakesSignals&) = delete;
+  SignalRecorder(const SignalRecorder&) = delete;
+  SignalRecorder& operator=(const SignalRecorder&) = delete;
 
  private:
   struct sigaction before_[2] = {};
@@ -50,14 +50,14 @@ class TakesSignals {
 
 int reshard_checkpoint(const std::string& from, const std::string& to, int ranks) {
   try {
-    const TakesSignals signals;
+    const SignalRecorder signals;
     StatusLine line;
     format::reshard(from, to, {.ranks = ranks, .progress = [&](const Progress& now) {
                                  if (asked_to_stop != 0) throw Stopped{asked_to_stop};
                                  if (line.due()) line.show(text_of(now));
                                }});
   } catch (const Stopped& stopped) {
-    fmt::print(stderr, "trireme ckpt reshard: stopped; nothing of {} is left\n", to);
+    fmt::print(stderr, "trireme ckpt reshard: stopped; {} was removed\n", to);
     return 128 + stopped.signal;
   }
   const format::Index index = format::read_index(to);

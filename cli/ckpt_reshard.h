@@ -4,9 +4,9 @@
 
 namespace trireme::cli {
 
-/// Writes the checkpoint `from` anew as `to`, as so many ranks would have; says how far it is, and
-/// at the end what there is. After Ctrl-C or SIGTERM nothing of `to` is left. Returns the exit
-/// code.
+/// Rewrites the checkpoint `from` as `to`, as `ranks` ranks would have saved it. Prints its
+/// progress, and a summary at the end. After Ctrl-C or SIGTERM nothing of `to` is left. Returns the
+/// exit code.
 int reshard_checkpoint(const std::string& from, const std::string& to, int ranks);
 
 }  // namespace trireme::cli

@@ -28,8 +28,8 @@ int schedule_command(const std::vector<std::string>& args);
 int completion_command(const std::vector<std::string>& args);
 
 /// Runs `trireme-rank COMMAND... CONFIG [KEY=VALUE]...` on as many ranks as the configuration's
-/// mesh has, or as one of the launcher's; the configuration has been checked before anything is
-/// started. Exit codes among `answers` are passed on without a word.
+/// mesh has, or as one rank of the launcher that it runs under. The configuration is checked before
+/// any rank starts. Exit codes in `answers` are results, not failures: they are passed on silently.
 int train_ranks(std::vector<std::string> command, const std::vector<std::string>& args,
                 const std::string& speaker, std::vector<int> answers = {});
 

@@ -13,7 +13,7 @@ namespace trireme::cli {
 namespace {
 
 constexpr const char* kCompletionPurpose =
-    "Prints a script by which the Tab key finishes commands, options, and the keys and values of "
+    "Prints a script that makes the Tab key complete commands, options, and the keys and values of "
     "a\n"
     "configuration.";
 
@@ -23,8 +23,9 @@ constexpr const char* kCompletionExamples =
     "In ~/.bashrc:    source <(trireme completion bash)\n"
     "In ~/.zshrc:     autoload -U compinit && compinit; source <(trireme completion zsh)\n";
 
-/// Both scripts look at the words before the cursor and then pick one of these lists. `@NAME@` is
-/// filled in.
+/// Both scripts look at the words before the cursor and then pick one of the lists. filled()
+/// replaces
+/// `@NAME@`.
 constexpr const char* kBash = R"(# Completion of trireme for bash: source <(trireme completion bash)
 _trireme() {
   # By the line itself: bash would cut words at '='.
@@ -169,7 +170,7 @@ int completion_command(const std::vector<std::string>& args) {
   arguments.actions({"bash", "zsh"});
   const auto words = arguments.parse_anywhere(args);
   if (words.size() != 1 || (words[0] != "bash" && words[0] != "zsh"))
-    throw ConfigError("write 'trireme completion bash' or 'trireme completion zsh'");
+    throw ConfigError("use 'trireme completion bash' or 'trireme completion zsh'");
   fmt::print("{}", filled(words[0] == "bash" ? kBash : kZsh));
   return 0;
 }

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kDataPurpose =
     "Files of tokens: raw uint16, llm.c's .bin, Megatron's .bin and .idx.\n\n"
     "  trireme data make OUT [OPTIONS]   writes a generated language whose entropy is known\n"
-    "  trireme data info FILE            what kind it is, how many tokens, the largest";
+    "  trireme data info FILE            prints its kind, the number of tokens, the largest token";
 
 constexpr const char* kDataExamples =
     "  trireme data make data/train.bin --tokens 1M --vocab 256 --kind llmc\n"
@@ -25,24 +25,24 @@ constexpr const char* kDataExamples =
     "  trireme train configs/gpt-small.toml data.kind=tokens data.path=data/train.bin eval.every=0 "
     "run.dir=runs/tokens";
 
-constexpr int64_t kMostTokens = 1'000'000'000;  // they are made in memory
+constexpr int64_t kMostTokens = 1'000'000'000;  // make holds them in memory
 
-struct Make {
+struct MakeOptions {
   std::string kind = "raw";
   int64_t tokens = 1 << 20;
   int vocab = 256, seed = 1;
   bool force = false;
 };
 
-/// What `make` writes.
-std::vector<std::string> files_of(const Make& make, const std::string& out) {
+/// The files that `make` writes.
+std::vector<std::string> files_of(const MakeOptions& make, const std::string& out) {
   if (make.kind != "megatron") return {out};
   const bool has_suffix = out.ends_with(".bin") || out.ends_with(".idx");
   const std::string name = has_suffix ? out.substr(0, out.size() - 4) : out;
   return {name + ".bin", name + ".idx"};
 }
 
-void check_make(const Make& make, const std::string& out) {
+void check_make(const MakeOptions& make, const std::string& out) {
   if (make.tokens < 2 || make.tokens > kMostTokens)
     throw ConfigError(fmt::format("--tokens {}: must be 2 to {}", make.tokens, kMostTokens));
   if (make.vocab < 2 || make.vocab > 65536)
@@ -66,27 +66,28 @@ int info(const std::string& path) {
 }  // namespace
 
 int data_command(const std::vector<std::string>& args) {
-  Make make;
+  MakeOptions make;
   Arguments arguments("trireme data", kDataPurpose);
   arguments.usage("make OUT [OPTIONS] | info FILE");
   arguments.footer(kDataExamples);
   arguments.actions({"make", "info"});
   arguments.section("Options of make");
-  arguments.count("--tokens", make.tokens, "how many (1048576); 64K and 1M are 64000 and 1000000");
-  arguments.value("--vocab", make.vocab, "how many different ones (256)");
-  arguments.value("--seed", make.seed, "of the language and the text (1)");
+  arguments.count("--tokens", make.tokens,
+                  "how many tokens (1048576); 64K and 1M are 64000 and 1000000");
+  arguments.value("--vocab", make.vocab, "how many different tokens (256)");
+  arguments.value("--seed", make.seed, "seed of the language and the text (1)");
   arguments.value("--kind", make.kind, "raw (uint16, the default), llmc or megatron");
-  arguments.flag("--force", make.force, "replace OUT if it is there");
+  arguments.flag("--force", make.force, "replace OUT if it exists");
   const auto words = arguments.parse_anywhere(args);
   if (words.size() == 2 && words[0] == "info") {
     if (args.size() > 2) throw ConfigError("info takes a file and no options");
     return info(words[1]);
   }
   if (words.size() != 2 || words[0] != "make")
-    throw ConfigError("write 'trireme data make OUT' or 'trireme data info FILE'");
+    throw ConfigError("use 'trireme data make OUT' or 'trireme data info FILE'");
   const std::string& out = words[1];
   check_make(make, out);
-  std::error_code ignored;  // if the folder cannot be made, writing says more
+  std::error_code ignored;  // if the folder cannot be made, writing reports it
   std::filesystem::create_directories(std::filesystem::path(out).parent_path(), ignored);
   become_rank({"data-make", out, make.kind, std::to_string(make.tokens), std::to_string(make.vocab),
                std::to_string(make.seed)});

@@ -55,7 +55,7 @@ void report_shm() {
   const int64_t left = unit * static_cast<int64_t>(info.f_bavail);
   fact("/dev/shm", fmt::format("{}, {} free", core::format_bytes(size), core::format_bytes(left)));
   if (size < kLeastShm)
-    fact("", "enough for us, but Open MPI and NCCL want more; in a container: --shm-size=1g");
+    fact("", "enough for Trireme, but Open MPI and NCCL need more; in a container: --shm-size=1g");
 }
 
 void report_machine() {
@@ -72,7 +72,7 @@ void report_machine() {
   std::fflush(stdout);
 }
 
-/// Runs trireme-rank with `what` and says how it went.
+/// Runs trireme-rank with `what`, and prints the remedy if it fails.
 bool try_ranks(const std::string& what, int num_ranks, const std::string& remedy) {
   const int code = launch::run({.command = {rank_program(), what},
                                 .num_ranks = num_ranks,
@@ -86,7 +86,7 @@ bool try_ranks(const std::string& what, int num_ranks, const std::string& remedy
 
 int doctor_command(const std::vector<std::string>& args) {
   Arguments arguments("trireme doctor",
-                      "Says what this machine has and runs an all-reduce between two ranks.\n"
+                      "Reports what this machine has and runs an all-reduce between two ranks.\n"
                       "Exits non-zero, with the remedy, if something needed is broken.");
   arguments.parse(args);
   report_machine();
@@ -94,11 +94,11 @@ int doctor_command(const std::vector<std::string>& args) {
                                      "the lines above name the cause; if libtorch does not load: "
                                      "scripts/setup, then 'make build'");
   if (!torch_loads) return 1;
-  const bool ranks_talk =
+  const bool ranks_communicate =
       try_ranks("doctor-ranks", 2,
-                "two ranks cannot talk on this host: the lines above name the cause; "
+                "two ranks cannot communicate on this host: the lines above name the cause; "
                 "try TRIREME_BACKEND=tcp to see whether only shared memory is affected");
-  if (!ranks_talk) return 1;
+  if (!ranks_communicate) return 1;
   fact("all is well", "two ranks met and added their numbers");
   return 0;
 }

@@ -1,5 +1,5 @@
-// The program `trireme`. It links no torch and starts in a few milliseconds; what needs torch is
-// trireme-rank, which lies beside it.
+// The program `trireme`. It does not link torch and starts in a few milliseconds; trireme-rank, in
+// the same folder, does what needs torch.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -46,7 +46,7 @@ int run_named(const std::string& name, const std::vector<std::string>& args) {
   try {
     const int code = command->run(args);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
-      throw trireme::Error("what was printed could not be written: is the disk full?");
+      throw trireme::Error("the output could not be written: is the disk full?");
     return code;
   } catch (const cli::HelpWanted& wanted) {
     fmt::print("{}", wanted.text);

@@ -11,17 +11,17 @@ namespace trireme::cli {
 /// `trireme-rank bench-comm`: times the collectives of one backend. Returns the exit code.
 int bench_comm(const std::vector<std::string>& args);
 
-/// The mesh for so many ranks. Throws ConfigError for what this mesh or this machine cannot do: on
-/// every rank, before any of them has joined the others and can be torn from them.
+/// The mesh for `ranks` ranks. Throws ConfigError for what this mesh or this machine cannot do.
+/// Every rank calls it before it joins the others, so that all of them fail in the same way.
 Degrees refuse_early(const config::Config& config, int ranks);
 
-/// `trireme-rank train CONFIG [KEY=VALUE]...`: one rank of a run. `train-check`: what it would
-/// take.
+/// `trireme-rank train CONFIG [KEY=VALUE]...`: one rank of a run. `train-check`: prints the mesh
+/// and the memory that it would take.
 int train(const std::vector<std::string>& args);
 int train_check(const std::vector<std::string>& args);
 
-/// `trireme-rank mesh-check SPEAKER CONFIG [KEY=VALUE]...`: whether the mesh fits; errors come from
-/// what the user had typed.
+/// `trireme-rank mesh-check SPEAKER CONFIG [KEY=VALUE]...`: whether the mesh fits; errors begin
+/// with SPEAKER, the command that the user typed.
 int mesh_check(const std::vector<std::string>& args);
 
 /// `trireme-rank verify STEPS JSON_FILE MISTAKE CONFIG [KEY=VALUE]...`: one rank of a proof.
@@ -36,7 +36,8 @@ int bench_checkpoint(const std::vector<std::string>& args);
 /// `trireme-rank data-make OUT KIND TOKENS VOCAB SEED`: writes a generated language.
 int data_make(const std::vector<std::string>& args);
 
-/// `trireme-rank doctor`: says which libtorch this is. `doctor-ranks`: two ranks add two numbers.
+/// `trireme-rank doctor`: prints which libtorch this is. `doctor-ranks`: an all-reduce of two
+/// ranks.
 int doctor(const std::vector<std::string>& args);
 int doctor_ranks(const std::vector<std::string>& args);
 

@@ -1,4 +1,5 @@
-// `trireme-rank`: what needs torch. Started by `trireme`, or exec'ed under another launcher.
+// `trireme-rank`: the commands that need torch. `trireme` starts it, or becomes it under a
+// launcher.
 #include <signal.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@ namespace cli = trireme::cli;
 
 struct Command {
   const char* name;
-  const char* typed;  ///< what the user had typed: errors come from there
+  const char* typed;  ///< the command that the user typed, which error messages begin with
   int (*run)(const std::vector<std::string>& args);
 };
 
@@ -48,9 +49,9 @@ int main(int argc, char** argv) {
   return trireme::guard([&] {
     try {
       const int code = run({argv + 1, argv + argc});
-      if (code == 128 + SIGPIPE) return code;  // nobody reads it, and that was seen
+      if (code == 128 + SIGPIPE) return code;  // stdout was closed, and the command handled that
       if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
-        throw trireme::Error("what was printed could not be written: is the disk full?");
+        throw trireme::Error("the output could not be written: is the disk full?");
       return code;
     } catch (const trireme::cli::HelpWanted& help) {
       std::fputs(help.text.c_str(), stdout);

@@ -18,7 +18,7 @@ std::string rank_program() {
   const std::string file = self.parent_path() / "trireme-rank";
   if (access(file.c_str(), X_OK) != 0)
     throw Error(
-        fmt::format("this needs '{}', which is not there; 'make build' makes it, and "
+        fmt::format("this needs '{}', which does not exist; 'make build' makes it, and "
                     "'cmake --install build' puts both programs into one folder",
                     file));
   return file;

@@ -13,16 +13,16 @@ namespace {
 
 constexpr const char* kRunPurpose =
     "Starts N ranks of any program on this host and watches them.\n"
-    "Each finds its place in RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and the rest "
+    "Each gets its rank in RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and the rest "
     "of\n"
     "torchrun's variables. When one fails, its last lines are shown, the others are stopped, and "
     "its\n"
     "exit code is passed on. No rank is left behind, however this command ends.";
 
 constexpr const char* kRunExamples =
-    "Options stand before PROGRAM; what follows it is the program's. Each has its PET_ variable, "
+    "Options come before PROGRAM; what follows it goes to the program. Each has its PET_ variable, "
     "as\n"
-    "with torchrun: PET_NPROC_PER_NODE=4. Underscores may be written for dashes. torchrun's\n"
+    "with torchrun: PET_NPROC_PER_NODE=4. Underscores may replace dashes. torchrun's\n"
     "--rdzv-backend, --rdzv-conf, --role, --start-method, --monitor-interval and --local-addr are\n"
     "accepted and change nothing.\n\n"
     "  trireme run -n 4 ./my_program --its-option\n"
@@ -32,14 +32,14 @@ constexpr const char* kRunExamples =
     "First Ctrl-C or SIGTERM: passed on to the ranks, which may take 30 s. Second: they are "
     "killed.";
 
-/// What was typed, before it means anything.
-struct Typed {
+/// The options as they were typed, before they are interpreted.
+struct TypedOptions {
   std::string ranks = "1", hosts = "1", redirects, tee, filter, endpoint, backend, ignored;
   int host = -1;
   bool standalone = false, no_python = false, module = false;
 };
 
-void describe_job(Arguments& arguments, Typed& typed, launch::RunOptions& options) {
+void describe_job(Arguments& arguments, TypedOptions& typed, launch::RunOptions& options) {
   arguments.section("Ranks");
   arguments.value("-n,--nproc-per-node", typed.ranks,
                   "ranks on this host: a number, cpu, gpu, or auto (gpu if there is one)",
@@ -65,7 +65,7 @@ void describe_job(Arguments& arguments, Typed& typed, launch::RunOptions& option
                   "PET_RDZV_ENDPOINT");
 }
 
-void describe_output(Arguments& arguments, Typed& typed, launch::RunOptions& options) {
+void describe_output(Arguments& arguments, TypedOptions& typed, launch::RunOptions& options) {
   arguments.section("Output");
   arguments.value("--log-dir", options.log_dir,
                   "also write DIR/RUN/attempt_A/RANK/stdout.log and stderr.log", "PET_LOG_DIR");
@@ -96,7 +96,8 @@ std::vector<int> parse_ranks_list(const std::string& text) {
   return ranks;
 }
 
-/// "2", or torchrun's "2:2". A range would be elastic, which this launcher is not.
+/// "2", or torchrun's "2:2". A wider range asks for elastic runs, which this launcher does not
+/// have.
 int parse_num_hosts(const std::string& text) {
   const size_t colon = text.find(':');
   const auto least = core::parse_int(text.substr(0, colon));
@@ -108,7 +109,7 @@ int parse_num_hosts(const std::string& text) {
   return static_cast<int>(*least);
 }
 
-/// HOST, HOST:PORT or [V6]:PORT. What --master-addr and --master-port say comes first.
+/// HOST, HOST:PORT or [V6]:PORT. --master-addr and --master-port take precedence.
 void apply_endpoint(std::string endpoint, launch::RunOptions& options) {
   const size_t colon = endpoint.rfind(':');
   const bool several = endpoint.find(':') != colon;
@@ -124,7 +125,7 @@ void apply_endpoint(std::string endpoint, launch::RunOptions& options) {
   if (options.master_addr.empty()) options.master_addr = endpoint;
 }
 
-void apply(const Typed& typed, launch::RunOptions& options) {
+void apply(const TypedOptions& typed, launch::RunOptions& options) {
   options.num_ranks = launch::parse_num_ranks(typed.ranks);
   options.num_hosts = parse_num_hosts(typed.hosts);
   if (typed.standalone && options.num_hosts > 1)
@@ -135,7 +136,7 @@ void apply(const Typed& typed, launch::RunOptions& options) {
         typed.backend));
   if (!typed.endpoint.empty() && !typed.standalone) apply_endpoint(typed.endpoint, options);
   if (options.num_hosts > 1 && typed.host < 0)
-    throw ConfigError(fmt::format("--nnodes {} needs --node-rank: 0 to {}, another on each host",
+    throw ConfigError(fmt::format("--nnodes {} needs --node-rank: 0 to {}, different on each host",
                                   options.num_hosts, options.num_hosts - 1));
   options.host = std::max(0, typed.host);
   if (!typed.redirects.empty()) options.redirects = launch::StreamChoice::parse(typed.redirects);
@@ -143,7 +144,7 @@ void apply(const Typed& typed, launch::RunOptions& options) {
   options.shown_ranks = parse_ranks_list(typed.filter);
 }
 
-void add_python(const Typed& typed, std::vector<std::string>& command) {
+void add_python(const TypedOptions& typed, std::vector<std::string>& command) {
   const bool script = !command.empty() && command[0].ends_with(".py") && !typed.no_python;
   if (typed.module) command.insert(command.begin(), {"python3", "-u", "-m"});
   if (script && !typed.module) command.insert(command.begin(), {"python3", "-u"});
@@ -152,7 +153,7 @@ void add_python(const Typed& typed, std::vector<std::string>& command) {
 }  // namespace
 
 int run_command(const std::vector<std::string>& args) {
-  Typed typed;
+  TypedOptions typed;
   launch::RunOptions options;
   Arguments arguments("trireme run", kRunPurpose);
   arguments.usage("[OPTIONS] [--] PROGRAM [ARG]...");

@@ -27,19 +27,19 @@ using pipeline::Schedule;
 using pipeline::StageTimes;
 
 constexpr const char* kSchedulePurpose =
-    "Draws a pipeline schedule: which rank computes which micro-batch when, how long nobody\n"
-    "computes, and how many micro-batches each rank keeps alive. Nothing is run; no torch is "
-    "loaded.";
+    "Draws a pipeline schedule: which rank computes which micro-batch when, how long ranks are\n"
+    "idle, and how many micro-batches each rank has in flight. Runs nothing and does not load "
+    "torch.";
 
 constexpr const char* kScheduleFooter =
     R"(NAME is one of these, or a file with a schedule of your own (PyTorch's CSV, a row per rank):
 
-  gpipe          all forwards, then all backwards: the simplest; every micro-batch stays alive
-  1f1b           as fast, but at most P alive: a good first choice
+  gpipe          all forwards, then all backwards: the simplest; every micro-batch stays in flight
+  1f1b           as fast, but at most P in flight: a good first choice
   interleaved    several stages per rank: V times less idle time, V times the transfers
   looped-bfs     several stages per rank, one after the other: for weights that are sharded
-  zb-h1          backward in two halves: a third of 1f1b's idle time; every rank keeps P alive
-  zb-v           two stages per rank in a V: idle only at the start where F, I and W are alike
+  zb-h1          backward in two halves: a third of 1f1b's idle time; P in flight on every rank
+  zb-v           two stages per rank in a V: idle only at the start if F, I and W take the same
   dualpipe-v     two stages per rank in a V: transfers hide behind overlapped pairs
   pipedream      never drains, updates after every backward: weights of several ages
   pipedream-2bw  never drains, updates every P micro-batches: weights of two ages
@@ -53,15 +53,15 @@ the input half is B - W). An overlapped pair takes as long as its two parts.
   trireme schedule 1f1b --ranks 2 --micros 4 --format text > mine.csv    # edit it, and then
   trireme schedule mine.csv                                              # check and draw it
 
-Exit codes: 0 drawn; 2 usage, or a schedule that cannot be, with the action that is wrong.)";
+Exit codes: 0 drawn; 2 usage, or an invalid schedule, with the action that is wrong.)";
 
-struct Wanted {
+struct ScheduleRequest {
   std::string name, format = "grid", times = "1,2,1";
-  int ranks = 0, micros = 0, stages_per_rank = 0;  ///< 0: not said
+  int ranks = 0, micros = 0, stages_per_rank = 0;  ///< 0: not given
 };
 
-Wanted parse_wanted(const std::vector<std::string>& args) {
-  Wanted wanted;
+ScheduleRequest parse_request(const std::vector<std::string>& args) {
+  ScheduleRequest wanted;
   std::string ranks, micros, stages;
   Arguments arguments("trireme schedule", kSchedulePurpose);
   arguments.usage("NAME --ranks P --micros M [OPTIONS]");
@@ -71,14 +71,14 @@ Wanted parse_wanted(const std::vector<std::string>& args) {
   arguments.value("--stages-per-rank", stages, "of interleaved and looped-bfs (2)");
   arguments.value("--format", wanted.format, "grid (the default), text (CSV), json or svg");
   arguments.value("--times", wanted.times,
-                  "F,B,W: what the acts of a stage take (1,2,1); of each stage: F,B,W/F,B,W/...");
+                  "F,B,W: times of the acts of a stage (1,2,1); for each stage: F,B,W/F,B,W/...");
   const auto names = pipeline::names();
   arguments.actions({names.begin(), names.end()});
   const auto words = arguments.parse_anywhere(args);
   if (words.size() != 1)
     throw ConfigError(fmt::format(
-        "{}; write one of {}, or a file ('trireme schedule --help')",
-        words.empty() ? "no schedule was named" : fmt::format("'{}' was not expected", words[1]),
+        "{}; use one of {}, or a file ('trireme schedule --help')",
+        words.empty() ? "no schedule was named" : fmt::format("unexpected '{}'", words[1]),
         fmt::join(names, ", ")));
   wanted.name = words[0];
   const auto number = [](const char* option, const std::string& text, int& target) {
@@ -129,8 +129,8 @@ bool is_file(const std::string& name) {
   return ::stat(name.c_str(), &status) == 0;
 }
 
-/// What was said about a file must be so.
-void check_against(const Schedule& schedule, const Wanted& wanted) {
+/// Throws where an option contradicts the file.
+void check_against(const Schedule& schedule, const ScheduleRequest& wanted) {
   const auto agree = [&](const char* option, int said, int has) {
     if (said != 0 && said != has)
       throw ConfigError(fmt::format("{} {}, but '{}' has {}; leave the option out", option, said,
@@ -145,7 +145,7 @@ void check_against(const Schedule& schedule, const Wanted& wanted) {
                                   schedule.ranks()));
 }
 
-Schedule find(const Wanted& wanted) {
+Schedule find(const ScheduleRequest& wanted) {
   const auto names = pipeline::names();
   const bool known = std::ranges::find(names, wanted.name) != names.end();
   if (!known && is_file(wanted.name)) {
@@ -154,18 +154,18 @@ Schedule find(const Wanted& wanted) {
     return schedule;
   }
   if (!known)
-    throw ConfigError(fmt::format("'{}' is neither a file nor a schedule; write one of {}",
+    throw ConfigError(fmt::format("'{}' is neither a file nor a schedule; use one of {}",
                                   wanted.name, fmt::join(names, ", ")));
   if (wanted.ranks == 0 || wanted.micros == 0)
     throw ConfigError(
         fmt::format("{} needs --{} N", wanted.name, wanted.ranks == 0 ? "ranks" : "micros"));
-  // Of one stage per rank these two would be 1f1b and gpipe.
+  // With one stage per rank these two would be 1f1b and gpipe.
   const bool looped = wanted.name == "interleaved" || wanted.name == "looped-bfs";
   const int stages = wanted.stages_per_rank != 0 ? wanted.stages_per_rank : looped ? 2 : 1;
   return pipeline::make(wanted.name, {wanted.ranks, wanted.micros, stages});
 }
 
-/// COLUMNS, or the terminal's; 0 where there is none.
+/// COLUMNS, or the width of the terminal; 0 where there is none.
 int columns() {
   if (const char* text = std::getenv("COLUMNS"); text != nullptr) {
     int said = 0;
@@ -182,7 +182,7 @@ void print(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
-int show(const Wanted& wanted) {
+int show(const ScheduleRequest& wanted) {
   const auto times = parse_times(wanted.times);
   const std::vector<std::string> formats = {"grid", "text", "json", "svg"};
   if (std::ranges::find(formats, wanted.format) == formats.end())
@@ -193,7 +193,7 @@ int show(const Wanted& wanted) {
     throw ConfigError(fmt::format("--times {}: times of {} stages, but {} has {}", wanted.times,
                                   times.size(), priced.schedule.name, stages));
   priced.timeline = pipeline::price(priced.schedule, times);
-  priced.peak_live = pipeline::peak_live(priced.schedule);
+  priced.peak_in_flight = pipeline::peak_in_flight(priced.schedule);
   if (wanted.format == "text") print(pipeline::to_csv(priced.schedule));
   if (wanted.format == "json")
     print(json_of(priced).dump(-1, ' ', false, core::Json::error_handler_t::replace) + "\n");
@@ -230,13 +230,13 @@ bool PricedSchedule::has_pairs() const {
 }
 
 core::Json json_of(const PricedSchedule& priced) {
-  const auto& [schedule, times, timeline, peak_live] = priced;
+  const auto& [schedule, times, timeline, peak_in_flight] = priced;
   core::Json json;
   json["name"] = schedule.name;
   json["ranks"] = schedule.ranks();
   json["micros"] = schedule.micros;
   json["placement"] = schedule.placement;
-  json["times"] = core::Json::array();  // one for all stages, or one of each
+  json["times"] = core::Json::array();  // one for all stages, or one for each
   for (const StageTimes& one : times)
     json["times"].push_back({{"forward", one.forward},
                              {"backward", one.backward},
@@ -244,7 +244,7 @@ core::Json json_of(const PricedSchedule& priced) {
                              {"backward_weight", one.backward_weight}});
   json["end"] = timeline.end();
   json["bubble"] = timeline.bubble();
-  json["peak_live"] = peak_live;
+  json["peak_live"] = peak_in_flight;
   json["programs"] = core::Json::array();
   json["spans"] = core::Json::array();
   for (const auto& program : schedule.programs)
@@ -259,7 +259,7 @@ core::Json json_of(const PricedSchedule& priced) {
 }
 
 int schedule_command(const std::vector<std::string>& args) {
-  const Wanted wanted = parse_wanted(args);
+  const ScheduleRequest wanted = parse_request(args);
   try {
     return show(wanted);
   } catch (const ScheduleError& error) {

@@ -17,22 +17,22 @@ using pipeline::Join;
 using pipeline::Span;
 
 constexpr char kIdle = '.', kLonger = '-', kPaired = '+', kUpdated = 'U';
-constexpr double kMostColumns = 1 << 18;  // short acts beside very long ones lose their labels
-constexpr int kMostBands = 16;            // further down nobody reads; a picture is better
+constexpr double kMostColumns = 1 << 18;  // beyond it, short acts lose their labels
+constexpr int kMostBands = 16;            // longer grids are unreadable; use svg
 
 std::string label_of(const Action& action, bool with_stage) {
   if (with_stage) return to_text(action);
   return fmt::format("{}{}", to_string(action.act), action.micro);
 }
 
-/// One row: a character for each piece of time, and the act that it belongs to.
+/// One row: a character for each unit of time, and the act that it belongs to.
 struct Row {
   std::string text;
   std::vector<int> acts;  ///< -1: none
 };
 
-/// Lays spans out in characters: so many per unit of time that the shortest holds the longest label
-/// and a space.
+/// Lays spans out in characters. The scale is such that the shortest span has room for the longest
+/// label and a space.
 ///
 ///     F0 F1 F2 ........ B0--- F3 B1---      label, then dashes to the end; dots are idle
 ///     0F4+3B0-- B1---U                      a pair is joined by +; U: the stage is updated
@@ -88,7 +88,7 @@ class GridLayout {
   int cell_ = 0, width_ = 0;
 };
 
-/// Black on a light ground, by act; the same hues as in the picture.
+/// Black on a light background, by act; the colours of the SVG.
 std::string colour_of(int act) {
   constexpr int kColours[] = {117, 114, 80, 221};  // F, B, I, W
   return act < 0 ? "\x1b[0m" : fmt::format("\x1b[30;48;5;{}m", kColours[act]);
@@ -107,7 +107,7 @@ std::string part_of(const Row& row, int begin, int end, bool colour) {
   return text;
 }
 
-/// Marks of time above the columns from `begin` to `end`.
+/// The time axis above the columns from `begin` to `end`.
 std::string axis(const GridLayout& layout, int begin, int end) {
   constexpr int kBetween = 12;
   std::string text;
@@ -156,8 +156,8 @@ std::string draw_grid(const PricedSchedule& priced, GridOptions options) {
   if (shown < layout.width())
     text += fmt::format("(cut at time {:.4g} of {:.4g}; --format svg draws all)\n",
                         layout.time_at(shown), priced.timeline.end());
-  text += fmt::format("{}\n{}\nalive at most, by rank: {}\n{}\n", priced.title(), priced.figures(),
-                      fmt::join(priced.peak_live, " "), legend(priced));
+  text += fmt::format("{}\n{}\nin flight at most, by rank: {}\n{}\n", priced.title(),
+                      priced.figures(), fmt::join(priced.peak_in_flight, " "), legend(priced));
   return text;
 }
 

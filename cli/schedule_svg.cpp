@@ -20,17 +20,17 @@ using pipeline::Span;
 //  +----------------------------------------------+
 //  | title                                        |   kTop
 //  | figures                                      |
-//  | rank 0  [F0][F1]......[ B0 ][F2]    alive 3  |   kRow each, kRowGap between
-//  | rank 1      [F0][ B0 ]              alive 2  |
+//  | rank 0  [F0][F1]......[ B0 ][F2]    in flight 3 |   kRow each, kRowGap between
+//  | rank 1      [F0][ B0 ]              in flight 2 |
 //  |         |---|---|---|---|---|                |   the axis
 //  | legend                                       |
 //  +----------------------------------------------+
 //     kLeft                          kRight
 constexpr double kTop = 64, kRow = 26, kRowGap = 4, kLeft = 72, kRight = 84, kBottom = 70;
-constexpr double kWishedBox = 24;                     // pixels of the shortest box
-constexpr double kLeastPlot = 560, kMostPlot = 8000;  // and of all of time
-constexpr double kLetter = 6.2;                       // of 10 pixel digits, about
-constexpr std::size_t kMostTips = 4000;  // texts under the mouse; more make a large file
+constexpr double kWishedBox = 24;                     // wanted width of the shortest box in pixels
+constexpr double kLeastPlot = 560, kMostPlot = 8000;  // width of the whole time axis
+constexpr double kLetter = 6.2;                       // width of a digit at font size 10, roughly
+constexpr std::size_t kMostTips = 4000;  // tooltips; more would make the file too large
 
 struct Colour {
   int red, green, blue;
@@ -124,7 +124,7 @@ class Picture {
   double x(double time) const { return kLeft + time / end_ * plot_; }
   double row_y(int rank) const { return kTop + rank * (kRow + kRowGap); }
 
-  /// A ground of its own, so that it reads the same on a white page and on a dark one.
+  /// The picture has its own background, so that it looks the same on a light and on a dark page.
   void open() {
     const double width = kLeft + plot_ + kRight, height = axis_y_ + kBottom;
     put("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
@@ -157,9 +157,9 @@ class Picture {
   void row(int rank) {
     const double y = row_y(rank);
     put("<text x=\"16\" y=\"{:.1f}\" font-size=\"11\">rank {}</text>"
-        "<text x=\"{:.1f}\" y=\"{:.1f}\">alive {}</text>\n",
+        "<text x=\"{:.1f}\" y=\"{:.1f}\">in flight {}</text>\n",
         y + 17, rank, kLeft + plot_ + 10, y + 17,
-        priced_.peak_live[static_cast<std::size_t>(rank)]);
+        priced_.peak_in_flight[static_cast<std::size_t>(rank)]);
     put("<rect x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" fill=\"#e4e6e9\" "
         "fill-opacity=\"0.75\"/>\n",
         kLeft, y, plot_, kRow);

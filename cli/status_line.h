@@ -5,8 +5,8 @@
 
 namespace trireme::cli {
 
-/// Tells on stderr how far a command is: a line that is drawn over on a terminal, else a line every
-/// five seconds, so that nothing is silent for long and a quick command says nothing.
+/// Progress of a command on stderr: on a terminal one line that is redrawn, else a line every five
+/// seconds. Quick commands print nothing.
 class StatusLine {
  public:
   StatusLine();
@@ -14,10 +14,10 @@ class StatusLine {
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
 
-  /// Whether `show` would print now: the text may cost something.
+  /// Whether `show` would print now; spares making the text if not.
   bool due() const;
   void show(const std::string& text);
-  /// Seconds since it was made.
+  /// Seconds since construction.
   double seconds() const;
 
  private:

@@ -23,9 +23,9 @@ std::string counted(int64_t count, const char* what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
-/// Files that are there must be right; those that are not may come later.
+/// Checks the data files that exist; missing ones may be made later.
 void check_data(const config::Config& config) {
-  if (config.data.kind == "markov") return;
+  if (config.data.kind == config::DataKind::Markov) return;
   const auto look = [](const char* key, const std::string& path, const auto& open) {
     try {
       open();
@@ -34,7 +34,7 @@ void check_data(const config::Config& config) {
     } catch (const Error&) {
       for (const char* suffix : {"", ".idx", ".bin"})
         if (::access((path + suffix).c_str(), F_OK) == 0) throw;
-      fmt::print("{}: {} is not there yet\n", key, path);
+      fmt::print("{}: {} does not exist yet\n", key, path);
     }
   };
   look("data.path", config.data.path, [&] { train::make_dataset(config); });
@@ -42,8 +42,8 @@ void check_data(const config::Config& config) {
     look("data.valid", config.data.valid, [&] { train::make_valid_dataset(config); });
 }
 
-/// The folder of the run, or the nearest above it that is there, can be written.
-void check_place(const config::Config& config) {
+/// Throws unless the folder of the run, or the nearest existing one above it, can be written.
+void check_run_folder(const config::Config& config) {
   std::string place = config.run.dir;
   while (::access(place.c_str(), F_OK) != 0 && errno == ENOENT) {
     const auto slash = place.find_last_of('/');
@@ -54,20 +54,21 @@ void check_place(const config::Config& config) {
         fmt::format("the run's folder: cannot write in {}: {}", place, core::errno_text(errno)));
 }
 
-/// How the batch is cut.
+/// Prints how the batch is split over ranks and micro-batches.
 void print_batches(const config::Config& config, const Degrees& degrees) {
   const int64_t ranks = degrees.replica * degrees.shard, batch = config.batch.global;
-  fmt::print("batches of {}: {} a rank, in micro-batches of at most {}\n", counted(batch, "sample"),
-             (batch + ranks - 1) / ranks, config.batch.micro);
+  fmt::print("batches of {}: {} per rank, in micro-batches of at most {}\n",
+             counted(batch, "sample"), (batch + ranks - 1) / ranks, config.batch.micro);
   if (batch < ranks)
     fmt::print("{} have nothing to do: raise batch.global, or lower mesh.replica or mesh.shard\n",
                counted(ranks - batch, "rank"));
   if (degrees.pipe == 1) return;
   const auto schedule = train::schedule_of(config, degrees);
-  fmt::print(
-      "a pipeline of {} stages: {} micro-batch{} by {}{}\n", schedule.stages(), schedule.micros,
-      schedule.micros == 1 ? "" : "es", schedule.name,
-      config.pipeline.balance == "time" ? "; stages will be even in time, here in parameters" : "");
+  fmt::print("a pipeline of {} stages: {} micro-batch{} by {}{}\n", schedule.stages(),
+             schedule.micros, schedule.micros == 1 ? "" : "es", schedule.name,
+             config.pipeline.balance.by == config::Balance::By::Time
+                 ? "; stages will be balanced by time; this estimate balances by parameters"
+                 : "");
 }
 
 }  // namespace
@@ -107,9 +108,10 @@ int train_check(const std::vector<std::string>& args) {
   int64_t count = 0;
   for (const auto& one : nn::parameters_of(*model)) count += Box{{}, one.layout.whole()}.numel();
   const train::Footprint memory = train::footprint(config, *model, degrees);
-  check_place(config);
+  check_run_folder(config);
   if (train::own_rank() != 0) return 0;
-  fmt::print("{}: {} parameters, {}\n", config.model.kind, count, config.precision.compute);
+  fmt::print("{}: {} parameters, {}\n", config.model.kind, count,
+             to_string(config.precision.compute));
   fmt::print("mesh of {}: pipe {} x replica {} x shard {} x context {} x tensor {}\n",
              counted(ranks, "rank"), degrees.pipe, degrees.replica, degrees.shard, degrees.context,
              degrees.tensor);
@@ -118,7 +120,7 @@ int train_check(const std::vector<std::string>& args) {
   const bool step_long = degrees.pipe > 1 && config.pipeline.keep_gathered;
   fmt::print("{}", to_text(memory,
                            {.gpu = train::uses_cuda(config),
-                            .offload = config.memory.offload == "optimizer"},
+                            .offload = config.memory.offload == config::Offload::Optimizer},
                            step_long ? "over a step" : "of the layers at work and the next"));
   return 0;
 }

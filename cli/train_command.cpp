@@ -16,11 +16,11 @@ namespace trireme::cli {
 
 namespace {
 
-constexpr const char* kTrainPurpose = "Trains a model as a configuration file says.";
+constexpr const char* kTrainPurpose = "Trains a model from a configuration file.";
 constexpr const char* kTrainExamples =
     "  trireme train configs/gpt-small.toml\n"
     "  trireme train configs/gpt-small.toml mesh.replica=4 optim.lr=3e-4 run.dir=runs/try\n"
-    "  trireme train configs/gpt2-124m.toml --check     what it would take; runs nothing\n"
+    "  trireme train configs/gpt2-124m.toml --check     what it needs; runs nothing\n"
     "  trireme run -n 2 --max-restarts 3 trireme train configs/gpt-small.toml\n\n"
     "It starts its own ranks (the product of the mesh's degrees), or takes those of the launcher\n"
     "that it runs under. KEY=VALUE overrides a key; the last of several wins, and one that "
@@ -34,7 +34,7 @@ constexpr const char* kTrainExamples =
     "is nothing to save.\n\n"
     "Keys and their defaults:\n";
 
-/// The file that is named first, with the overrides after it.
+/// Loads the file named first, with the overrides that follow it.
 config::Config load_named(const std::vector<std::string>& args) {
   if (args.empty()) throw ConfigError("no configuration was named; configs/ has some");
   return config::load(args[0], {args.begin() + 1, args.end()});
@@ -42,9 +42,9 @@ config::Config load_named(const std::vector<std::string>& args) {
 
 }  // namespace
 
-/// How many a launcher of our own starts.
+/// How many processes our launcher starts.
 static int num_processes(const config::Config& config) {
-  return config.comm.backend == "local" ? 1 : config::wanted_ranks(config.mesh);
+  return config.comm.backend == config::Backend::Local ? 1 : config::wanted_ranks(config.mesh);
 }
 
 int train_ranks(std::vector<std::string> command, const std::vector<std::string>& args,
@@ -52,19 +52,20 @@ int train_ranks(std::vector<std::string> command, const std::vector<std::string>
   const auto config = load_named(args);
   command.insert(command.end(), args.begin(), args.end());
   if (under_launcher()) become_rank(command);
-  // Whether sizes can be cut so, only the layers know: ask before anything is started.
+  // Only the layers know whether their sizes can be cut: ask before any rank starts.
   if (config.mesh.tensor > 1) {
     std::vector<std::string> question{"mesh-check", speaker};
     question.insert(question.end(), args.begin(), args.end());
     if (const int code = ask_rank(question); code != 0) return code;
   }
   command.insert(command.begin(), rank_program());
-  return launch::run({.command = command,
-                      .num_ranks = num_processes(config),
-                      .display = launch::Display::Bare,
-                      .interrupt_grace = std::chrono::minutes(10),  // a large state takes its time
-                      .speaker = speaker,
-                      .answers = std::move(answers)});
+  return launch::run(
+      {.command = command,
+       .num_ranks = num_processes(config),
+       .display = launch::Display::Bare,
+       .interrupt_grace = std::chrono::minutes(10),  // saving a large state takes time
+       .speaker = speaker,
+       .answers = std::move(answers)});
 }
 
 int train_command(const std::vector<std::string>& args) {
@@ -73,7 +74,7 @@ int train_command(const std::vector<std::string>& args) {
   arguments.footer(kTrainExamples + config::list_keys());
   bool check = false;
   arguments.flag("--check,--dry-run", check,
-                 "validate, print the mesh and the memory it takes, run nothing; needs no data");
+                 "validate, print the mesh and the memory it needs, run nothing; needs no data");
   auto words = arguments.parse_anywhere(args);  // the file and its overrides
   if (!check) return train_ranks({"train"}, words, "trireme train", {128 + SIGTERM, 128 + SIGPIPE});
   const auto config = load_named(words);

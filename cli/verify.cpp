@@ -36,10 +36,10 @@ int verify(const std::vector<std::string>& args) {
       std::fflush(stdout);
       if (!json.empty()) format::write_file(json, report.json().dump(1) + "\n");
     }
-    world.barrier();  // nobody ends before the report is out
+    world.barrier();  // no rank exits before the report is printed
     if (options.plant != verify::Mistake::None && report.same())
       throw ConfigError(fmt::format(
-          "--plant {} changed nothing here (a rank without samples, a learning rate of 0?)",
+          "--plant {} had no effect here (a rank without samples, a learning rate of 0?)",
           args.at(2)));
     return report.same() ? 0 : kDifferent;
   });

@@ -13,17 +13,20 @@ namespace trireme::cli {
 namespace {
 
 constexpr const char* kVerifyPurpose =
-    "Proves that a mesh trains as one rank does, or names the first tensor that differs.";
+    "Proves that a mesh trains like one rank, or names the first tensor that differs.";
 constexpr const char* kVerifyExamples =
     "  trireme verify configs/gpt-small.toml mesh.tensor=2 mesh.replica=2\n"
-    "  trireme verify configs/gpt-small.toml mesh.replica=2 --plant average    see it work\n"
+    "  trireme verify configs/gpt-small.toml mesh.replica=2 --plant average    see verify work\n"
     "  trireme verify configs/gpt-small.toml mesh.tensor=2 --dtype float32     what really runs\n\n"
     "Runs the mesh and, on its first rank, one rank alone, in float64 from the same weights and\n"
-    "samples, and compares what goes in, the weights and buffers, the output of every layer, the\n"
-    "loss and every gradient, step by step: max|a-b| / max|b| is at most 1e-10. `!` marks what is\n"
-    "more. In the middle the mesh is saved, built anew and resumed; at the end both evaluate. The\n"
-    "first that differs in the order of computation is named, with the likely kind of mistake.\n\n"
-    "With --dtype float32 the mesh runs as it trains, and of every tensor the 2-norm of its error\n"
+    "samples, and compares the inputs, the weights and buffers, the output of every layer, the "
+    "loss\n"
+    "and every gradient, step by step: max|a-b| / max|b| is at most 1e-10. `!` marks what exceeds\n"
+    "it. In the middle the mesh is saved, rebuilt and resumed; at the end both evaluate. The "
+    "report\n"
+    "names the first tensor that differs, in order of computation, and the likely mistake.\n\n"
+    "With --dtype float32 the mesh computes as in training. For every tensor the 2-norm of its "
+    "error\n"
     "against one rank in float64 is at most twice that of one rank in float32, plus four\n"
     "roundings of the tensor's norm.\n\n"
     "Mistakes that --plant makes on purpose: average (gradients are not averaged), reduce (one\n"
@@ -52,7 +55,7 @@ int verify_command(const std::vector<std::string>& args) {
   if (!json.empty() && !std::ofstream(json, std::ios::app))
     throw ConfigError(fmt::format("--json {}: {}", json, core::errno_text(errno)));
   if (dtype != "float64" && dtype != "float32")
-    throw ConfigError(fmt::format("--dtype {}: there are float64 and float32", dtype));
+    throw ConfigError(fmt::format("--dtype {}: must be float64 or float32", dtype));
   return train_ranks({"verify", std::to_string(steps), json, plant, dtype}, words, "trireme verify",
                      {kDifferent});
 }

@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
     const bool wrong = argc > 1 && std::string(argv[1]) == "wrong";
     config::Config config;  // batch, optim and run.seed are what counts here
     config.batch.global = 12;
-    config.run.device = "cpu";
+    config.run.device = config::Device::Cpu;
     const auto make_model = [&](const Mesh& mesh) {
       auto down = wrong ? std::make_shared<EagerBias>(kWide, kWidth)
                         : std::make_shared<nn::LinearImpl>(kWide, kWidth);

@@ -160,7 +160,8 @@ TEST_F(Ckpt, DiffNamesTheTensorThatIsFurthestOff) {
   };
   const auto result = ckpt({"diff", save("x", 0, 0), save("y", 0.5, -3)});
   EXPECT_EQ(result.code, 1);
-  EXPECT_THAT(result.out, HasSubstr("different: 2 of 2 tensors, most of all b (max |a-b| = 3)\n"));
+  EXPECT_THAT(result.out,
+              HasSubstr("different: 2 of 2 tensors, the largest in b (max |a-b| = 3)\n"));
 }
 
 TEST_F(Ckpt, WhatIsNewerOrUnfinishedIsSaid) {
@@ -173,7 +174,7 @@ TEST_F(Ckpt, WhatIsNewerOrUnfinishedIsSaid) {
   for (const char* action : {"info", "verify"}) {
     const auto result = ckpt({action, run});
     EXPECT_EQ(result.code, 2) << "not damage";
-    EXPECT_THAT(result.err, HasSubstr("written by a newer Trireme"));
+    EXPECT_THAT(result.err, HasSubstr("a newer Trireme wrote it"));
   }
 }
 

@@ -263,7 +263,7 @@ TEST(Launch, RefusesWhatItDoesNotUnderstand) {
       {{"run", "--rdzv-backend", "etcd", "true"}, "etcd"},
       {{"bench", "comm", "--backend", "pigeon"}, "pigeon"},
       {{"bench", "comm", "--bytes", "4K,lots"}, "lots"},
-      {{"bench", "comm", "--bytes", ""}, "names nothing"},
+      {{"bench", "comm", "--bytes", ""}, "--bytes is empty"},
       {{"bench", "comm", "--bytes", "1000G"}, "are free here"},
       {{"bench", "comm", "--op", "all_sum"}, "all_sum"},
       {{"bench", "comm", "--dtype", "float8"}, "float8"},

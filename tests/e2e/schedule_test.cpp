@@ -38,7 +38,7 @@ TEST(ScheduleCommand, DrawsAGridWithBubbleAndMemory) {
             "\n"
             "1f1b: 2 ranks, 3 micro-batches\n"
             "bubble 25.0 %; time 12 with F 1, B 2 (I 1, W 1)\n"
-            "alive at most, by rank: 2 1\n"
+            "in flight at most, by rank: 2 1\n"
             "F forward, B backward, the micro-batch after it; . idle\n");
 }
 
@@ -115,8 +115,9 @@ TEST(ScheduleCommand, SvgIsXmlWithABoxForEachAction) {
     EXPECT_EQ(checked.code, 0) << args[0] << ": " << checked.err;
   }
   const std::string svg = drawn({"1f1b", "--ranks", "2", "--micros", "2", "--format", "svg"});
-  for (const char* text : {"1f1b: 2 ranks, 2 micro-batches", "bubble 33.3 %", "alive 2", "alive 1",
-                           "<title>0F0, 0 to 1</title>", "<title>1B1, 5 to 7</title>", "F forward"})
+  for (const char* text :
+       {"1f1b: 2 ranks, 2 micro-batches", "bubble 33.3 %", "in flight 2", "in flight 1",
+        "<title>0F0, 0 to 1</title>", "<title>1B1, 5 to 7</title>", "F forward"})
     EXPECT_THAT(svg, HasSubstr(text));
 }
 
@@ -134,14 +135,14 @@ TEST(ScheduleCommand, MistakesAreSentencesAndExitTwo) {
               AllOf(HasSubstr("'1f2b' is neither"), HasSubstr("zb-h1")));
   EXPECT_THAT(says({"1f1b", "--micros", "2"}), HasSubstr("1f1b needs --ranks N"));
   EXPECT_THAT(says({"1f1b", "--ranks", "2"}), HasSubstr("1f1b needs --micros N"));
-  EXPECT_THAT(says({"1f1b", "gpipe", "--ranks", "2"}), HasSubstr("'gpipe' was not expected"));
+  EXPECT_THAT(says({"1f1b", "gpipe", "--ranks", "2"}), HasSubstr("unexpected 'gpipe'"));
   EXPECT_THAT(says({"1f1b", "--ranks", "0", "--micros", "2"}),
               HasSubstr("--ranks 0: write a whole number"));
   EXPECT_THAT(says({"1f1b", "--ranks", "two", "--micros", "2"}), HasSubstr("--ranks two"));
   EXPECT_THAT(says({"1f1b", "--ranks", "2", "--micros", "2", "--stages-per-rank", "2"}),
               HasSubstr("not 2"));
   EXPECT_THAT(says({"dualpipe-v", "--ranks", "4", "--micros", "4"}),
-              HasSubstr("8 micro-batches at least"));
+              HasSubstr("at least 8 micro-batches"));
   EXPECT_THAT(says({"1f1b", "--ranks", "2", "--micros", "2", "--format", "png"}),
               HasSubstr("grid, text, json or svg"));
   for (const char* times :

@@ -136,7 +136,7 @@ TEST(VerifyCommand, ProvesWhatReallyRunsAndThatOneRankProvesNothing) {
   EXPECT_THAT(must({kTrireme, "verify", config, "mesh.replica=1"}).out,
               HasSubstr("proves nothing"));
   EXPECT_THAT(must({kTrireme, "verify", config, "--dtype", "int8"}, 2).err,
-              HasSubstr("there are float64 and float32"));
+              HasSubstr("must be float64 or float32"));
 }
 
 TEST(VerifyCommand, NamesWhatIsPlantedAndExitsThree) {
@@ -173,7 +173,7 @@ TEST(VerifyCommand, RefusesInOneSentence) {
               HasSubstr("more than one rank"));
   EXPECT_THAT(
       must({kTrireme, "verify", config, "mesh.replica=2", "optim.lr=0", "--plant", "stale"}, 2).err,
-      HasSubstr("changed nothing here"));
+      HasSubstr("had no effect here"));
   EXPECT_THAT(must({kTrireme, "verify", config, "--json", "/nonexistent/report.json"}, 2).err,
               HasSubstr("No such file"));
   EXPECT_THAT(must({kTrireme, "verify", "--help"}).out, HasSubstr("--plant"));

@@ -35,7 +35,7 @@ TEST(Check, NeedsNoData) {
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out,
               AllOf(HasSubstr("gpt: 124475904 parameters"), HasSubstr("mesh of 1 rank:"),
-                    HasSubstr("data.path: data/train.bin is not there yet")));
+                    HasSubstr("data.path: data/train.bin does not exist yet")));
   const auto dry =
       run_patiently({kTrireme, "train", TRIREME_SOURCE_DIR "/configs/gpt2-124m.toml", "--dry-run"});
   EXPECT_EQ(dry.out, result.out);

@@ -24,6 +24,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   verify(with_transfers(schedule));
   const Timeline timeline = price(schedule, {{}});
   fuzz::must(std::isfinite(timeline.end()) && timeline.end() > 0 && timeline.bubble() >= -1e-9);
-  fuzz::must(peak_live(schedule).size() == schedule.programs.size());
+  fuzz::must(peak_in_flight(schedule).size() == schedule.programs.size());
   return 0;
 }

@@ -25,25 +25,27 @@ constexpr double kSameLoss = 1e-10;  // ten losses in float64
 struct MeshCase {
   Degrees degrees;
   bool sequence = true;
-  std::string what = "parameters";
+  config::ShardedState what = config::ShardedState::Parameters;
   std::string schedule = "1f1b";
 };
-const MeshCase kMeshes[] = {{{}},
-                            {{.replica = 3}},
-                            {{.tensor = 2}},
-                            {{.tensor = 4}},
-                            {{.replica = 2, .tensor = 2}, false},
-                            {{.shard = 3}},
-                            {{.replica = 2, .shard = 2}, true, "gradients"},
-                            {{.shard = 2, .tensor = 2}},
-                            {{.shard = 5}, true, "optimizer"},
-                            {{.pipe = 3}, true, "parameters", "zb-h1"},
-                            {{.pipe = 2, .shard = 2}},
-                            {{.pipe = 2, .tensor = 2}, true, "parameters", "gpipe"}};
+const MeshCase kMeshes[] = {
+    {{}},
+    {{.replica = 3}},
+    {{.tensor = 2}},
+    {{.tensor = 4}},
+    {{.replica = 2, .tensor = 2}, false},
+    {{.shard = 3}},
+    {{.replica = 2, .shard = 2}, true, config::ShardedState::Gradients},
+    {{.shard = 2, .tensor = 2}},
+    {{.shard = 5}, true, config::ShardedState::Optimizer},
+    {{.pipe = 3}, true, config::ShardedState::Parameters, "zb-h1"},
+    {{.pipe = 2, .shard = 2}},
+    {{.pipe = 2, .tensor = 2}, true, config::ShardedState::Parameters, "gpipe"}};
 
-config::Config config_of_mesh(const MeshCase& mesh, const std::string& optimizer = "adamw") {
+config::Config config_of_mesh(const MeshCase& mesh,
+                              config::OptimizerKind optimizer = config::OptimizerKind::AdamW) {
   config::Config config;
-  config.precision.compute = config.precision.reduce = "float64";
+  config.precision.compute = config.precision.reduce = config::Dtype::Float64;
   config.model.layers = 1;
   config.model.hidden = 24;
   config.model.heads = 6;
@@ -53,7 +55,7 @@ config::Config config_of_mesh(const MeshCase& mesh, const std::string& optimizer
   config.tensor.sequence = mesh.sequence;
   config.memory.shard = mesh.what;
   config.pipeline.schedule = mesh.schedule;
-  config.pipeline.balance = "params";
+  config.pipeline.balance.by = config::Balance::By::Parameters;
   config.batch.global = 5;
   config.batch.micro = 2;
   config.optim.kind = optimizer;
@@ -65,7 +67,8 @@ config::Config config_of_mesh(const MeshCase& mesh, const std::string& optimizer
 /// A run on one mesh, that can be left and taken up on another.
 class OnMesh {
  public:
-  OnMesh(const Communicator& world, const MeshCase& on, const std::string& optimizer = "adamw")
+  OnMesh(const Communicator& world, const MeshCase& on,
+         config::OptimizerKind optimizer = config::OptimizerKind::AdamW)
       : config_(config_of_mesh(on, optimizer)),
         mesh_(world, on.degrees),
         trainer_(
@@ -129,7 +132,8 @@ TEST(CheckpointsOfAnyMesh, ContinueOnAnyOther) {
   const Scratch scratch;
   for (std::size_t from = 0; from < std::size(kMeshes); ++from) {
     const std::string saved = scratch / fmt::format("from{}", from);
-    const std::string optimizer = from % 2 == 0 ? "adamw" : "sgd";
+    const auto optimizer =
+        from % 2 == 0 ? config::OptimizerKind::AdamW : config::OptimizerKind::Sgd;
     std::vector<double> wanted;
     run_world(kThreads, kMeshes[from].degrees.world(), [&](const Communicator& world) {
       at::set_num_threads(1);
@@ -185,7 +189,7 @@ TEST(CheckpointsOfAnyMesh, HoldEveryPieceOnceAndEveryRankWritesItsOwn) {
   const Scratch scratch;
   for (const MeshCase& on :
        {MeshCase{{.replica = 2, .tensor = 2}}, MeshCase{{.shard = 4}},
-        MeshCase{{.replica = 2, .shard = 2}, true, "optimizer"},
+        MeshCase{{.replica = 2, .shard = 2}, true, config::ShardedState::Optimizer},
         MeshCase{{.pipe = 2, .replica = 2}}, MeshCase{{.pipe = 2, .shard = 2}}}) {
     const std::string folder = scratch / ("run" + to_string(on.degrees));
     run_world(kThreads, 4, [&](const Communicator& world) {

@@ -32,7 +32,8 @@ const NamedSchedule kSchedules[] = {{"gpipe", 1},      {"1f1b", 1},  {"interleav
 /// Every schedule with every degree of the other axes, tied and not, recomputed and not, with
 /// micro-batches that are uneven: each pair of these at least once.
 TEST(Pipeline, EveryScheduleGivesTheAnswerOfOneRankWhateverElseIsCut) {
-  const char* const recompute[] = {"none", "block", "selective"};
+  const config::Recompute recompute[] = {config::Recompute::None, config::Recompute::Block,
+                                         config::Recompute::Selective};
   struct Mix {
     int replica, shard, tensor;
   };
@@ -48,9 +49,9 @@ TEST(Pipeline, EveryScheduleGivesTheAnswerOfOneRankWhateverElseIsCut) {
         check({.replica = mix.replica,
                .shard = mix.shard,
                .tensor = mix.tensor,
-               .what = number % 5 == 0   ? "gradients"
-                       : number % 7 == 0 ? "optimizer"
-                                         : "parameters",
+               .what = number % 5 == 0   ? config::ShardedState::Gradients
+                       : number % 7 == 0 ? config::ShardedState::Optimizer
+                                         : config::ShardedState::Parameters,
                .sequence = number % 3 != 1,
                .tie = turn == 0,
                .masked = number % 4 == 0,
@@ -62,7 +63,8 @@ TEST(Pipeline, EveryScheduleGivesTheAnswerOfOneRankWhateverElseIsCut) {
                .stages_per_rank = per_rank,
                .layers = 6,
                .schedule = schedule,
-               .balance = number % 6 == 5 ? "time" : "params",
+               .balance = {number % 6 == 5 ? config::Balance::By::Time
+                                           : config::Balance::By::Parameters},
                .keep_gathered = number % 4 < 2});
         if (::testing::Test::HasFailure()) return;
       }
@@ -77,7 +79,7 @@ TEST(Pipeline, TheSameOnProcesses) {
     check({.shard = 2,
            .tie = false,
            .batch = 16,
-           .recompute = "block",
+           .recompute = config::Recompute::Block,
            .pipe = 2,
            .layers = 4,
            .schedule = "zb-v",
@@ -203,7 +205,7 @@ TEST(Pipeline, KeepsNoMoreMicroBatchesAliveThanTheScheduleSays) {
         pipe.run(uneven_micros(std::vector<int64_t>(static_cast<std::size_t>(micros), 2)));
         pipe.finish();
         const int kept = pipe.peak_alive();
-        EXPECT_EQ(kept, pipeline::peak_live(made)[static_cast<std::size_t>(world.rank())]);
+        EXPECT_EQ(kept, pipeline::peak_in_flight(made)[static_cast<std::size_t>(world.rank())]);
         if (std::string(schedule) == "gpipe") {
           EXPECT_EQ(kept, micros);
         }

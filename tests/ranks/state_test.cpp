@@ -146,19 +146,19 @@ void expect_same_when_resumed(const config::Config& config, const Degrees& degre
   });
 }
 
-config::Config small(const std::string& precision) {
+config::Config small(config::Dtype precision) {
   config::Config config;
-  config.run.device = "cpu";
+  config.run.device = config::Device::Cpu;
   config.precision.compute = config.precision.reduce = precision;
   config.batch.global = 8;
   config.batch.micro = 2;
   config.optim.lr = 0.01;
-  config.pipeline.balance = "params";
+  config.pipeline.balance.by = config::Balance::By::Parameters;
   return config;
 }
 
 TEST(Resumed, IsTheSameBitForBitThoughAWeightIsOnTwoStagesOfARank) {
-  config::Config config = small("float32");
+  config::Config config = small(config::Dtype::Float32);
   config.model.layers = 2;
   config.model.hidden = 16;
   config.model.heads = 2;
@@ -185,7 +185,7 @@ TEST(Resumed, HasItsBuffersWhateverKeepsTheRanksTogether) {
   for (const Degrees& degrees : kStateMeshes)
     for (const bool frozen : {false, true})
       expect_same_when_resumed(
-          small("float32"), degrees,
+          small(config::Dtype::Float32), degrees,
           [&](const Mesh&) { return std::make_shared<NormedImpl>(frozen); },
           std::make_shared<Points>());
 }
@@ -195,7 +195,7 @@ TEST(Buffers, AreAlikeOnEveryMeshAndADriftIsSeen) {
     if (degrees.world() == 1 || degrees.data() == 1) continue;
     run_world(kThreads, degrees.world(), [&](const Communicator& world) {
       Runner run(
-          world, small("float32"), degrees,
+          world, small(config::Dtype::Float32), degrees,
           [](const Mesh&) { return std::make_shared<NormedImpl>(); }, std::make_shared<Points>());
       run.steps(1, 2);
       run.trainer().check_same();
@@ -218,7 +218,7 @@ TEST(Buffers, ThatNoLinkHasAreRefusedInAPipeline) {
     EXPECT_THAT(
         [&] {
           Runner(
-              world, small("float32"), {.pipe = 2},
+              world, small(config::Dtype::Float32), {.pipe = 2},
               [](const Mesh&) { return std::make_shared<Loose>(); }, std::make_shared<Points>());
         },
         ::testing::ThrowsMessage<MisuseError>(HasSubstr("buffer 'loose' is of no link")));
@@ -233,7 +233,7 @@ TEST(Resumed, OnAnotherMeshThoughAParameterHasNoElements) {
                                  {{.pipe = 2}, {.shard = 2}}}) {
     const Scratch folder;
     run_world(kThreads, from.world(), [&](const Communicator& world) {
-      Runner run(world, small("float32"), from, model, data);
+      Runner run(world, small(config::Dtype::Float32), from, model, data);
       run.steps(1, 2);
       run.save(folder / "run", 2);
     });
@@ -242,7 +242,7 @@ TEST(Resumed, OnAnotherMeshThoughAParameterHasNoElements) {
     EXPECT_EQ(saved.index().tensors.at("counter.none").shape, (std::vector<int64_t>{0, 3}));
     EXPECT_EQ(saved.index().tensors.at("buffer/counter.bits").dtype, "BOOL");
     run_world(kThreads, to.world(), [&](const Communicator& world) {
-      Runner run(world, small("float32"), to, model, data);
+      Runner run(world, small(config::Dtype::Float32), to, model, data);
       run.load(folder / "run");
       run.steps(3, 4);
     });
@@ -253,17 +253,17 @@ TEST(Resumed, InAnotherPrecisionStartsFromTheSameNumbers) {
   const Scratch folder;
   const auto model = [](const Mesh&) { return std::make_shared<NormedImpl>(); };
   run_world(kThreads, 1, [&](const Communicator& world) {
-    Runner narrow(world, small("float32"), {}, model, std::make_shared<Points>());
+    Runner narrow(world, small(config::Dtype::Float32), {}, model, std::make_shared<Points>());
     narrow.steps(1, 3);
     narrow.save(folder / "run", 3);
-    Runner wide(world, small("float64"), {}, model, std::make_shared<Points>());
+    Runner wide(world, small(config::Dtype::Float64), {}, model, std::make_shared<Points>());
     wide.load(folder / "run");
     for (const auto& [name, tensor] : narrow.state()) {
       const at::Tensor other = wide.state().at(name);
       EXPECT_TRUE(other.equal(tensor.to(other.scalar_type()))) << name;
     }
     wide.save(folder / "wide", 3);
-    Runner again(world, small("float32"), {}, model, std::make_shared<Points>());
+    Runner again(world, small(config::Dtype::Float32), {}, model, std::make_shared<Points>());
     again.load(folder / "wide");
     for (const auto& [name, tensor] : narrow.state())
       EXPECT_TRUE(again.state().at(name).equal(tensor)) << name;
@@ -285,9 +285,10 @@ TEST(Trainer, KeepsNothingOfAStepWhoseForwardThrew) {
       const auto model = std::make_shared<ThrowingImpl>(), other = std::make_shared<ThrowingImpl>();
       const auto data = std::make_shared<Points>(at::kDouble);
       Runner run(
-          world, small("float64"), degrees, [&](const Mesh&) { return model; }, data),
+          world, small(config::Dtype::Float64), degrees, [&](const Mesh&) { return model; }, data),
           plain(
-              world, small("float64"), degrees, [&](const Mesh&) { return other; }, data);
+              world, small(config::Dtype::Float64), degrees, [&](const Mesh&) { return other; },
+              data);
       model->eval();  // statistics of the half step would stay, rightly
       other->eval();
       model->throw_at = 2;  // after the first of two micro-batches has been through backward
@@ -306,7 +307,7 @@ TEST(Trainer, TrainsAgainAfterAnEvaluationThatThrew) {
   const auto model = std::make_shared<ThrowingImpl>();
   run_world(kThreads, 1, [&](const Communicator& world) {
     Runner run(
-        world, small("float32"), {}, [&](const Mesh&) { return model; },
+        world, small(config::Dtype::Float32), {}, [&](const Mesh&) { return model; },
         std::make_shared<Points>());
     model->throw_at = 1;
     EXPECT_THROW(run.trainer().evaluate(Points(), 1), Error);
@@ -315,7 +316,7 @@ TEST(Trainer, TrainsAgainAfterAnEvaluationThatThrew) {
 }
 
 TEST(Drift, BetweenCopiesOfAKvHeadIsSeen) {
-  config::Config config = small("float32");
+  config::Config config = small(config::Dtype::Float32);
   config.model.layers = 1;
   config.model.hidden = 16;
   config.model.heads = 4;

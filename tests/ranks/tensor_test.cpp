@@ -13,7 +13,8 @@ namespace {
 using comm::Communicator;
 
 TEST(Tensor, EveryCutGivesTheAnswerOfOneRank) {
-  const char* const recompute[] = {"none", "block", "selective"};
+  const config::Recompute recompute[] = {config::Recompute::None, config::Recompute::Block,
+                                         config::Recompute::Selective};
   const std::pair<int64_t, int64_t> heads[] = {{4, 4}, {6, 2}, {6, 6}, {4, 1}, {8, 2}};
   int number = 0;
   for (const int replica : {1, 2, 3}) {
@@ -46,7 +47,7 @@ TEST(Tensor, EveryCutGivesTheAnswerOfOneRank) {
 TEST(Tensor, TheMlpIsCutToo) {
   for (const int replica : {1, 2})
     for (const int tensor : {1, 2, 4})
-      for (const char* recompute : {"none", "block"})
+      for (const auto recompute : {config::Recompute::None, config::Recompute::Block})
         check({.replica = replica,
                .tensor = tensor,
                .masked = replica == 2,

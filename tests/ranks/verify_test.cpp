@@ -55,7 +55,8 @@ TEST(Verify, SaysWhichSeamsItCannotCompare) {
 
 TEST(Verify, ProvesTheModelsWithRecomputationAndCopies) {
   for (const char* kind : {"gpt", "mlp"}) {
-    for (const char* recompute : {"none", "block", "selective"}) {
+    for (const auto recompute :
+         {config::Recompute::None, config::Recompute::Block, config::Recompute::Selective}) {
       run_world(kThreads, 4, [&](const Communicator& world) {
         config::Config config = small_config();
         config.model.kind = kind;
@@ -71,7 +72,7 @@ TEST(Verify, ProvesTheModelsWithRecomputationAndCopies) {
             {config, [&](const Mesh& mesh) { return models::make_model(config, mesh); },
              std::make_shared<Texts>()},
             world, {.tensor = 4});
-        EXPECT_TRUE(report.same()) << kind << " " << recompute << "\n" << report.text();
+        EXPECT_TRUE(report.same()) << kind << " " << to_string(recompute) << "\n" << report.text();
         EXPECT_TRUE(report.skipped.empty()) << report.text();
       });
     }
@@ -145,7 +146,7 @@ config::Config gpt_config() {
   config.model.seq = kPositions;
   config.model.vocab = kVocab;
   config.model.dropout = 0.1;
-  config.pipeline.balance = "params";
+  config.pipeline.balance.by = config::Balance::By::Parameters;
   return config;
 }
 

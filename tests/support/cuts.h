@@ -24,25 +24,27 @@ constexpr int kSteps = 3;
 /// What is cut, and what it must survive.
 struct Case {
   int replica = 1, shard = 1, tensor = 1;
-  std::string what = "parameters";  ///< is sharded
+  config::ShardedState what = config::ShardedState::Parameters;  ///< is sharded
   bool sequence = true, tie = true, masked = false;
   int64_t heads = 4, kv_heads = 4, batch = 8;
-  std::string recompute = "none", kind = "gpt";
+  config::Recompute recompute = config::Recompute::None;
+  std::string kind = "gpt";
   int64_t seq = 7, vocab = 37, micro = 2;
   int pipe = 1, stages_per_rank = 1;
   int64_t layers = 0;  ///< 0: 2, of an mlp 3
-  std::string schedule = "1f1b", balance = "params";
+  std::string schedule = "1f1b";
+  config::Balance balance = {config::Balance::By::Parameters};
   bool keep_gathered = true;
 };
 
 inline std::string describe(const Case& c) {
   std::string text = fmt::format(
       "{} replica {} shard {} ({}) tensor {} sequence {} tie {} masked {} heads {}/{} batch {} {}",
-      c.kind, c.replica, c.shard, c.what, c.tensor, c.sequence, c.tie, c.masked, c.heads,
-      c.kv_heads, c.batch, c.recompute);
+      c.kind, c.replica, c.shard, to_string(c.what), c.tensor, c.sequence, c.tie, c.masked, c.heads,
+      c.kv_heads, c.batch, to_string(c.recompute));
   if (c.pipe > 1)
     text += fmt::format(" pipe {} {} x {} by {} micro {} keep_gathered {}", c.pipe, c.schedule,
-                        c.stages_per_rank, c.balance, c.micro, c.keep_gathered);
+                        c.stages_per_rank, to_string(c.balance), c.micro, c.keep_gathered);
   return text;
 }
 
@@ -52,7 +54,7 @@ inline Degrees degrees_of(const Case& c) {
 
 inline config::Config config_of(const Case& c) {
   config::Config config;
-  config.precision.compute = config.precision.reduce = "float64";
+  config.precision.compute = config.precision.reduce = config::Dtype::Float64;
   config.model.kind = c.kind;
   config.model.layers = c.layers > 0 ? c.layers : c.kind == "mlp" ? 3 : 2;
   config.model.hidden = 24;

@@ -69,7 +69,7 @@ struct Texts : data::Dataset {
 
 inline config::Config small_config() {
   config::Config config;
-  config.run.device = "cpu";  // ranks that are threads cannot share layers on a GPU
+  config.run.device = config::Device::Cpu;  // ranks that are threads cannot share layers on a GPU
   config.batch.global = 6;
   config.batch.micro = 2;
   config.optim.lr = 0.01;

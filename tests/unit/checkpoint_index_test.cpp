@@ -40,12 +40,11 @@ TEST(Index, GivesBackWhatWasWritten) {
 TEST(Index, ANewerVersionIsNoDamage) {
   core::Json json = json_of(example());
   json["version"] = 2;
-  EXPECT_THAT(
-      sentence_of<ConfigError>([&] { from_text(json.dump(), "index.json"); }),
-      HasSubstr("index.json has version 2, and this program knows version 1: it was written "
-                "by a newer Trireme"));
+  EXPECT_THAT(sentence_of<ConfigError>([&] { from_text(json.dump(), "index.json"); }),
+              HasSubstr("index.json has version 2, but this program reads version 1: a newer "
+                        "Trireme wrote it"));
   json["version"] = 0;
-  EXPECT_THAT(refusal(json), HasSubstr("has version 0, which there never was"));
+  EXPECT_THAT(refusal(json), HasSubstr("has version 0, which never existed"));
 }
 
 TEST(Index, RefusesWhatCannotBeByName) {
@@ -59,7 +58,7 @@ TEST(Index, RefusesWhatCannotBeByName) {
   EXPECT_THAT(changed("/tensors/w/dtype", "F8"), HasSubstr("tensor 'w' has dtype F8"));
   EXPECT_THAT(changed("/tensors/w/shape", {4, 5}), HasSubstr("piece 1 is [4, 3] at [0, 3]"));
   EXPECT_THAT(changed("/tensors/w/shape", {int64_t{1} << 40, int64_t{1} << 40}),
-              HasSubstr("impossible shape"));
+              HasSubstr("invalid shape"));
   EXPECT_THAT(changed("/tensors/w/pieces/0/file", "c"), HasSubstr("lies in 'c'"));
   EXPECT_THAT(changed("/tensors/w/pieces/0/offset", {0}), HasSubstr("not inside"));
   EXPECT_THAT(changed("/tensors/w/pieces/0/offset", {INT64_MAX, 0}), HasSubstr("not inside"));
@@ -80,7 +79,7 @@ TEST(Index, FileNamesCannotLeadOutOfTheFolder) {
   for (const char* name : {"../a", "a/b", "..", ".", "", "a\\b"}) {
     Index index = example();
     index.files[name] = index.files["a.safetensors"];
-    EXPECT_THAT(refusal(json_of(index)), HasSubstr("no plain file name")) << name;
+    EXPECT_THAT(refusal(json_of(index)), HasSubstr("not a plain file name")) << name;
   }
 }
 

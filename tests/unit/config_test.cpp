@@ -257,9 +257,9 @@ TEST(ConfigOverride, ThatChangesNothingIsRefusedWithTheRemedy) {
 }
 
 TEST(ConfigOverride, OfAPathAloneMeansAFileOfTokens) {
-  EXPECT_EQ(parse("", "a", Overrides{"data.path=my.bin"}).data.kind, "tokens");
-  EXPECT_EQ(parse("data.path = 'my.bin'", "a").data.kind, "tokens");
-  EXPECT_EQ(parse("data = {kind = 'markov', path = 'my.bin'}", "a").data.kind, "markov");
+  EXPECT_EQ(parse("", "a", Overrides{"data.path=my.bin"}).data.kind, DataKind::Tokens);
+  EXPECT_EQ(parse("data.path = 'my.bin'", "a").data.kind, DataKind::Tokens);
+  EXPECT_EQ(parse("data = {kind = 'markov', path = 'my.bin'}", "a").data.kind, DataKind::Markov);
 }
 
 TEST(ConfigTable, OffersOnlyWhatIsBuilt) {
@@ -269,7 +269,7 @@ TEST(ConfigTable, OffersOnlyWhatIsBuilt) {
       {"sync.kind=diloco", "sync.kind = \"diloco\" is not built yet; leave sync.kind out"},
       {"precision.reduce=float64",
        "precision.reduce = \"float64\" with precision.compute = \"float32\" is not built yet; "
-       "make both alike"}};
+       "make them the same"}};
   for (const auto& [text, message] : cases)
     EXPECT_EQ(error_of([&] { load("/dev/null", Overrides{text}); }), message);
   for (const char* hidden : {"llama", "cifar", "nccl", "sync.", "compress.", "tensorboard",
@@ -292,9 +292,11 @@ TEST(ConfigValidate, RefusesKeysThatDoNotFitEachOther) {
       {"mesh.tensor = 3\nmodel.kv_heads = 2",
        "gpt.toml: mesh.tensor = 3 does not fit model.kv_heads = 2: use a divisor or a multiple"},
       {"mesh.shard = 0",
-       "gpt.toml: mesh.replica = 0 and mesh.shard = 0 cannot both be what is left of the world"},
+       "gpt.toml: mesh.replica and mesh.shard cannot both be 0, which means what is left of the "
+       "world"},
       {"pipeline.balance = '3,,4'",
-       "gpt.toml: pipeline.balance = \"3,,4\" is neither \"time\" nor \"params\" nor a list of "
+       "gpt.toml:1:20: pipeline.balance = \"3,,4\" is neither \"time\" nor \"params\" nor a list "
+       "of "
        "layers such as \"3,5,5,3\""}};
   for (const auto& [text, message] : cases) EXPECT_EQ(refusal(text), message);
   parse("model.kind = 'mlp'\nmodel.hidden = 130\nmesh.tensor = 5",

@@ -44,7 +44,7 @@ TEST(ConfigMesh, RefusesWithTheNumbers) {
   EXPECT_EQ(refusal_of_mesh({.expert = 2}, 3),
             "Mesh: expert 2 does not divide replica 3 x shard 1 x context 1 = 3");
   EXPECT_EQ(refusal_of_mesh({.shard = 0}, 3),
-            "mesh: replica 0 and shard 0 cannot both be what is left of the world");
+            "mesh: replica and shard cannot both be 0, which means what is left of the world");
   EXPECT_EQ(refusal_of_mesh({.pipe = -2}, 2), "mesh.pipe = -2 is less than 0");
   EXPECT_EQ(refusal_of_mesh({.pipe = 0}, 2), "Mesh: pipe is 0, but a degree is at least 1");
   EXPECT_EQ(error_of([] { wanted_ranks({.tensor = 1 << 16, .pipe = 1 << 15}); }),
@@ -159,7 +159,7 @@ TEST(ConfigHostile, FilesThatCannotBeReadSayWhy) {
   EXPECT_EQ(load_error(file), file + ": cannot be opened: No such file or directory");
   EXPECT_EQ(load_error(folder), folder + ": cannot be read: Is a directory");
   EXPECT_EQ(load_error("/proc/self/mem"), "/proc/self/mem: cannot be read: Input/output error");
-  EXPECT_EQ(load_error("/dev/zero"), "/dev/zero: is over 16 MiB, which no configuration is");
+  EXPECT_EQ(load_error("/dev/zero"), "/dev/zero: is over 16 MiB, too large for a configuration");
   std::ofstream(file) << "[run]\nsteps = 5\nseed = 'x'\n";
   EXPECT_THAT(load_error(file), testing::StartsWith(file + ":3:8: run.seed = \"x\" is a string"));
   std::ofstream(file) << "[run]\nsteps = 5\n";

@@ -54,7 +54,7 @@ TEST(GPipe, HasTheBubbleAndTheMemoryOfThePaper) {
     const Schedule schedule = make("gpipe", {ranks, micros});
     for (const StageTimes& times : kTimes)
       EXPECT_NEAR(price(schedule, {times}).bubble(), (ranks - 1.0) / (micros + ranks - 1), 1e-12);
-    EXPECT_THAT(peak_live(schedule), Each(micros));
+    EXPECT_THAT(peak_in_flight(schedule), Each(micros));
   });
 }
 
@@ -66,7 +66,8 @@ TEST(OneFOneB, HasTheBubbleOfGPipeAndLessMemory) {
       EXPECT_NEAR(price(schedule, {kTimes[0]}).bubble(), (ranks - 1.0) / (micros + ranks - 1),
                   1e-12);
       for (int rank = 0; rank < ranks; ++rank)
-        EXPECT_EQ(peak_live(schedule)[static_cast<size_t>(rank)], std::min(ranks - rank, micros));
+        EXPECT_EQ(peak_in_flight(schedule)[static_cast<size_t>(rank)],
+                  std::min(ranks - rank, micros));
     }
 }
 
@@ -87,7 +88,7 @@ TEST(Interleaved, HasTheBubbleAndTheWarmUpOfThePaper) {
           const auto first = std::ranges::find(program, Act::Backward, &Action::act);
           const int warmup = (stages - 1) * ranks + 2 * (ranks - rank - 1);
           EXPECT_EQ(first - program.begin(), warmup + 1);
-          EXPECT_EQ(peak_live(schedule)[static_cast<size_t>(rank)], warmup + 1);
+          EXPECT_EQ(peak_in_flight(schedule)[static_cast<size_t>(rank)], warmup + 1);
         }
       }
 }
@@ -114,7 +115,7 @@ TEST(LoopedBfs, HasTheBubbleOfThePaperAndVisitsEachStageTwice) {
       const Schedule schedule = make("looped-bfs", {ranks, micros, stages});
       EXPECT_NEAR(price(schedule, {kTimes[0]}).bubble(),
                   (ranks - 1.0) / (stages * micros + ranks - 1), 1e-12);
-      EXPECT_THAT(peak_live(schedule), Each(stages * micros));
+      EXPECT_THAT(peak_in_flight(schedule), Each(stages * micros));
       for (const Program& program : schedule.programs) {
         int visits = 1;
         for (size_t i = 1; i < program.size(); ++i)
@@ -134,7 +135,7 @@ TEST(ZbH1, HasTheBubbleAndTheMemoryOfThePaper) {
       EXPECT_NEAR(idle(price(schedule, {times})),
                   (ranks - 1) * (times.forward + times.backward_input - times.backward_weight),
                   1e-9);
-    EXPECT_THAT(peak_live(schedule), Each(peak_live(make("1f1b", {ranks, micros}))[0]));
+    EXPECT_THAT(peak_in_flight(schedule), Each(peak_in_flight(make("1f1b", {ranks, micros}))[0]));
   });
 }
 
@@ -146,7 +147,7 @@ TEST(ZbV, HasNoBubbleAndTheMemoryOfThePaper) {
     const Timeline timeline = price(schedule, {kTimes[0]});
     for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(idle_inside(timeline, rank), 0) << rank;
     EXPECT_EQ(timeline.end(), 6 * micros + ranks - 1) << "rank r begins r later, and ends r later";
-    EXPECT_THAT(peak_live(schedule), Each(2 * ranks));
+    EXPECT_THAT(peak_in_flight(schedule), Each(2 * ranks));
   });
 }
 
@@ -172,7 +173,7 @@ TEST(DualPipeV, HasTheBubbleAndTheMemoryOfTheTable) {
           << told(schedule.name, {ranks, micros});
     }
     EXPECT_NEAR(idle(price(schedule, {kTimes[0]})), 2.0 * (ranks - 1), 1e-9);
-    EXPECT_THAT(peak_live(schedule), Each(2 * ranks + 1));
+    EXPECT_THAT(peak_in_flight(schedule), Each(2 * ranks + 1));
   });
 }
 
@@ -202,7 +203,7 @@ TEST(PipeDream, NeverIdlesInTheSteadyStateAndUpdatesAfterEveryBackward) {
           std::ranges::find(spans, Act::Backward, [](const Span& span) { return span.action.act; });
       for (auto span = first + 1; span->action.micro < micros - 1; ++span)
         EXPECT_EQ(span->begin, (span - 1)->end) << "rank " << rank;
-      EXPECT_EQ(peak_live(schedule)[static_cast<size_t>(rank)], ranks - rank);
+      EXPECT_EQ(peak_in_flight(schedule)[static_cast<size_t>(rank)], ranks - rank);
       const Program& program = schedule.programs[static_cast<size_t>(rank)];
       for (size_t i = 0; i < program.size(); ++i)
         EXPECT_EQ(program[i].act == Act::Backward,
@@ -219,7 +220,7 @@ TEST(PipeDream2Bw, UpdatesEveryPMicroBatchesSoThatTwoVersionsAreEnough) {
     for (int rank = 0; rank < ranks; ++rank) {
       const Program& program = schedule.programs[static_cast<size_t>(rank)];
       EXPECT_EQ(count(program, Act::Update), (micros + ranks - 1) / ranks);
-      EXPECT_EQ(peak_live(schedule)[static_cast<size_t>(rank)], ranks - rank);
+      EXPECT_EQ(peak_in_flight(schedule)[static_cast<size_t>(rank)], ranks - rank);
       // How many updates lie between a micro-batch's forward and its backward?
       std::vector<int> began(static_cast<size_t>(micros));
       int updates = 0;
@@ -263,7 +264,7 @@ TEST(Schedule, ShapesThatCannotBeAreRefusedWithTheNumbers) {
   EXPECT_THAT(says("1f1b", {2, 4, 3}), AllOf(HasSubstr("not 3"), HasSubstr("interleaved")));
   EXPECT_THAT(says("zb-v", {2, 4, 3}), HasSubstr("zb-v has 2 stages per rank, not 3"));
   EXPECT_THAT(says("dualpipe-v", {4, 7}),
-              AllOf(HasSubstr("8 micro-batches at least"), HasSubstr("not 7"), HasSubstr("zb-v")));
+              AllOf(HasSubstr("at least 8 micro-batches"), HasSubstr("not 7"), HasSubstr("zb-v")));
   EXPECT_THAT(says("gpipe", {0, 7}), HasSubstr("0 ranks"));
   EXPECT_THAT(says("gpipe", {2, 0}), HasSubstr("0 micro-batches"));
   EXPECT_THAT(says("interleaved", {2, 2, -1}), HasSubstr("-1 stages"));

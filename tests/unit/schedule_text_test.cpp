@@ -69,9 +69,9 @@ TEST(ScheduleText, IsReadHoweverItIsSpaced) {
 }
 
 TEST(ScheduleText, WhatIsNoScheduleIsRefusedWithItsPlace) {
-  EXPECT_THAT(
-      not_read("0F0,0B0\n1F0,1X0\n"),
-      AllOf(HasSubstr("row 2, column 2"), HasSubstr("'1X0' is no action"), HasSubstr("as in 2F0")));
+  EXPECT_THAT(not_read("0F0,0B0\n1F0,1X0\n"),
+              AllOf(HasSubstr("row 2, column 2"), HasSubstr("'1X0' is not an action"),
+                    HasSubstr("as in 2F0")));
   for (const char* cell : {"F0",
                            "0F",
                            "0",
@@ -98,7 +98,7 @@ TEST(ScheduleText, WhatIsNoScheduleIsRefusedWithItsPlace) {
 
 TEST(ScheduleText, NumbersThatCannotBeAreRefusedBeforeMemoryIsTaken) {
   EXPECT_THAT(not_read("0F0,0B999999999\n"),
-              AllOf(HasSubstr("row 1, column 2"), HasSubstr("2 actions in all")));
+              AllOf(HasSubstr("row 1, column 2"), HasSubstr("only 2 actions")));
   EXPECT_THAT(not_read("0F0,0B0,999999999F0\n"), HasSubstr("column 3"));
   EXPECT_THAT(not_read("0F0,0B0\n2F0,2B0\n"), HasSubstr("no rank computes stage 1"));
   EXPECT_THAT(not_read("0F0,0B0,1UNSHARD\n"), HasSubstr("no rank computes stage 1"));
@@ -134,7 +134,7 @@ TEST(ScheduleText, GarbageIsShownShortAndHarmless) {
     const std::string said = error.what();
     EXPECT_LT(said.size(), 400u);
     EXPECT_EQ(said.find('\x1b'), said.npos);
-    EXPECT_NE(said.find("is no action"), said.npos);
+    EXPECT_NE(said.find("is not an action"), said.npos);
   }
 }
 

@@ -88,7 +88,7 @@ TEST(Verify, StagesAndMicroBatchesExistAndLieWhereTheyAre) {
               HasSubstr("rank 1 does 1F2 at step 1, but there are 2 micro-batches"));
   EXPECT_THAT(broken([](Schedule& s) { s.programs[1][0].micro = kNoMicro; }), HasSubstr("1F"));
   EXPECT_THAT(broken([](Schedule& s) { s.programs[1][0].stage = 0; }),
-              HasSubstr("rank 1 does 0F0 at step 1, but stage 0 lies on rank 0"));
+              HasSubstr("rank 1 does 0F0 at step 1, but stage 0 is on rank 0"));
   EXPECT_THAT(broken([](Schedule& s) { s.placement[1] = 2; }), HasSubstr("rank 2"));
   EXPECT_THAT(broken([](Schedule& s) { s.placement[1] = 0; }), HasSubstr("rank 1 holds no stage"));
   EXPECT_THAT(broken([](Schedule& s) { s.micros = 1 << 30; }), HasSubstr("most of the work"));
@@ -113,7 +113,7 @@ TEST(Verify, EveryTransferHasTwoEnds) {
   EXPECT_THAT(says("0F0,0SEND_B0,0B0\n"), HasSubstr("stage 0 is the first"));
   EXPECT_THAT(says("0F0,0SEND_F0,0B0\n"), HasSubstr("stage 0 is the last"));
   EXPECT_THAT(says("0F0,0SEND_F0,1F0,1B0,0B0\n"),
-              HasSubstr("rank 0 does 0SEND_F0 at step 2, but stage 1 lies on the same rank"));
+              HasSubstr("rank 0 does 0SEND_F0 at step 2, but stage 1 is on the same rank"));
 }
 
 TEST(Verify, WholeStageActsComeInOrder) {
@@ -121,11 +121,11 @@ TEST(Verify, WholeStageActsComeInOrder) {
               HasSubstr("rank 0 does 0F0 at step 1, but 0UNSHARD has not been done"));
   EXPECT_THAT(
       says("0UNSHARD,0F0,0RESHARD,0B0\n"),
-      HasSubstr("rank 0 does 0B0 at step 4, but 0RESHARD at step 3 has let the weights go"));
+      HasSubstr("rank 0 does 0B0 at step 4, but 0RESHARD at step 3 has released the weights"));
   EXPECT_THAT(says("0UNSHARD,0UNSHARD,0F0,0B0\n"), HasSubstr("unsharded already"));
   EXPECT_THAT(says("0RESHARD,0F0,0B0\n"), HasSubstr("0UNSHARD has not been done"));
   EXPECT_THAT(says("0F0,0REDUCE_GRAD,0B0\n"), HasSubstr("no new gradient before 0B0, its step 3"));
-  EXPECT_THAT(says("0F0,0B0,0REDUCE_GRAD,0F1,0B1\n"), HasSubstr("would never be summed"));
+  EXPECT_THAT(says("0F0,0B0,0REDUCE_GRAD,0F1,0B1\n"), HasSubstr("would never be reduced"));
   EXPECT_THAT(says("0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n"), HasSubstr("done at step 3 already"));
   EXPECT_THAT(says("0F0,0B0,0REDUCE_GRAD\n1F0,1B0\n"),
               HasSubstr("rank 1 never does 1REDUCE_GRAD after 1B0"));
@@ -140,7 +140,7 @@ TEST(Verify, ALongCircleIsNotToldInFull) {
   Schedule schedule = make("looped-bfs", {12, 1, 2});
   std::swap(schedule.programs[0][0], schedule.programs[0][1]);
   EXPECT_THAT(test::sentence_of<ScheduleError>([&] { verify(schedule); }),
-              HasSubstr("and so on round 12 ranks"));
+              HasSubstr("and so on, in a cycle of 12 ranks"));
 }
 
 TEST(WithTransfers, PutsReceivesBeforeAndSendsAfter) {

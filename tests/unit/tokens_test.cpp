@@ -153,7 +153,7 @@ TEST(Tokens, BadMegatronIndexesAreRefused) {
   EXPECT_EQ(says(good + std::string(2, '\0')), "nothing was thrown");  // modes
   for (size_t length = 0; length < good.size(); ++length)
     EXPECT_THAT(says(good.substr(0, length)), HasSubstr("m.idx")) << length;
-  EXPECT_THAT(says("x" + good), HasSubstr("no Megatron index"));
+  EXPECT_THAT(says("x" + good), HasSubstr("not a Megatron index"));
   EXPECT_THAT(says("TNTIDX" + std::string(50, '\0')), HasSubstr("fairseq"));
   EXPECT_THAT(says(megatron_index(6, {{1, 0}}, {0, 1})), HasSubstr("float64"));
   EXPECT_THAT(says(megatron_index(5, {{1, 0}}, {0, 1})), HasSubstr("int64"));

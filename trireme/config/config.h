@@ -4,23 +4,25 @@
 #include <string>
 #include <vector>
 
+#include "trireme/config/choices.h"
+
 namespace trireme::config {
 
-// One struct per section of the file. The initialisers are the defaults; what a key means, and what
-// it may be, stands in keys.cpp.
+// One struct per section of the file. The initialisers are the defaults; keys.cpp has the meaning
+// and the limits of each key.
 
 struct Run {
   std::string dir = "runs/default";
   int64_t seed = 1;
-  int64_t steps = 200;  ///< unused, and 0 once loaded, where epochs is over 0
+  int64_t steps = 200;  ///< 0 after loading where epochs is over 0
   int64_t epochs = 0;
-  std::string device = "auto";
+  Device device = Device::Auto;
   int64_t threads = 0;
   bool operator==(const Run&) const = default;
 };
 
 struct Model {
-  std::string kind = "gpt";
+  std::string kind = "gpt";  ///< a name that models/registry.h knows
   int64_t layers = 4, hidden = 128, heads = 4;
   int64_t kv_heads = 0;  ///< 0: as many as heads; resolved() fills it in
   int64_t ffn = 0;       ///< 0: 4 x hidden; resolved() fills it in
@@ -35,7 +37,7 @@ struct Model {
 };
 
 struct Data {
-  std::string kind = "markov";
+  DataKind kind = DataKind::Markov;
   std::string path, valid;
   int64_t samples = 8192;
   bool allow_change = false;
@@ -48,24 +50,24 @@ struct Batch {
 };
 
 struct Optim {
-  std::string kind = "adamw";
+  OptimizerKind kind = OptimizerKind::AdamW;
   double lr = 1e-3;
   std::vector<double> betas = {0.9, 0.95};  ///< exactly two
   double eps = 1e-8, weight_decay = 0.1, momentum = 0.9, clip = 1.0;
-  std::string schedule = "cosine";
+  RateSchedule schedule = RateSchedule::Cosine;
   int64_t warmup = 0;
   double final = 0.1;
   bool operator==(const Optim&) const = default;
 };
 
-/// Degrees as they are asked for; resolve_mesh makes Degrees of them.
+/// Degrees as the file asks for them; resolve_mesh turns them into Degrees.
 struct MeshKeys {
   int64_t replica = 0, shard = 1, tensor = 1, pipe = 1, context = 1, expert = 1;
   bool operator==(const MeshKeys&) const = default;
 };
 
 struct Context {
-  std::string kind = "ring";
+  ContextKind kind = ContextKind::Ring;
   bool operator==(const Context&) const = default;
 };
 
@@ -75,25 +77,27 @@ struct TensorKeys {
 };
 
 struct PipelineKeys {
-  std::string schedule = "1f1b";
+  std::string schedule = "1f1b";  ///< a name of pipeline::names(), or a file
   int64_t stages_per_rank = 1;
-  std::string balance = "time";
+  Balance balance;
   bool keep_gathered = true;
   bool operator==(const PipelineKeys&) const = default;
 };
 
 struct Precision {
-  std::string compute = "float32", reduce = "float32";
+  Dtype compute = Dtype::Float32, reduce = Dtype::Float32;
   bool operator==(const Precision&) const = default;
 };
 
 struct Memory {
-  std::string recompute = "none", shard = "parameters", offload = "none";
+  Recompute recompute = Recompute::None;
+  ShardedState shard = ShardedState::Parameters;
+  Offload offload = Offload::None;
   bool operator==(const Memory&) const = default;
 };
 
 struct Sync {
-  std::string kind = "lockstep";
+  SyncKind kind = SyncKind::Lockstep;
   int64_t every = 0, staleness = 0;
   double momentum = 0, lr = 0;
   int64_t servers = 0;
@@ -101,21 +105,21 @@ struct Sync {
 };
 
 struct Compress {
-  std::string kind = "none";
+  Compression kind = Compression::None;
   double ratio = 0.01;
   bool feedback = true;
   bool operator==(const Compress&) const = default;
 };
 
 struct Comm {
-  std::string backend = "auto";
+  Backend backend = Backend::Auto;
   double timeout_s = 300, bucket_mib = 25;
   bool operator==(const Comm&) const = default;
 };
 
 struct Checkpoint {
   int64_t every = 0, keep = 3;
-  std::string resume = "auto";
+  Resume resume;
   bool operator==(const Checkpoint&) const = default;
 };
 
@@ -136,7 +140,7 @@ struct Check {
   bool operator==(const Check&) const = default;
 };
 
-/// Everything that a run can be told.
+/// The configuration of a run.
 struct Config {
   Run run;
   Model model;

@@ -8,25 +8,25 @@ namespace trireme::config {
 
 namespace {
 
-/// A key that another one can switch off.
+/// A key that has no effect unless another one has a certain value.
 struct Switch {
   std::string_view key;  ///< or a section
-  std::string_view by;   ///< the key that decides
+  std::string_view by;   ///< the key that it depends on
   bool (*is_on)(const Config& config);
-  std::string_view remedy;  ///< what to set to switch it on
+  std::string_view remedy;  ///< a setting with which it has an effect
 };
 
 bool reads_files(const Config& config) {
-  return config.data.kind != "markov";
+  return config.data.kind != DataKind::Markov;
 }
 bool evaluates(const Config& config) {
   return config.eval.every > 0;
 }
 bool is_adamw(const Config& config) {
-  return config.optim.kind == "adamw";
+  return config.optim.kind == OptimizerKind::AdamW;
 }
 bool is_sgd(const Config& config) {
-  return config.optim.kind == "sgd";
+  return config.optim.kind == OptimizerKind::Sgd;
 }
 bool has_attention(const Config& config) {
   return config.model.has_attention();
@@ -36,7 +36,7 @@ bool is_pipeline(const Config& config) {
 }
 bool is_sharded(const Config& config) {
   return config.mesh.shard != 1;
-}  // 0: as the world says
+}  // 0: what is left of the world
 
 constexpr Switch kSwitches[] = {
     {"data.path", "data.kind", reads_files, "data.kind=tokens"},
@@ -50,13 +50,14 @@ constexpr Switch kSwitches[] = {
     {"model.attention_dropout", "model.kind", has_attention, "model.kind=gpt"},
     {"model.tie", "model.kind", has_attention, "model.kind=gpt"},
     {"memory.recompute", "model.kind",
-     [](const Config& c) { return c.memory.recompute != "selective" || has_attention(c); },
+     [](const Config& c) { return c.memory.recompute != Recompute::Selective || has_attention(c); },
      "memory.recompute=block"},
     {"optim.betas", "optim.kind", is_adamw, "optim.kind=adamw"},
     {"optim.eps", "optim.kind", is_adamw, "optim.kind=adamw"},
     {"optim.momentum", "optim.kind", is_sgd, "optim.kind=sgd"},
     {"optim.final", "optim.schedule",
-     [](const Config& c) { return c.optim.schedule != "constant"; }, "optim.schedule=cosine"},
+     [](const Config& c) { return c.optim.schedule != RateSchedule::Constant; },
+     "optim.schedule=cosine"},
     {"tensor", "mesh.tensor", [](const Config& c) { return c.mesh.tensor > 1; }, "mesh.tensor=2"},
     {"pipeline", "mesh.pipe", is_pipeline, "mesh.pipe=2"},
     {"pipeline.keep_gathered", "mesh.shard", is_sharded, "mesh.shard=2"},

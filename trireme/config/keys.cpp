@@ -6,11 +6,54 @@ namespace trireme::config {
 
 namespace {
 
-// A key's name and the way to its member, from one spelling of both.
-#define KEY(path)                        \
-#path, +[](Config & config) -> auto& { \
-    return config.path;                  \
-  }
+template <class Choice>
+void read_text(const std::string& text, Choice& choice) {
+  for (const auto& word : Words<Choice>::all)
+    if (word.text == text) choice = word.choice;
+}
+void read_text(const std::string& text, std::string& member) {
+  member = text;
+}
+void read_text(const std::string& text, Balance& balance) {
+  balance = parse_balance(text).value();
+}
+void read_text(const std::string& text, Resume& resume) {
+  resume = parse_resume(text);
+}
+
+template <class T>
+std::string text_of(const T& member) {
+  return std::string(to_string(member));
+}
+std::string text_of(const std::string& member) {
+  return member;
+}
+
+/// `Access` is a lambda without captures that takes a Config to one of its members.
+template <class Access>
+Member member_of(Access access) {
+  using T = std::remove_reference_t<decltype(access(std::declval<Config&>()))>;
+  constexpr bool is_plain = std::is_constructible_v<Value, T> && !std::is_same_v<T, std::string>;
+  if constexpr (is_plain)
+    return +access;
+  else
+    return TextMember{
+        // Access has no const form; here it only reads.
+        [](const Config& config) { return text_of(Access{}(const_cast<Config&>(config))); },
+        [](Config& config, const std::string& text) { read_text(text, Access{}(config)); }};
+}
+
+// The name of a key and its member, from one spelling.
+#define KEY(path) #path, member_of([](Config & config) -> auto& { return config.path; })
+
+/// The words of an enum.
+template <class Choice>
+Limits one_of() {
+  Limits limits;
+  for (const auto& word : Words<Choice>::all)
+    (word.built == Built::Now ? limits.words : limits.later).push_back(word.text);
+  return limits;
+}
 
 const Limits kCount = {.at_least = 0};
 const Limits kSize = {.at_least = 1, .fits_int = true};
@@ -19,14 +62,17 @@ const Limits kThreads = {.at_least = 0, .at_most = 1024};
 const Limits kNotNegative = {.at_least = 0};
 const Limits kBelowOne = {.at_least = 0, .less_than = 1};
 const Limits kFilled = {.not_empty = true};
-const Limits kDtype = {.words = {"float32", "float64"}, .later = {"bfloat16", "float16"}};
+const Limits kBalance = {
+    .not_empty = true,
+    .can_read = [](const std::string& text) { return parse_balance(text).has_value(); },
+    .unreadable = "is neither \"time\" nor \"params\" nor a list of layers such as \"3,5,5,3\""};
 
 const Key kTable[] = {
     {KEY(run.dir), "folder of everything that the run writes", kFilled},
     {KEY(run.seed), "seed of weights, data order and dropout", kCount},
     {KEY(run.steps), "optimizer steps; 0: initialise, save, stop", kCount},
     {KEY(run.epochs), "passes over the data, instead of steps", kCount},
-    {KEY(run.device), "where tensors live", {.words = {"auto", "cpu", "cuda"}}},
+    {KEY(run.device), "device of the tensors", one_of<Device>()},
     {KEY(run.threads), "intra-op threads per rank; 0: cores / local ranks", kThreads},
 
     {KEY(model.kind),
@@ -35,10 +81,10 @@ const Key kTable[] = {
     {KEY(model.layers), "blocks", {.at_least = 1, .at_most = 10'000}},
     {KEY(model.hidden), "width of the residual stream", kSize},
     {KEY(model.heads), "attention heads", kSize},
-    {KEY(model.kv_heads), "heads of keys and values; 0: as heads", kSizeOrAuto},
+    {KEY(model.kv_heads), "heads of keys and values; 0: as many as heads", kSizeOrAuto},
     {KEY(model.ffn), "width inside the feed-forward block; 0: 4 x hidden", kSizeOrAuto},
     {KEY(model.seq), "tokens in a sample", kSize},
-    {KEY(model.vocab), "different tokens", {.at_least = 2, .fits_int = true}},
+    {KEY(model.vocab), "number of different tokens", {.at_least = 2, .fits_int = true}},
     {KEY(model.dropout), "dropout of residuals and embeddings", kBelowOne},
     {KEY(model.attention_dropout), "dropout of attention weights; over 0 takes the unfused path",
      kBelowOne},
@@ -49,18 +95,16 @@ const Key kTable[] = {
      Built::Later},
     {KEY(model.balance), "moe-gpt: weight of the load-balancing loss", kNotNegative, Built::Later},
 
-    {KEY(data.kind),
-     "where samples come from",
-     {.words = {"markov", "tokens"}, .later = {"text", "idx", "cifar"}}},
-    {KEY(data.path), "training data; where data.kind is not given, it is then tokens"},
+    {KEY(data.kind), "where samples come from", one_of<DataKind>()},
+    {KEY(data.path), "training data; if data.kind is not given, it becomes tokens"},
     {KEY(data.valid), "validation data; empty: none"},
     {KEY(data.samples), "markov: samples in an epoch", {.at_least = 1}},
-    {KEY(data.allow_change), "continue a run on other data than it was saved with"},
+    {KEY(data.allow_change), "allow a run to continue on other data"},
 
     {KEY(batch.global), "samples per optimizer step, over all ranks", kSize},
-    {KEY(batch.micro), "samples per micro-batch of a rank, at most", kSize},
+    {KEY(batch.micro), "most samples of a rank's micro-batch", kSize},
 
-    {KEY(optim.kind), "optimizer", {.words = {"adamw", "sgd"}}},
+    {KEY(optim.kind), "optimizer", one_of<OptimizerKind>()},
     {KEY(optim.lr), "highest learning rate", kNotNegative},
     {KEY(optim.betas),
      "adamw: decay of the two moments",
@@ -68,12 +112,10 @@ const Key kTable[] = {
     {KEY(optim.eps), "adamw: added to the denominator", kNotNegative},
     {KEY(optim.weight_decay), "decay of parameters with two or more dims", kNotNegative},
     {KEY(optim.momentum), "sgd: momentum", kBelowOne},
-    {KEY(optim.clip), "most that the gradient's norm may be; 0: off", kNotNegative},
-    {KEY(optim.schedule),
-     "learning rate after the warmup",
-     {.words = {"cosine", "linear", "constant"}}},
+    {KEY(optim.clip), "largest norm of the gradient; 0: off", kNotNegative},
+    {KEY(optim.schedule), "learning rate after the warmup", one_of<RateSchedule>()},
     {KEY(optim.warmup), "steps of linear warmup", kCount},
-    {KEY(optim.final), "last learning rate as a part of lr", {.at_least = 0, .at_most = 1}},
+    {KEY(optim.final), "last learning rate as a fraction of lr", {.at_least = 0, .at_most = 1}},
 
     {KEY(mesh.replica), "data-parallel copies; 0: what is left of the world", kSizeOrAuto},
     {KEY(mesh.shard), "ranks that share one copy's state; 0: what is left", kSizeOrAuto},
@@ -83,9 +125,7 @@ const Key kTable[] = {
     {KEY(mesh.expert), "ranks that share the experts; divides replica x shard x context", kSize,
      Built::Later},
 
-    {KEY(context.kind),
-     "attention over a cut sequence",
-     {.words = {"ring", "ulysses"}},
+    {KEY(context.kind), "attention over a sequence that is cut", one_of<ContextKind>(),
      Built::Later},
 
     {KEY(tensor.sequence), "sequence parallelism inside tensor parallel regions"},
@@ -93,56 +133,47 @@ const Key kTable[] = {
     {KEY(pipeline.schedule),
      "gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-v, dualpipe-v, or a file", kFilled},
     {KEY(pipeline.stages_per_rank), "stages on every rank of the pipeline", kSize},
-    {KEY(pipeline.balance), "layers per stage, even in time or params, or as \"3,5,5,3\"", kFilled},
+    {KEY(pipeline.balance), "layers per stage: even in time or in params, or a list as \"3,5,5,3\"",
+     kBalance},
     {KEY(pipeline.keep_gathered),
-     "sharded weights stay gathered, and gradients whole, over the micro-batches of a step"},
+     "keep sharded weights gathered, and gradients whole, over the micro-batches of a step"},
 
-    {KEY(precision.compute), "dtype of forward and backward", kDtype},
-    {KEY(precision.reduce), "dtype of gradients on the wire", kDtype},
+    {KEY(precision.compute), "dtype of forward and backward", one_of<Dtype>()},
+    {KEY(precision.reduce), "dtype of gradients on the wire", one_of<Dtype>()},
 
-    {KEY(memory.recompute),
-     "activations computed again in backward",
-     {.words = {"none", "block", "selective"}}},
-    {KEY(memory.shard),
-     "what mesh.shard shards",
-     {.words = {"optimizer", "gradients", "parameters"}}},
-    {KEY(memory.offload), "what lives in host memory", {.words = {"none", "optimizer"}}},
+    {KEY(memory.recompute), "activations to recompute in backward", one_of<Recompute>()},
+    {KEY(memory.shard), "what mesh.shard shards", one_of<ShardedState>()},
+    {KEY(memory.offload), "what lives in host memory", one_of<Offload>()},
 
-    {KEY(sync.kind),
-     "how replicas agree",
-     {.words = {"lockstep"}, .later = {"stale", "free", "average", "bmuf", "diloco"}},
-     Built::Later},
+    {KEY(sync.kind), "how replicas agree", one_of<SyncKind>(), Built::Later},
     {KEY(sync.every), "local updates: steps between two averages", kCount, Built::Later},
     {KEY(sync.staleness), "stale: steps that a worker may be ahead", kCount, Built::Later},
     {KEY(sync.momentum), "bmuf, diloco: outer momentum", kBelowOne, Built::Later},
     {KEY(sync.lr), "bmuf, diloco: outer learning rate", kNotNegative, Built::Later},
     {KEY(sync.servers), "stale, free: ranks that serve parameters", kSizeOrAuto, Built::Later},
 
-    {KEY(compress.kind),
-     "compression of gradients on the wire",
-     {.words = {"none"},
-      .later = {"fp16", "bf16", "int8", "onebit", "topk", "randomk", "powersgd"}},
+    {KEY(compress.kind), "compression of gradients on the wire", one_of<Compression>(),
      Built::Later},
     {KEY(compress.ratio),
-     "part of a gradient that is sent",
+     "fraction of a gradient that is sent",
      {.more_than = 0, .at_most = 1},
      Built::Later},
-    {KEY(compress.feedback), "what was not sent is added to the next gradient", {}, Built::Later},
+    {KEY(compress.feedback), "add what was not sent to the next gradient", {}, Built::Later},
 
-    {KEY(comm.backend),
-     "how ranks talk",
-     {.words = {"auto", "shm", "tcp", "local"}, .later = {"mpi", "nccl"}}},
+    {KEY(comm.backend), "how ranks communicate", one_of<Backend>()},
     {KEY(comm.timeout_s), "seconds before an operation fails", {.more_than = 0, .at_most = 1e9}},
     {KEY(comm.bucket_mib), "MiB of gradients reduced together", {.more_than = 0, .at_most = 1e6}},
 
-    {KEY(checkpoint.every), "steps between two; 0: only at the end and on a signal", kCount},
-    {KEY(checkpoint.keep), "newest checkpoints that are kept", {.at_least = 1}},
-    {KEY(checkpoint.resume), "auto: from the newest; never; or from this folder", kFilled},
+    {KEY(checkpoint.every), "steps between two checkpoints; 0: only at the end and on a signal",
+     kCount},
+    {KEY(checkpoint.keep), "how many of the newest checkpoints to keep", {.at_least = 1}},
+    {KEY(checkpoint.resume), "auto: from the newest checkpoint; never; or from this folder",
+     kFilled},
 
-    {KEY(eval.every), "steps between two; 0: never", kCount},
+    {KEY(eval.every), "steps between two evaluations; 0: never", kCount},
     {KEY(eval.batches), "batches of an evaluation; 0: all", kCount},
 
-    {KEY(log.every), "steps between two lines", {.at_least = 1}},
+    {KEY(log.every), "steps between two printed lines", {.at_least = 1}},
     {KEY(log.trace), "write trace.json"},
     {KEY(log.tensorboard), "write events.*", {}, Built::Later},
     {KEY(log.samples), "write the samples of every step to samples.jsonl"},
@@ -175,16 +206,27 @@ const Key* find_key(std::string_view name) {
 }
 
 Value get(const Key& key, const Config& config) {
-  // The table has one way to a member for reading and writing; here it is only read.
+  // The accessors take a mutable Config; here it is only read.
   auto& readable = const_cast<Config&>(config);
-  return std::visit([&](auto member) -> Value { return member(readable); }, key.member);
+  return std::visit(
+      [&](auto member) -> Value {
+        if constexpr (std::is_same_v<decltype(member), TextMember>)
+          return member.get(config);
+        else
+          return member(readable);
+      },
+      key.member);
 }
 
 void set(const Key& key, Config& config, const Value& value) {
   std::visit(
       [&](auto member) {
-        auto& place = member(config);
-        place = std::get<std::remove_reference_t<decltype(place)>>(value);
+        if constexpr (std::is_same_v<decltype(member), TextMember>) {
+          member.set(config, std::get<std::string>(value));
+        } else {
+          auto& place = member(config);
+          place = std::get<std::remove_reference_t<decltype(place)>>(value);
+        }
       },
       key.member);
 }

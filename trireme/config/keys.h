@@ -12,24 +12,29 @@
 
 namespace trireme::config {
 
-/// Where a key lives in a Config; the alternatives stand in the order of Value's.
-using Member = std::variant<bool& (*)(Config&), int64_t& (*)(Config&), double& (*)(Config&),
-                            std::string& (*)(Config&), std::vector<double>& (*)(Config&)>;
-
-/// What a key may be, beyond its type. Numbers of an array are each held to the bounds.
-struct Limits {
-  std::optional<double> at_least = {}, more_than = {}, at_most = {}, less_than = {};
-  bool fits_int = false;                     ///< sizes and degrees, ints where they are used
-  std::size_t count = 0;                     ///< numbers of an array
-  std::vector<std::string_view> words = {};  ///< the only strings allowed; none: any string
-  std::vector<std::string_view> later = {};  ///< strings that a later version will know
-  bool not_empty = false;                    ///< for strings
+/// A member that a file writes as a string: a string, an enum, or a struct such as Balance.
+struct TextMember {
+  std::string (*get)(const Config&);
+  void (*set)(Config&, const std::string&);  ///< the text is one that the key's Limits allow
 };
 
-/// Later: the key is read and written, but this version has nothing that it could change.
-enum class Built : uint8_t { Now, Later };
+/// Where a key lives in a Config; the alternatives stand in the order of Value's.
+using Member = std::variant<bool& (*)(Config&), int64_t& (*)(Config&), double& (*)(Config&),
+                            TextMember, std::vector<double>& (*)(Config&)>;
 
-/// One row of the table from which reading, writing, suggestions and help all derive.
+/// Which values a key may have, beyond its type. The bounds apply to each number of an array.
+struct Limits {
+  std::optional<double> at_least = {}, more_than = {}, at_most = {}, less_than = {};
+  bool fits_int = false;                           ///< for sizes and degrees, which are used as int
+  std::size_t count = 0;                           ///< numbers of an array
+  std::vector<std::string_view> words = {};        ///< the only strings allowed; none: any string
+  std::vector<std::string_view> later = {};        ///< strings that a later version will know
+  bool not_empty = false;                          ///< for strings
+  bool (*can_read)(const std::string&) = nullptr;  ///< for strings of some form; none: any
+  std::string_view unreadable = {};                ///< the message where can_read says no
+};
+
+/// One row of the table that reading, writing, suggestions and help are made from.
 struct Key {
   std::string_view name;  ///< "section.key"
   Member member;
@@ -42,7 +47,7 @@ struct Key {
   bool wants_bool() const { return std::holds_alternative<bool& (*)(Config&)>(member); }
 };
 
-/// The table, its sections in one piece each, in the order in which files are written.
+/// The table, section by section, in the order in which files are written.
 std::span<const Key> keys();
 
 /// The sections' names in the order of the table.
@@ -53,20 +58,20 @@ const Key* find_key(std::string_view name);
 
 Value get(const Key& key, const Config& config);
 
-/// `value` holds the key's type.
+/// `value` must have the key's type.
 void set(const Key& key, Config& config, const Value& value);
 
-/// What is wrong with the value for this key, as a sentence with name and value; nothing if all is
-/// well. `value` may be of any type.
+/// What is wrong with the value for this key, as a sentence with name and value; nothing if it is
+/// valid. `value` may have any type.
 std::optional<std::string> problem_with(const Key& key, const Value& value);
 
-/// "a whole number", "true or false": what a message asks for.
+/// The type that messages ask for: "a whole number", "true or false".
 std::string_view wanted_kind(const Key& key);
 
-/// "at least 0 and less than 1", "one of "a", "b""; empty if any value of the type will do.
+/// "at least 0 and less than 1", "one of "a", "b""; empty if any value of the type is valid.
 std::string wanted_value(const Key& key);
 
-/// The key that was meant by an unknown name, where one is near.
+/// The known key that is nearest to an unknown name, if one is near.
 std::optional<std::string_view> nearest_key(std::string_view name);
 
 }  // namespace trireme::config

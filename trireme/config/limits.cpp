@@ -1,4 +1,4 @@
-// What a value may be, as a check and as words.
+// The limits of a key: checking a value against them, and describing them.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -37,7 +37,7 @@ std::string range_text(const Limits& limits) {
   return fmt::format("{}", fmt::join(parts, " and "));
 }
 
-/// What is wrong with a value of the key's type; the sentence begins after "name = value".
+/// What is wrong with a value of the key's type; the text follows "name = value".
 struct Problem {
   const Limits& limits;
   using Text = std::optional<std::string>;
@@ -76,6 +76,7 @@ struct Problem {
     const auto is_in = [&](const auto& words) {
       return std::ranges::find(words, value) != words.end();
     };
+    if (limits.can_read && !limits.can_read(value)) return std::string(limits.unreadable);
     if (limits.words.empty() || is_in(limits.words) || is_in(limits.later)) return {};
     const auto meant = nearest(value, limits.words);
     return fmt::format("is none of {}{}", quoted_list(limits.words),

@@ -19,9 +19,10 @@ namespace trireme::config {
 
 namespace {
 
-constexpr int64_t kMostBytes = 16 * core::kMiB;  // a device or a data set named by mistake
+constexpr int64_t kMostBytes =
+    16 * core::kMiB;  // more must be a device or a data set, named by mistake
 
-/// The start of a message, "gpt.toml:3:1" or "override 'optim.lr=3'", and the rest of it.
+/// Throws ConfigError; `where` is "gpt.toml:3:1" or "override 'optim.lr=3'".
 [[noreturn]] void fail(std::string_view where, std::string_view sentence) {
   throw ConfigError(fmt::format("{}: {}", where, sentence));
 }
@@ -33,15 +34,15 @@ std::string did_you_mean(std::optional<std::string_view> name) {
 /// Fills a Config entry by entry and remembers which keys were given.
 class Reader {
  public:
-  void read(const Entry& entry, std::string_view file_name) {
-    const auto at = [&](const Place& place) {
+  void read(const TomlEntry& entry, std::string_view file_name) {
+    const auto at = [&](const SourcePosition& place) {
       return fmt::format("{}:{}:{}", file_name, place.line, place.column);
     };
-    if (!entry.key) return read_section(entry, at(entry.name_place), at(entry.value_place));
+    if (!entry.key) return read_section(entry, at(entry.name_at), at(entry.value_at));
     const std::string name = entry.section + '.' + *entry.key;
     const Key* key = find_key(name);
-    if (key == nullptr) fail_unknown(name, at(entry.name_place));
-    assign(*key, entry.found, at(entry.value_place));
+    if (key == nullptr) fail_unknown(name, at(entry.name_at));
+    assign(*key, entry.found, at(entry.value_at));
   }
 
   void read(const std::string& override_text) {
@@ -59,14 +60,16 @@ class Reader {
   }
 
   Config finish() {
-    // Who gives epochs alone does not mean the default number of steps as well.
+    // If only epochs are given, the default number of steps must not apply as well.
     if (config_.run.epochs > 0 && !given_.contains("run.steps")) config_.run.steps = 0;
-    // Who names a file alone does not mean the generated language.
-    if (!config_.data.path.empty() && !given_.contains("data.kind")) config_.data.kind = "tokens";
+    // If only a file is named, the generated language is not meant.
+    if (!config_.data.path.empty() && !given_.contains("data.kind"))
+      config_.data.kind = DataKind::Tokens;
     return resolved(config_);
   }
 
-  /// What a file says may be switched off for a run. What was typed for this run must count.
+  /// A key of the file may have no effect in a run. An override was typed for this run, so it must
+  /// have one.
   void refuse_idle_overrides() const {
     for (const auto& [key, where] : overrides_) {
       const Value value = get(*key, config_);
@@ -91,9 +94,9 @@ class Reader {
          fmt::format("unknown key '{}'{}", shortened(name), did_you_mean(nearest_key(name))));
   }
 
-  static void read_section(const Entry& entry, std::string_view name_at,
+  static void read_section(const TomlEntry& entry, std::string_view name_at,
                            std::string_view value_at) {
-    const auto* other = std::get_if<Other>(&entry.found);
+    const auto* other = std::get_if<UnsupportedValue>(&entry.found);
     const bool is_table = other != nullptr && other->kind == kTableKind;
     if (is_section(entry.section)) {
       if (!is_table) fail(value_at, fmt::format("'{}' is a section, not a key", entry.section));
@@ -104,21 +107,22 @@ class Reader {
                               did_you_mean(nearest(entry.section, sections()))));
   }
 
-  /// A key that is a string takes what is no TOML string as it stands: run.dir=2024-05-01.
-  static Found override_value(const Key& key, const std::string& text, std::string_view where) {
+  /// For a key that is a string, text that is not a TOML string is taken literally:
+  /// run.dir=2024-05-01.
+  static TomlValue override_value(const Key& key, const std::string& text, std::string_view where) {
     const auto found = read_toml_value(text);
     const auto* value = found ? std::get_if<Value>(&*found) : nullptr;
     const bool wants_string = wanted_kind(key) == kind_of(Value(std::string()));
     if (found && (!wants_string || (value && std::holds_alternative<std::string>(*value))))
       return *found;
-    // A string that cannot be written as TOML could not be read back from the run's own file.
+    // A string that TOML cannot hold could not be read back from the run's config.toml.
     const auto bare = read_toml_value(to_text(text));
     if (!bare) fail(where, "the value is not UTF-8 text");
     return *bare;
   }
 
-  void assign(const Key& key, const Found& found, std::string_view where) {
-    if (const auto* other = std::get_if<Other>(&found))
+  void assign(const Key& key, const TomlValue& found, std::string_view where) {
+    if (const auto* other = std::get_if<UnsupportedValue>(&found))
       fail(where, fmt::format("{} is {}; it must be {}", key.name, other->kind, wanted_kind(key)));
     Value value = std::get<Value>(found);
     if (std::holds_alternative<double& (*)(Config&)>(key.member))
@@ -130,7 +134,7 @@ class Reader {
 
   Config config_;
   std::set<std::string_view> given_;
-  std::vector<std::pair<const Key*, std::string>> overrides_;  // and where each came from
+  std::vector<std::pair<const Key*, std::string>> overrides_;  // with their `where`
 };
 
 std::string read_file(const std::string& path) {
@@ -149,7 +153,7 @@ std::string read_file(const std::string& path) {
   ::close(file);
   if (error != 0) fail(path, "cannot be read: " + core::errno_text(error));
   if (static_cast<int64_t>(text.size()) > kMostBytes)
-    fail(path, "is over " + core::format_bytes(kMostBytes) + ", which no configuration is");
+    fail(path, "is over " + core::format_bytes(kMostBytes) + ", too large for a configuration");
   return text;
 }
 
@@ -164,7 +168,7 @@ Config load(const std::string& path, std::span<const std::string> overrides) {
 Config parse(std::string_view toml_text, std::string_view file_name,
              std::span<const std::string> overrides) {
   Reader reader;
-  for (const Entry& entry : read_toml(toml_text, file_name)) reader.read(entry, file_name);
+  for (const TomlEntry& entry : read_toml(toml_text, file_name)) reader.read(entry, file_name);
   for (const std::string& each : overrides) reader.read(each);
   const Config config = reader.finish();
   try {

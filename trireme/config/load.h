@@ -8,13 +8,13 @@
 
 namespace trireme::config {
 
-/// The file with the overrides on top, resolved and validated. An override is KEY=VALUE, the value
-/// as TOML, else as a bare string; the last of several wins; one that changes nothing is an error.
-/// Throws ConfigError, one sentence that begins with the place (file:line:column, or the override)
-/// of the first mistake, or one that names what this version does not have yet.
+/// Reads the file, applies the overrides, resolves and validates. An override is KEY=VALUE, the
+/// value as TOML, else as a bare string; the last of several wins; one without effect is an error.
+/// Throws ConfigError, one sentence that begins with the position (file:line:column, or the
+/// override) of the first mistake, or one that names what this version does not implement yet.
 Config load(const std::string& path, std::span<const std::string> overrides = {});
 
-/// The same from text, which may ask for what is not built; `file_name` is for messages.
+/// The same from text, which may ask for what is not implemented yet; `file_name` is for messages.
 Config parse(std::string_view toml_text, std::string_view file_name,
              std::span<const std::string> overrides = {});
 

@@ -11,13 +11,13 @@ namespace trireme::config {
 
 namespace {
 
-constexpr int64_t kMostRanks = 99'999;  // the parts of a checkpoint have names of five digits
+constexpr int64_t kMostRanks = 99'999;  // file names of checkpoint parts have five digits
 
-/// What the degrees that are not 0 multiply to, and the sum as people check it.
+/// The product of the degrees that are not 0, and its text.
 struct Product {
   int64_t ranks = 1;
-  int axes = 0;      ///< of more than one rank
-  std::string text;  ///< those: "replica 2 x tensor 3"
+  int axes = 0;      ///< axes of more than one rank
+  std::string text;  ///< these axes: "replica 2 x tensor 3"
 };
 
 Product product_of(const MeshKeys& mesh) {
@@ -42,7 +42,7 @@ std::string ranks_text(int64_t count) {
   return fmt::format("{} rank{}", count, count == 1 ? "" : "s");
 }
 
-/// The mesh has no degree that could take what is left.
+/// For a mesh without a 0, whose product is not the size of the world.
 [[noreturn]] void refuse_world(const MeshKeys& mesh, const Product& product, int world_size) {
   std::string sentence = fmt::format(
       "the mesh needs {}{}, but the launcher started {}: use -n {}", ranks_text(product.ranks),
@@ -68,7 +68,8 @@ Degrees resolve_mesh(const MeshKeys& mesh, int world_size) {
         "the mesh ({}) needs a multiple of {} ranks, but the launcher started {}: use -n {}",
         product.text, product.ranks, world_size, (world_size / product.ranks + 1) * product.ranks));
   if (mesh.replica == 0 && mesh.shard == 0)
-    throw ConfigError("mesh: replica 0 and shard 0 cannot both be what is left of the world");
+    throw ConfigError(
+        "mesh: replica and shard cannot both be 0, which means what is left of the world");
 
   const auto degree = [&](int64_t asked) {
     return static_cast<int>(asked == 0 ? world_size / product.ranks : asked);
@@ -82,7 +83,7 @@ Degrees resolve_mesh(const MeshKeys& mesh, int world_size) {
   try {
     check(degrees, world_size);
   } catch (const MisuseError& error) {
-    throw ConfigError(error.what());  // here it is the configuration that is wrong, not the caller
+    throw ConfigError(error.what());  // here the configuration is wrong, not the caller
   }
   return degrees;
 }

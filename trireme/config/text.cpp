@@ -8,13 +8,13 @@ namespace trireme::config {
 
 namespace {
 
-/// The weights, the order of samples and the optimizer's state depend on these.
+/// The weights, the order of samples and the state of the optimizer depend on these keys.
 bool must_match(const Key& key) {
   return key.section() == "model" || key.name == "run.seed" || key.name == "batch.global" ||
          key.name == "optim.kind";
 }
 
-std::string told(std::string_view key, const Value& was, const Value& is) {
+std::string difference(std::string_view key, const Value& was, const Value& is) {
   return fmt::format("{} was {}, is {} now", key, to_text(was), to_text(is));
 }
 
@@ -47,11 +47,12 @@ std::optional<std::string> first_difference(const Config& saved, const Config& n
   for (const Key& key : keys()) {
     if (!must_match(key)) continue;
     const Value was = get(key, saved), is = get(key, now);
-    if (was != is) return told(key.name, was, is);
+    if (was != is) return difference(key.name, was, is);
   }
   // Without momentum SGD has no state.
-  if (now.optim.kind == "sgd" && (saved.optim.momentum == 0) != (now.optim.momentum == 0))
-    return told("optim.momentum", saved.optim.momentum, now.optim.momentum);
+  if (now.optim.kind == OptimizerKind::Sgd &&
+      (saved.optim.momentum == 0) != (now.optim.momentum == 0))
+    return difference("optim.momentum", saved.optim.momentum, now.optim.momentum);
   return {};
 }
 
@@ -60,7 +61,7 @@ std::optional<std::string> data_difference(const Config& saved, const Config& no
     const bool names_it =
         key.name == "data.kind" || key.name == "data.path" || key.name == "data.samples";
     const Value was = get(key, saved), is = get(key, now);
-    if (names_it && was != is) return told(key.name, was, is);
+    if (names_it && was != is) return difference(key.name, was, is);
   }
   return {};
 }

@@ -11,33 +11,33 @@
 
 namespace trireme::config {
 
-/// From 1; 0 if the parser does not say.
-struct Place {
+/// A position in the file, from 1; 0 if the parser does not give one.
+struct SourcePosition {
   unsigned line = 0, column = 0;
-  auto operator<=>(const Place&) const = default;
+  auto operator<=>(const SourcePosition&) const = default;
 };
 
-/// What TOML has and no key can be.
-struct Other {
+/// A TOML value of a kind that no key has.
+struct UnsupportedValue {
   std::string_view kind;  ///< "a table", "a date" ...
 };
 constexpr std::string_view kTableKind = "a table";
 
-using Found = std::variant<Value, Other>;
+using TomlValue = std::variant<Value, UnsupportedValue>;
 
-/// A section, or a key in one, as a file has it.
-struct Entry {
+/// A section of a file, or a key of a section.
+struct TomlEntry {
   std::string section;
-  std::optional<std::string> key;  ///< none: the section itself, or a value that is in none
-  Found found;
-  Place name_place, value_place;
+  std::optional<std::string> key;  ///< none: the section itself, or a value outside any section
+  TomlValue found;
+  SourcePosition name_at, value_at;
 };
 
 /// The sections of a text and their keys, in the order of the text. Throws ConfigError with the
-/// place where the text is not TOML.
-std::vector<Entry> read_toml(std::string_view text, std::string_view file_name);
+/// position where the text is not TOML.
+std::vector<TomlEntry> read_toml(std::string_view text, std::string_view file_name);
 
 /// The text as one TOML value; nothing if it is not one.
-std::optional<Found> read_toml_value(std::string_view text);
+std::optional<TomlValue> read_toml_value(std::string_view text);
 
 }  // namespace trireme::config

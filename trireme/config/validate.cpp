@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "trireme/config/keys.h"
-#include "trireme/core/env.h"
 #include "trireme/core/error.h"
 
 namespace trireme::config {
@@ -20,7 +19,7 @@ void need(bool ok, fmt::format_string<Args...> sentence, Args&&... args) {
 }
 
 void validate_model(const Model& model) {
-  if (model.has_attention()) {  // others leave heads at their default
+  if (model.has_attention()) {  // other models ignore heads
     need(model.hidden % model.heads == 0, "model.hidden = {} is not a multiple of model.heads = {}",
          model.hidden, model.heads);
     need(model.kv_heads > 0 && model.heads % model.kv_heads == 0,
@@ -31,7 +30,7 @@ void validate_model(const Model& model) {
          model.top_k, model.experts);
 }
 
-/// Sizes whose products can still be counted in bytes.
+/// Refuses sizes whose products overflow when they are counted in bytes.
 void validate_sizes(const Model& model, const Batch& batch) {
   constexpr double kMost = 1e15;
   const auto number = [](int64_t size) { return static_cast<double>(size); };
@@ -51,25 +50,13 @@ void validate_sizes(const Model& model, const Batch& batch) {
        batch.micro, model.seq, rows * each);
 }
 
-/// Heads are dealt to the ranks of the tensor axis; where there are more ranks, they are copied.
+/// The ranks of the tensor axis share the heads; with more ranks than heads, heads are copied.
 void validate_heads(const Model& model, int64_t tensor) {
   for (const auto& [name, heads] :
        {std::pair("heads", model.heads), std::pair("kv_heads", model.kv_heads)})
     need(tensor <= heads || tensor % heads == 0,
          "mesh.tensor = {} does not fit model.{} = {}: use a divisor or a multiple", tensor, name,
          heads);
-}
-
-/// "time", "params", or "3,5,5,3".
-bool is_balance(std::string_view text) {
-  if (text == "time" || text == "params") return true;
-  for (;;) {
-    const auto comma = text.find(',');
-    const auto layers = core::parse_int(text.substr(0, comma));
-    if (!layers || *layers < 1) return false;
-    if (comma == text.npos) return true;
-    text.remove_prefix(comma + 1);
-  }
 }
 
 }  // namespace
@@ -91,17 +78,13 @@ void validate(const Config& config) {
   validate_model(config.model);
   validate_sizes(config.model, config.batch);
   if (config.model.has_attention()) validate_heads(config.model, mesh.tensor);
-  need(data.kind == "markov" || !data.path.empty(),
-       "data.kind = \"{}\" needs data.path, which is empty", data.kind);
-  need(data.kind == "markov" || config.eval.every == 0 || !data.valid.empty(),
+  need(data.kind == DataKind::Markov || !data.path.empty(),
+       "data.kind = \"{}\" needs data.path, which is empty", to_string(data.kind));
+  need(data.kind == DataKind::Markov || config.eval.every == 0 || !data.valid.empty(),
        "eval.every asks for evaluation, but data.valid names no file; name one, or set "
        "eval.every=0");
   need(mesh.replica != 0 || mesh.shard != 0,
-       "mesh.replica = 0 and mesh.shard = 0 cannot both be what is left of the world");
-  need(is_balance(config.pipeline.balance),
-       "pipeline.balance = {} is neither \"time\" nor \"params\" nor a list of layers such as "
-       "\"3,5,5,3\"",
-       shortened(to_text(config.pipeline.balance)));
+       "mesh.replica and mesh.shard cannot both be 0, which means what is left of the world");
 }
 
 void refuse_unbuilt(const Config& config) {
@@ -116,10 +99,10 @@ void refuse_unbuilt(const Config& config) {
     need(word == nullptr || std::ranges::find(later, *word) == later.end(),
          "{} is not built yet; use {}", text, wanted_value(key));
   }
-  need(config.precision.compute != "float32" || config.precision.reduce == "float32",
+  need(config.precision.compute != Dtype::Float32 || config.precision.reduce == Dtype::Float32,
        "precision.reduce = \"{}\" with precision.compute = \"float32\" is not built yet; make "
-       "both alike",
-       config.precision.reduce);
+       "them the same",
+       to_string(config.precision.reduce));
 }
 
 }  // namespace trireme::config

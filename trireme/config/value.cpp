@@ -6,7 +6,7 @@ namespace trireme::config {
 
 namespace {
 
-/// What TOML's basic strings may not hold as it is, escaped.
+/// The text with the escapes of a TOML basic string.
 std::string escaped(std::string_view text) {
   std::string result;
   for (const char c : text) {
@@ -29,7 +29,7 @@ struct Text {
   std::string operator()(bool value) const { return value ? "true" : "false"; }
   std::string operator()(int64_t value) const { return fmt::to_string(value); }
   std::string operator()(double value) const {
-    std::string text = fmt::format("{}", value);  // the shortest that reads back the same
+    std::string text = fmt::format("{}", value);  // the shortest text that reads back the same
     // Without a point or an exponent it would be an integer, which has no -0.
     if (text.find_first_not_of("-0123456789") == text.npos) text += ".0";
     return text;

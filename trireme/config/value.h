@@ -8,13 +8,14 @@
 
 namespace trireme::config {
 
-/// What a key can hold.
+/// The value of a key.
 using Value = std::variant<bool, int64_t, double, std::string, std::vector<double>>;
 
-/// The value as TOML that reads back as exactly itself: true, 3, 0.1, "a\nb", [0.9, 0.95].
+/// The value as TOML, which reads back as exactly the same value: true, 3, 0.1, "a\nb", [0.9,
+/// 0.95].
 std::string to_text(const Value& value);
 
-/// The kind of value as messages call it: "a whole number", "a string" ...
+/// The type of the value as messages call it: "a whole number", "a string" ...
 std::string_view kind_of(const Value& value);
 
 /// At most some 60 bytes of `text`, on one line, for a message.

@@ -9,7 +9,7 @@ namespace trireme::data {
 
 namespace {
 
-/// No rows, of the shape that a row would have.
+/// A tensor with 0 rows of the shape of `like`.
 at::Tensor no_rows(const at::Tensor& like) {
   std::vector<int64_t> shape = like.sizes().vec();
   shape.insert(shape.begin(), 0);
@@ -27,7 +27,7 @@ Batch Loader::read(const Dataset& dataset, const Order& order, int rank, int siz
   for (int64_t id : batch.sample_ids) {
     Sample sample = dataset.get(id);
     core::check(sample.input.defined() && sample.target.defined(),
-                "the dataset's get({}) gave no input or no target", id);
+                "the dataset's get({}) returned no input or no target", id);
     inputs.push_back(std::move(sample.input));
     targets.push_back(std::move(sample.target));
   }

@@ -17,21 +17,21 @@ namespace trireme::data {
 struct Batch {
   int64_t number = 0;               ///< counted from 0 over all epochs
   std::vector<int64_t> sample_ids;  ///< of this rank's rows
-  at::Tensor inputs, targets;       ///< [rows, ...]; no rows where the rank has nothing to do
-  int64_t largest_block = 0;        ///< rows of the rank that has most
+  at::Tensor inputs, targets;       ///< [rows, ...]; 0 rows where the rank has no samples
+  int64_t largest_block = 0;        ///< rows of the rank that has the most
 };
 
-/// Reads batches ahead, on a thread of its own. An error of the dataset comes with the batch that
-/// it belongs to.
+/// Prefetches batches on a thread of its own. An exception of the dataset is thrown by the `next`
+/// that would return that batch.
 class Loader {
  public:
-  /// From batch `first` on; for rank `rank` of `size`.
+  /// Starts at batch `first`; for rank `rank` of `size`.
   Loader(std::shared_ptr<const Dataset> dataset, Order order, int rank, int size, int64_t first);
   ~Loader();
 
   Batch next();
 
-  /// The same, read now: for evaluation.
+  /// Reads one batch on the calling thread, for evaluation.
   static Batch read(const Dataset& dataset, const Order& order, int rank, int size, int64_t number);
 
  private:

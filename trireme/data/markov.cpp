@@ -14,9 +14,10 @@ namespace trireme::data {
 
 namespace {
 
-constexpr uint64_t kTable = 0x7461626C65, kText = 0x74657874;  // two uses of one seed
-// How much the next class depends on the last one, on the one before, and on both together. The
-// last can be learned from a token alone; the others need attention, and the third is a table.
+constexpr uint64_t kTable = 0x7461626C65, kText = 0x74657874;  // two streams of one seed
+// How much the next class depends on the last class, on the one before it, and on both together. A
+// model learns the first from one token alone; the second needs attention, and the third must be
+// memorised as a table.
 constexpr double kLast = 1.6, kBefore = 1.4, kBoth = 0.7;
 
 double uniform_of(uint32_t high, uint32_t low) {
@@ -29,7 +30,7 @@ double normal_of(uint64_t seed, uint64_t place) {
          std::cos(2 * std::numbers::pi * uniform_of(words[2], words[3]));
 }
 
-/// The first place whose running sum is over `u`.
+/// Samples an index from cumulative chances: the first whose running sum exceeds `u`.
 template <class Sums>
 int64_t draw(const Sums& running, std::size_t count, double u) {
   const auto end = running.begin() + static_cast<std::ptrdiff_t>(count);
@@ -78,7 +79,7 @@ Markov::Markov(MarkovOptions options)
   make_entropy();
 }
 
-/// The chances of (before, last) that a step leaves as they are, by repeating the step.
+/// The stationary distribution of (before, last), by power iteration.
 void Markov::make_stationary() {
   const std::size_t used = static_cast<std::size_t>(classes_) * static_cast<std::size_t>(classes_);
   for (int before = 0; before < classes_; ++before) {
@@ -107,6 +108,8 @@ double Markov::chance_in_class(int64_t token) const {
   return running[i] - (i == 0 ? 0 : running[i - 1]);
 }
 
+/// The entropy rate: the sum over states of p(state) x p(class | state) x (entropy of the token
+/// within the class - log p(class | state)).
 void Markov::make_entropy() {
   std::array<double, kClasses> within{};
   for (int64_t token = 0; token < options_.vocab; ++token) {
@@ -127,7 +130,7 @@ void Markov::make_entropy() {
 }
 
 void Markov::write(int64_t index, int64_t count, int64_t* tokens) const {
-  // The state before the first token, drawn from the stationary one.
+  // The state before the first token is drawn from the stationary distribution.
   const auto begin = core::philox(options_.seed ^ kText, static_cast<uint64_t>(index), 0);
   double left = uniform_of(begin[0], begin[1]);
   std::size_t state = 0;

@@ -14,14 +14,14 @@ struct MarkovOptions {
 
 /// A generated language whose entropy is known. A token's class is its number modulo 16; the class
 /// of the next token depends on the classes of the last two, and the token within its class follows
-/// Zipf's law. Sample i is a text of its own, begun in the language's stationary state.
+/// Zipf's law. Each sample is a text of its own, which starts in the stationary state.
 class Markov : public Dataset {
  public:
   static constexpr int kClasses = 16;
 
   explicit Markov(MarkovOptions options);
   int64_t size() const override { return options_.samples; }
-  Sample get(int64_t index) const override;  ///< int64 [seq], and the same one token further
+  Sample get(int64_t index) const override;  ///< int64 [seq], and the same shifted by one token
   std::string identity() const override;
   /// The entropy rate: of a token given all before it, in the stationary state.
   std::optional<double> floor() const override { return entropy_; }

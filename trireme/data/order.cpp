@@ -11,14 +11,15 @@ namespace trireme::data {
 namespace {
 
 constexpr int kRounds = 6;
-constexpr uint64_t kPurpose = 0x6F72646572;  // "order": keeps it apart from other uses of the seed
+constexpr uint64_t kPurpose = 0x6F72646572;  // "order": separates it from other uses of the seed
 
 }  // namespace
 
 Order::Order(uint64_t seed, int64_t samples, int64_t global_batch)
     : seed_(seed), samples_(samples), global_batch_(global_batch) {
   core::check(samples > 0, "the data has no samples");
-  core::check(global_batch > 0, "a batch of {} samples; it must have at least one", global_batch);
+  core::check(global_batch > 0, "the global batch has {} samples; it must have at least 1",
+              global_batch);
   const auto bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(samples - 1)));
   half_bits_ = std::max(1, (bits + 1) / 2);
 }
@@ -27,6 +28,11 @@ int64_t Order::batches_per_epoch() const {
   return (samples_ + global_batch_ - 1) / global_batch_;
 }
 
+// A permutation of [0, samples) without a table: a Feistel network permutes the numbers of
+// 2 x half_bits_ bits, of which there may be more than samples. A result that is out of range goes
+// through the network again until it is inside ("cycle walking"), which keeps it a permutation.
+//
+//     left | right   ->   right | left ^ philox(right, round)      kRounds times
 int64_t Order::sample_at(int64_t epoch, int64_t position) const {
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
   auto at = static_cast<uint64_t>(position);

@@ -8,10 +8,10 @@
 namespace trireme::data {
 
 /// The order of samples: a function of (seed, epoch, position), the same for every world size, so
-/// that resuming costs nothing.
+/// that a run can resume at any step without reading ahead.
 ///
-///   batch b of an epoch is positions [b G, b G + G); batches never cross epochs, the last is
-///   short; ranks take contiguous blocks of it, as even as can be, possibly empty
+///   Batch b of an epoch has positions [b G, b G + G). Batches never cross epochs; the last one
+///   may be short. Ranks take contiguous blocks of a batch, as even as possible, possibly empty.
 class Order {
  public:
   Order(uint64_t seed, int64_t samples, int64_t global_batch);
@@ -20,13 +20,12 @@ class Order {
 
   /// The samples of batch `number`, counted from 0 over all epochs.
   std::vector<int64_t> batch(int64_t number) const;
-  /// The part of rank `rank` of `size` of it.
+  /// The samples of that batch that rank `rank` of `size` takes.
   std::vector<int64_t> block(int64_t number, int rank, int size) const;
-  /// How many samples the fullest rank has: all ranks run as many micro-batches as it needs.
+  /// The samples of the rank that has the most: all ranks run as many micro-batches as it needs.
   int64_t largest_block(int64_t number, int size) const;
 
-  /// Where the sample at `position` of an epoch is found: a permutation of all samples, by a
-  /// Feistel network on the bits of the position; what falls outside walks on until it is inside.
+  /// The sample at `position` of an epoch. A permutation of all samples for each epoch.
   int64_t sample_at(int64_t epoch, int64_t position) const;
 
  private:

@@ -6,8 +6,8 @@
 namespace trireme::data {
 
 /// A file of tokens. Sample i is tokens [i x seq, i x seq + seq + 1) of the stream: the first `seq`
-/// are the input, the last `seq` the target. A token beyond the vocabulary is an Error with its
-/// place.
+/// are the input, the last `seq` the target. A token outside the vocabulary is an Error with its
+/// position.
 class Tokens : public Dataset {
  public:
   Tokens(const std::string& path, int64_t seq, int64_t vocab);

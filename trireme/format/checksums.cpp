@@ -36,7 +36,7 @@ void VerifiedFile::verify(int64_t block, const void* content, std::string_view w
   if (verified_[i]) return;
   if (!matches(block, content))
     throw CheckpointError(fmt::format(
-        "{} is damaged: block {} (bytes {} to {}) does not match its checksum; {} was wanted",
+        "{} is damaged: block {} (bytes {} to {}) does not match its checksum; it was read for {}",
         path(), block, block * kBlockBytes, block * kBlockBytes + block_size(block) - 1, what));
   verified_[i] = true;
 }
@@ -61,7 +61,7 @@ void VerifiedFile::read(int64_t offset, int64_t bytes, void* to, std::string_vie
     const int64_t block = offset / kBlockBytes, inside = offset - block * kBlockBytes;
     const int64_t part = std::min(end - offset, block_size(block) - inside);
     if (part == block_size(block) && in_scratch_ != block) {
-      // One block at a time: it is hashed while it is still in the cache.
+      // One block at a time, so that it is hashed while it is in the cache.
       file_.read(offset, part, place, what);
       verify(block, place, what);
     } else {

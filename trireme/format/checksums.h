@@ -13,7 +13,7 @@ namespace trireme::format {
 /// Checksums are per block of this size, so that a range of a file can be read and verified alone.
 constexpr int64_t kBlockBytes = core::kMiB;
 
-/// What a file must be: its size, and XXH3-128 of each block (the last may be short).
+/// What a file must contain: its size, and XXH3-128 of each block (the last may be short).
 struct FileInfo {
   int64_t bytes = 0;
   int64_t block_bytes = kBlockBytes;
@@ -22,19 +22,18 @@ struct FileInfo {
   bool operator==(const FileInfo&) const = default;
 };
 
-/// Blocks that a file of so many bytes has.
+/// How many blocks a file of `bytes` bytes has.
 constexpr int64_t num_blocks(int64_t bytes) {
   return bytes / kBlockBytes + (bytes % kBlockBytes != 0 ? 1 : 0);
 }
 
-/// A file that gives out only bytes whose block has been verified. A block is hashed when it is
-/// first touched:
+/// A file that returns only verified bytes. A block is hashed when it is first read:
 ///
 ///     block      0        1        2        3
 ///             |     ...|........|........|...     |     asked for
 ///              via scratch  read into place  via scratch
 ///
-/// Not for several threads at once.
+/// Not thread-safe.
 class VerifiedFile {
  public:
   /// Throws CheckpointError if the file has another size.
@@ -44,7 +43,7 @@ class VerifiedFile {
   int64_t bytes() const { return expected_.bytes; }
   /// `what`: the tensor that is wanted, for the message when a block is damaged.
   void read(int64_t offset, int64_t bytes, void* to, std::string_view what);
-  /// Hashes every block again; the damaged ones.
+  /// Hashes every block and returns the damaged ones.
   std::vector<int64_t> damaged_blocks();
 
  private:

@@ -1,9 +1,14 @@
 // check_complete(): do the pieces of every tensor hold each of its elements once?
 //
-// Pieces of one box are ranges of it; if they tile it, the box is held. Boxes that are held, do not
-// meet and have the whole's volume together cover it. That settles all that a mesh can save,
-// without looking at elements. What is left is laid out as runs of the whole and walked from its
-// beginning.
+// First by boxes, without looking at elements:
+//
+//     box A  [ piece 0 | piece 1 ]      the pieces of a box are ranges that tile it
+//     box B  [ piece 2 ]                no two boxes overlap
+//     volume(A) + volume(B) = volume(tensor)
+//
+// Everything that a mesh saves passes this. Other tensors are checked by runs: each piece becomes
+// runs of elements of the whole tensor, which are sorted and must follow each other without gap or
+// overlap.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -17,17 +22,18 @@ namespace trireme::format {
 
 namespace {
 
-constexpr size_t kMostBoxes = 4096;              // compared each with each
+constexpr size_t kMostBoxes = 4096;              // each is compared with each
 constexpr int64_t kMostRuns = int64_t{1} << 24;  // 256 MiB of them
 
 using Range = std::pair<int64_t, int64_t>;  // [first, second)
 
-/// The first border in [0, end) where sorted ranges leave a gap or overlap; nothing if they tile.
+/// An element that no range holds, or more than one.
 struct Flaw {
   int64_t at;
   bool twice;
 };
 
+/// The first element in [0, end) where the ranges leave a gap or overlap; nothing if they tile.
 std::optional<Flaw> find_flaw(std::vector<Range>& ranges, int64_t end) {
   std::ranges::sort(ranges);
   int64_t covered = 0;
@@ -40,7 +46,7 @@ std::optional<Flaw> find_flaw(std::vector<Range>& ranges, int64_t end) {
   return std::nullopt;
 }
 
-bool meet(const Box& a, const Box& b) {
+bool overlap(const Box& a, const Box& b) {
   for (size_t dim = 0; dim < a.shape.size(); ++dim)
     if (a.offset[dim] >= b.offset[dim] + b.shape[dim] ||
         b.offset[dim] >= a.offset[dim] + a.shape[dim])
@@ -48,8 +54,8 @@ bool meet(const Box& a, const Box& b) {
   return true;
 }
 
-/// Whether the pieces are boxes, each held once, that fill the whole. No: perhaps they still cover
-/// it in some other way.
+/// Whether the pieces form boxes that tile the whole. If not, they may still cover it in another
+/// way.
 bool is_tiled_by_boxes(const TensorInfo& tensor, int64_t numel) {
   std::map<std::pair<std::vector<int64_t>, std::vector<int64_t>>, std::vector<Range>> boxes;
   for (const StoredPiece& piece : tensor.pieces)
@@ -62,7 +68,7 @@ bool is_tiled_by_boxes(const TensorInfo& tensor, int64_t numel) {
     Box box{place.first, place.second};
     if (find_flaw(ranges, box.numel())) return false;
     for (const Box& other : seen)
-      if (meet(box, other)) return false;
+      if (overlap(box, other)) return false;
     volume += box.numel();  // disjoint, so no more than the whole's
     seen.push_back(std::move(box));
   }
@@ -71,11 +77,11 @@ bool is_tiled_by_boxes(const TensorInfo& tensor, int64_t numel) {
 
 void check_runs(const std::string& name, const TensorInfo& tensor, int64_t numel,
                 const std::string& path) {
-  const Region whole{std::vector<int64_t>(tensor.shape.size(), 0), tensor.shape, 0, numel};
+  const BoxRange whole{std::vector<int64_t>(tensor.shape.size(), 0), tensor.shape, 0, numel};
   std::vector<Range> runs;
   int64_t most = 0;
   for (const StoredPiece& piece : tensor.pieces) {
-    const Region region{piece.offset, piece.shape, piece.begin, piece.count};
+    const BoxRange region{piece.offset, piece.shape, piece.begin, piece.count};
     most += most_common_runs(whole, region);
     if (most > kMostRuns)
       throw CheckpointError(
@@ -95,7 +101,7 @@ void check_runs(const std::string& name, const TensorInfo& tensor, int64_t numel
 void check_complete(const Index& index, const std::string& path) {
   for (const auto& [name, tensor] : index.tensors) {
     const int64_t numel = checked_numel(tensor.shape).value_or(-1);
-    core::check(numel >= 0, "tensor '{}' has the impossible shape {}", name,
+    core::check(numel >= 0, "tensor '{}' has the invalid shape {}", name,
                 format_shape(tensor.shape));
     if (!is_tiled_by_boxes(tensor, numel)) check_runs(name, tensor, numel, path);
   }

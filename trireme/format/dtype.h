@@ -15,9 +15,9 @@ int64_t dtype_bytes(std::string_view dtype);
 /// All of them, for messages: "F64, F32, ...".
 std::string known_dtypes();
 
-/// The product of sizes; nothing if one is negative or the product does not fit.
+/// The product of the sizes; nothing if one is negative or the product overflows.
 std::optional<int64_t> checked_numel(std::span<const int64_t> shape);
-/// That times the element's bytes; nothing too if the dtype is unknown.
+/// The bytes of such a tensor; nothing also if the dtype is unknown.
 std::optional<int64_t> checked_bytes(std::string_view dtype, std::span<const int64_t> shape);
 
 /// "[2, 3]"

@@ -24,7 +24,7 @@ constexpr int64_t kMostPerCall = core::kGiB / 2;
 }  // namespace
 
 File File::open(const std::string& path) {
-  // Not blocking: a pipe that lies where a file should must not hold us up.
+  // Non-blocking: a pipe in the place of a file must not make us wait for its writer.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail("open", path, errno);
   File file(path, fd);
@@ -83,14 +83,14 @@ void File::write(const void* from, int64_t bytes) {
   while (bytes > 0) {
     const ssize_t put = ::write(fd_, place, static_cast<size_t>(std::min(bytes, kMostPerCall)));
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0 && errno == EINVAL && leave_direct()) continue;  // wants another alignment
+    if (put < 0 && errno == EINVAL && leave_direct()) continue;  // the disk wants another alignment
     if (put < 0) fail("write", path_, errno);
     place += put;
     bytes -= put;
   }
 }
 
-/// Was it written past the page cache? Not any more.
+/// Turns O_DIRECT off; false if it was off already.
 bool File::leave_direct() {
   const int flags = ::fcntl(fd_, F_GETFL);
   if (flags < 0 || (flags & O_DIRECT) == 0) return false;
@@ -117,7 +117,7 @@ std::string read_file(const std::string& path, int64_t most_bytes) {
   const File file = File::open(path);
   const int64_t bytes = file.bytes();
   if (bytes > most_bytes)
-    throw CheckpointError(fmt::format("{} has {}, more than the {} that are read", path,
+    throw CheckpointError(fmt::format("{} has {}, more than the limit of {}", path,
                                       core::format_bytes(bytes), core::format_bytes(most_bytes)));
   std::string text(static_cast<size_t>(bytes), '\0');
   file.read(0, bytes, text.data(), "its text");

@@ -6,12 +6,12 @@
 
 namespace trireme::format {
 
-/// An open file. Everything that goes wrong is a CheckpointError with the path and the system's
-/// reason; interrupted and partial calls are continued.
+/// An open file. Every failure is a CheckpointError with the path and the system's reason;
+/// interrupted and partial calls are continued.
 class File {
  public:
   static File open(const std::string& path);
-  /// Made anew, or emptied.
+  /// Makes the file, or empties it.
   static File create(const std::string& path);
   ~File();
   File(File&& other) noexcept;
@@ -22,11 +22,11 @@ class File {
   /// Reads exactly `bytes` at `offset`; `what` is named if they are not there.
   void read(int64_t offset, int64_t bytes, void* to, std::string_view what) const;
   void write(const void* from, int64_t bytes);
-  /// Past the page cache from now on, where the file system can: what is written must then lie, be
-  /// and begin at multiples of kDirectAlign. Says whether it is so.
+  /// Writes past the page cache (O_DIRECT) from now on, where the file system can. Memory, sizes
+  /// and offsets must then be multiples of kDirectAlign. Returns whether it is in effect.
   bool set_direct(bool direct);
   static constexpr int64_t kDirectAlign = 4096;
-  /// fsync and close: after this the bytes are on the disk, or it has thrown.
+  /// Fsyncs and closes. When it returns, the bytes are on the disk.
   void finish();
 
  private:
@@ -37,7 +37,7 @@ class File {
   int fd_ = -1;
 };
 
-/// Whether a regular file is there, by this name or a link.
+/// Whether the path is a regular file, or a link to one.
 bool is_file(const std::string& path);
 
 /// All of a file of at most `most_bytes`.

@@ -55,8 +55,8 @@ bool is_root(const std::string& path) {
   return here.st_ino == above.st_ino && here.st_dev == above.st_dev;
 }
 
-/// The folder and those above it: whoever made them may not have synced them. One above that may
-/// not be opened was not made by this run.
+/// Syncs the folder and those above it, since whoever made them may not have done so. Stops at a
+/// folder that cannot be opened: this run did not make it.
 void sync_upwards(std::string path) {
   for (sync_folder(path); !is_root(path);) {
     path += "/..";
@@ -72,7 +72,7 @@ bool is_there(const std::string& path) {
   return ::lstat(path.c_str(), &status) == 0;
 }
 
-/// What is left of something whose successor is in place: its time will come again.
+/// Removes what a successor has replaced. Where that fails, remove_leftovers() removes it later.
 void try_remove(const std::string& path) {
   try {
     remove_all(path);
@@ -93,8 +93,8 @@ std::string path_of(const std::string& folder, int64_t step) {
 
 constexpr const char* kAside = ".tmp-old";
 
-/// Puts `ready` where an older one is: the two change places, so that at no instant there is none.
-/// Where the file system cannot do that, the older one steps aside first.
+/// Puts `ready` where an older checkpoint is. The two swap names in one call, so that one of them
+/// is there at every instant. Where the file system cannot swap, the older one is renamed first.
 void replace(const std::string& ready, const std::string& path) {
   if (::renameat2(AT_FDCWD, ready.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
   const std::string aside = path + kAside;
@@ -154,10 +154,11 @@ void make_folders(const std::string& path) {
 }
 
 std::string begin(const std::string& folder, int64_t step) {
-  core::check(step >= 0, "a checkpoint of step {} cannot be", step);
+  core::check(step >= 0, "a checkpoint cannot have the negative step {}", step);
   make_folders(folder);
   const std::string path = path_of(folder, step) + ".tmp";
-  if (is_there(path)) sync_folder(folder);  // perhaps it has changed places with its successor
+  if (is_there(path))
+    sync_folder(folder);  // it may be an older checkpoint that a commit has swapped out
   remove_all(path);
   if (::mkdir(path.c_str(), 0755) != 0) cannot("create", path);
   return path;
@@ -173,7 +174,7 @@ std::string commit(const std::string& folder, int64_t step) {
     replace(ready, path);
   }
   sync_upwards(folder);
-  // Only now that the new one is on the disk.
+  // The older one goes only now that the new one is on the disk.
   try_remove(ready);
   try_remove(path + kAside);
   return path;
@@ -188,7 +189,7 @@ std::vector<int64_t> prune(const std::string& folder, int64_t keep) {
     const std::string path = path_of(folder, step), doomed = path + ".tmp-pruned";
     remove_all(doomed);
     if (::rename(path.c_str(), doomed.c_str()) != 0) cannot("rename", path);
-    sync_folder(folder);  // no crash may bring back the name of a half-removed one
+    sync_folder(folder);  // so that no crash brings back a half-removed step under its name
     remove_all(doomed);
   }
   return steps;
@@ -205,7 +206,8 @@ void remove_leftovers(const std::string& folder) {
     else if (::rename(path.c_str(), place.c_str()) != 0)
       cannot("rename", path);
   }
-  if (!left.empty()) sync_folder(folder);  // what took its place is on the disk before it goes
+  if (!left.empty())
+    sync_folder(folder);  // the successor must be on the disk before these are removed
   for (const std::string& path : left) remove_all(path);
 }
 
@@ -224,7 +226,8 @@ std::string begin_beside(const std::string& path) {
   const std::string beside = path + ".tmp";
   if (is_there(beside))
     throw ConfigError(fmt::format(
-        "'{}' is there already: somebody writes it, or was interrupted; then remove it", beside));
+        "'{}' is there already: somebody is writing it, or was interrupted; if so, remove it",
+        beside));
   if (const size_t end = path.rfind('/'); end != path.npos && end > 0)
     make_folders(path.substr(0, end));
   if (::mkdir(beside.c_str(), 0755) != 0) cannot("create", beside);
@@ -234,7 +237,7 @@ std::string begin_beside(const std::string& path) {
 void commit_beside(const std::string& path) {
   const std::string beside = path + ".tmp";
   sync_folder(beside);
-  // A plain rename would take the place of an empty folder that has come meanwhile.
+  // A plain rename would replace an empty folder that was made in the meantime.
   if (::renameat2(AT_FDCWD, beside.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0 &&
       (errno != EINVAL || is_there(path) || ::rename(beside.c_str(), path.c_str()) != 0))
     cannot("rename", beside);

@@ -19,41 +19,41 @@ namespace trireme::format {
 /// "step-00000500": eight digits, more if needed.
 std::string step_name(int64_t step);
 
-/// The whole steps, ascending; none if there is no such folder. Strangers are left out.
+/// The whole steps, ascending; none if there is no such folder. Other names are ignored.
 std::vector<int64_t> list(const std::string& folder);
 
 /// Folders that have the name of a step and no index.json, which `list` leaves out.
 std::vector<std::string> list_unfinished(const std::string& folder);
 
-/// Makes a folder and those above it, each of them on the disk before the next.
+/// Makes a folder and those above it; each is on the disk before the next is made.
 void make_folders(const std::string& path);
 
-/// Makes an empty step-N.tmp (and `folder`, where it is missing); its path. The files of the
-/// checkpoint go there, each fsynced by its writer, index.json last.
+/// Makes an empty step-N.tmp (and `folder`, where it is missing) and returns its path. The files of
+/// the checkpoint go there, each fsynced by its writer, index.json last.
 std::string begin(const std::string& folder, int64_t step);
 
-/// Puts step-N.tmp in its place, where an older step-N may be; its path. What has returned from
-/// here survives a loss of power.
+/// Renames step-N.tmp to step-N, replacing an older step-N, and returns its path. After this the
+/// checkpoint survives a loss of power.
 std::string commit(const std::string& folder, int64_t step);
 
-/// Removes the oldest steps until `keep` are left; those that went.
+/// Removes the oldest steps until `keep` are left; returns those that it removed.
 std::vector<int64_t> prune(const std::string& folder, int64_t keep);
 
-/// Removes what crashes have left: every step-N.tmp*. A step that was stepping aside for its
-/// successor, which did not come, gets its place back. Not while somebody is writing.
+/// Removes what crashes have left: every step-N.tmp*. An older step that was renamed for a
+/// successor which never arrived gets its name back. Must not run while somebody is writing.
 void remove_leftovers(const std::string& folder);
 
-/// Moves a step that cannot be read out of the way: step-N.damaged; where to.
+/// Renames a step that cannot be read to step-N.damaged; returns the new path.
 std::string put_aside(const std::string& folder, int64_t step);
 
 /// The same for one folder of any name: an empty PATH.tmp, which must not be there yet, then
 /// renamed to PATH, which must not be there either.
 std::string begin_beside(const std::string& path);
 void commit_beside(const std::string& path);
-/// After a failure: PATH.tmp goes.
+/// After a failure: removes PATH.tmp.
 void abandon_beside(const std::string& path);
 
-/// Removes a file, or a folder with all in it; follows no link.
+/// Removes a file, or a folder with everything in it. Does not follow links.
 void remove_all(const std::string& path);
 
 }  // namespace trireme::format

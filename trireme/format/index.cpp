@@ -23,12 +23,12 @@ bool is_file_name(const std::string& name) {
 
 FileInfo parse_file(const std::string& name, const core::Json& json, const std::string& path) {
   const JsonObject object(json, path, fmt::format("file '{}'", name));
-  if (!is_file_name(name)) object.fail("is no plain file name");
+  if (!is_file_name(name)) object.fail("is not a plain file name");
   FileInfo file{.bytes = object.number("bytes"), .block_bytes = object.number("block_bytes")};
   if (file.block_bytes != kBlockBytes)
     object.fail(fmt::format("has blocks of {} bytes, not {}", file.block_bytes, kBlockBytes));
   const core::Json& checksums = object.at("checksums");
-  if (!checksums.is_array()) object.fail("has 'checksums' that are no list");
+  if (!checksums.is_array()) object.fail("has 'checksums' that are not a list");
   for (const core::Json& each : checksums) {
     if (!each.is_string() || each.get_ref<const std::string&>().size() != 32)
       object.fail("has a checksum that is not 32 hexadecimal digits");
@@ -68,9 +68,9 @@ TensorInfo parse_tensor(const std::string& name, const core::Json& json, const I
   if (dtype_bytes(tensor.dtype) == 0)
     object.fail(fmt::format("has dtype {}, which is none of {}", tensor.dtype, known_dtypes()));
   if (!checked_bytes(tensor.dtype, tensor.shape))
-    object.fail(fmt::format("has the impossible shape {}", format_shape(tensor.shape)));
+    object.fail(fmt::format("has the invalid shape {}", format_shape(tensor.shape)));
   const core::Json& pieces = object.at("pieces");
-  if (!pieces.is_array()) object.fail("has 'pieces' that are no list");
+  if (!pieces.is_array()) object.fail("has 'pieces' that are not a list");
   for (const core::Json& each : pieces) {
     const JsonObject part(each, path,
                           fmt::format("tensor '{}': piece {}", name, tensor.pieces.size()));
@@ -113,11 +113,11 @@ Index index_of(const core::Json& json, const std::string& path) {
   const int64_t version = object.number("version");
   if (version > kIndexVersion)
     throw ConfigError(
-        fmt::format("{} has version {}, and this program knows version {}: it was written by a "
-                    "newer Trireme, which is needed to read it",
+        fmt::format("{} has version {}, but this program reads version {}: a newer Trireme wrote "
+                    "it, and is needed to read it",
                     path, version, kIndexVersion));
   if (version != kIndexVersion)
-    object.fail(fmt::format("has version {}, which there never was", version));
+    object.fail(fmt::format("has version {}, which never existed", version));
   Index index;
   index.step = object.number("step");
   const JsonObject files(object.at("files"), path, "'files'");
@@ -136,7 +136,7 @@ std::string to_text(const Index& index) {
   try {
     body = json.dump();
   } catch (const core::Json::exception&) {
-    throw MisuseError("names and what is saved besides tensors must be UTF-8");
+    throw MisuseError("names of tensors and the extra values must be UTF-8");
   }
   json["checksum"] = core::hash128_hex(body.data(), body.size());
   return json.dump(1) + "\n";
@@ -145,7 +145,7 @@ std::string to_text(const Index& index) {
 Index from_text(std::string_view text, const std::string& path) {
   core::Json json = parse_untrusted(text, path, kMostIndexDepth);
   const JsonObject object(json, path, "the index");
-  if (object.number("version") != kIndexVersion) return index_of(json, path);  // which says so
+  if (object.number("version") != kIndexVersion) return index_of(json, path);  // it throws
   const std::string checksum = object.text("checksum");
   json.erase("checksum");
   const std::string body = json.dump();

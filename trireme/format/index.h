@@ -12,8 +12,8 @@
 
 namespace trireme::format {
 
-/// Where a part of a tensor lies: entry `key` of `file` holds elements [begin, begin + count), in
-/// row-major order, of the box {offset, shape} of the whole (all of the box: 0 and its numel).
+/// Where a part of a tensor is stored: entry `key` of `file` holds elements [begin, begin + count),
+/// in row-major order, of the box {offset, shape} of the whole (all of the box: 0 and its numel).
 struct StoredPiece {
   std::string file, key;
   std::vector<int64_t> offset, shape;
@@ -30,8 +30,8 @@ struct TensorInfo {
   bool operator==(const TensorInfo&) const = default;
 };
 
-/// The index.json of a checkpoint: which tensors there are, where their pieces lie, and what every
-/// file must be. Nothing in it depends on ranks.
+/// The index.json of a checkpoint: its tensors, where their pieces are stored, and the size and
+/// checksums of every file. Nothing in it depends on ranks.
 struct Index {
   int version = 1;
   int64_t step = 0;
@@ -48,12 +48,12 @@ constexpr const char* kIndexName = "index.json";
 constexpr int kIndexVersion = 1;
 
 core::Json json_of(const Index& index);
-/// Validates everything but completeness. Throws CheckpointError that begins with `path`; a version
-/// that is newer than this program is no damage but a ConfigError.
+/// Validates everything but completeness. Throws CheckpointError that begins with `path`, or
+/// ConfigError for a version newer than this program, which is not damage.
 Index index_of(const core::Json& json, const std::string& path);
 
-/// The text of index.json: json_of() and, last, a checksum of all the rest, so that a changed digit
-/// in `extra` does not pass for the truth.
+/// The text of index.json: json_of() and, last, a checksum of the rest, so that a changed digit in
+/// `extra` is detected.
 std::string to_text(const Index& index);
 Index from_text(std::string_view text, const std::string& path);
 

@@ -18,7 +18,7 @@ core::Json parse_untrusted(std::string_view text, const std::string& path, int m
     return core::Json::parse(text, bounded);
   } catch (const core::Json::exception& error) {
     const auto* wrong = dynamic_cast<const core::Json::parse_error*>(&error);
-    throw CheckpointError(fmt::format("{} is damaged: its JSON is wrong{}", path,
+    throw CheckpointError(fmt::format("{} is damaged: it is not valid JSON{}", path,
                                       wrong ? fmt::format(" at byte {}", wrong->byte) : ""));
   }
 }
@@ -40,7 +40,7 @@ const core::Json& JsonObject::at(const char* key) const {
 
 std::string JsonObject::text(const char* key) const {
   const core::Json& value = at(key);
-  if (!value.is_string()) fail(fmt::format("has a '{}' that is no string", key));
+  if (!value.is_string()) fail(fmt::format("has a '{}' that is not a string", key));
   return value.get<std::string>();
 }
 
@@ -48,7 +48,7 @@ int64_t JsonObject::to_number(const core::Json& value, const char* key) const {
   const bool fits = value.is_number_unsigned()
                         ? value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()}
                         : value.is_number_integer() && value.get<int64_t>() >= 0;
-  if (!fits) fail(fmt::format("has a '{}' that is no size", key));
+  if (!fits) fail(fmt::format("has a '{}' that is not a size", key));
   return value.get<int64_t>();
 }
 
@@ -58,7 +58,7 @@ int64_t JsonObject::number(const char* key) const {
 
 std::vector<int64_t> JsonObject::numbers(const char* key) const {
   const core::Json& list = at(key);
-  if (!list.is_array()) fail(fmt::format("has a '{}' that is no list", key));
+  if (!list.is_array()) fail(fmt::format("has a '{}' that is not a list", key));
   std::vector<int64_t> all;
   for (const core::Json& value : list) all.push_back(to_number(value, key));
   return all;

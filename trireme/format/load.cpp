@@ -53,7 +53,7 @@ SafetensorsReader& Checkpoint::reader(const std::string& file, const std::string
       open_.erase(
           std::ranges::min_element(open_, {}, [](const auto& each) { return each.second.used; }));
     SafetensorsReader opened(folder_ + "/" + file, index_.files.at(file), tensor);
-    found = open_.try_emplace(file, Opened{std::move(opened), 0}).first;
+    found = open_.try_emplace(file, OpenFile{std::move(opened), 0}).first;
   }
   found->second.used = ++uses_;
   return found->second.reader;
@@ -77,8 +77,8 @@ const TensorInfo& Checkpoint::find(const Piece& wanted, std::string_view dtype) 
 
 int64_t Checkpoint::copy(const Piece& wanted, const StoredPiece& stored, std::string_view dtype,
                          char* to) {
-  const Region source{stored.offset, stored.shape, stored.begin, stored.count};
-  const Region target{wanted.offset, wanted.shape, wanted.begin, wanted.count};
+  const BoxRange source{stored.offset, stored.shape, stored.begin, stored.count};
+  const BoxRange target{wanted.offset, wanted.shape, wanted.begin, wanted.count};
   const int64_t each = dtype_bytes(dtype);
   SafetensorsReader* file = nullptr;
   int64_t copied = 0;

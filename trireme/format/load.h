@@ -9,10 +9,9 @@
 
 namespace trireme::format {
 
-/// A saved step, from which any cut of any tensor can be read, however it was cut when it was
-/// saved. What is read has been verified; damage is a CheckpointError. Not for several threads at
-/// once; open it once for each instead. Memory: the index, and 1 MiB for each of at most
-/// kMostOpen files.
+/// A saved step, from which any part of any tensor can be read, however it was cut when it was
+/// saved. Everything is verified as it is read; damage is a CheckpointError. Not thread-safe: open
+/// one for each thread. Memory: the index, and 1 MiB for each of at most kMostOpen files.
 class Checkpoint {
  public:
   /// `folder`: .../step-00000500. Reads and validates the index, and that it is complete.
@@ -23,34 +22,34 @@ class Checkpoint {
   const std::string& folder() const { return folder_; }
   const Index& index() const { return index_; }
 
-  /// Fills `to` with the piece's elements, in their row-major order. The name, the shape of the
-  /// whole and the dtype must be as they were saved: a ConfigError says what is not, for then it is
-  /// another model's and not damaged. Only the blocks that hold something of the piece are read.
+  /// Fills `to` with the piece's elements, in row-major order. Throws ConfigError where the name,
+  /// the shape of the whole or the dtype is not as saved: the checkpoint is then of another model,
+  /// not damaged. Reads only the blocks that hold elements of the piece.
   void read(const Piece& wanted, std::string_view dtype, void* to);
 
  private:
-  struct Opened {
+  struct OpenFile {
     SafetensorsReader reader;
-    int64_t used;  ///< the larger the later
+    int64_t used;  ///< the larger, the more recently
   };
 
-  /// The file's reader; one that has not been used for long may be closed for it.
+  /// The file's reader. Opening it may close the one that was used least recently.
   SafetensorsReader& reader(const std::string& file, const std::string& tensor);
   const TensorInfo& find(const Piece& wanted, std::string_view dtype) const;
-  /// Copies what `stored` has of `wanted`; how many elements that were.
+  /// Copies the elements that `stored` has of `wanted`; returns how many.
   int64_t copy(const Piece& wanted, const StoredPiece& stored, std::string_view dtype, char* to);
 
   std::string folder_;
   Index index_;
-  std::map<std::string, Opened> open_;
+  std::map<std::string, OpenFile> open_;
   int64_t uses_ = 0;
 };
 
 /// The piece that is all of a tensor.
 Piece whole_piece(const std::string& name, const std::vector<int64_t>& shape);
 
-/// How a piece lies in its file: all of a tensor under the tensor's name, so that others who read
-/// safetensors find it; a part of one as a row of elements, under its name and place.
+/// The file entry of a piece: a whole tensor under its own name, so that other readers of
+/// safetensors find it; a part of one as a 1-d tensor, under its name and place.
 Entry entry_of(const Piece& piece, std::string_view dtype);
 
 }  // namespace trireme::format

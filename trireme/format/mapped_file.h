@@ -7,8 +7,7 @@
 
 namespace trireme::format {
 
-/// A file's bytes in memory, read-only; they are fetched when they are touched. Error if it cannot
-/// be opened or is empty.
+/// A file mapped into memory, read-only. Throws Error if it cannot be opened or is empty.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path);

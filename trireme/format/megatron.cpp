@@ -1,3 +1,5 @@
+// The index of a Megatron data set:
+//
 // NAME.idx:  "MMIDIDX\0\0" | version u64 = 1 | dtype u8 | sequences n u64 | documents d u64
 //            | lengths int32[n] | places in NAME.bin, in bytes, int64[n] | documents int64[d]
 //            | (of several modalities: mode int8[n])
@@ -30,15 +32,15 @@ struct Header {
 Header read_header(const MappedFile& index) {
   if (index.bytes() >= 8 && std::memcmp(index.data(), "TNTIDX\0\0", 8) == 0)
     refuse(index,
-           "is an index of fairseq's kind (TNTIDX); write it anew with Megatron's own "
+           "is a fairseq index (TNTIDX); make a new one with Megatron's "
            "preprocess_data.py");
   if (index.bytes() < kMegatronHeaderBytes)
     refuse(index,
            fmt::format("has {} bytes, less than the header of a Megatron index", index.bytes()));
   if (std::memcmp(index.data(), kMegatronMagic, sizeof kMegatronMagic) != 0)
-    refuse(index, "does not begin with MMIDIDX: it is no Megatron index");
+    refuse(index, "does not begin with MMIDIDX: it is not a Megatron index");
   if (const auto version = index.at<uint64_t>(9); version != 1)
-    refuse(index, fmt::format("has version {}; only version 1 is known", version));
+    refuse(index, fmt::format("has version {}; only version 1 can be read", version));
   const auto code = index.at<uint8_t>(17);
   if (code != 4 && code != 8)
     refuse(index, fmt::format("has tokens of {}; only uint16 and int32 can be read",
@@ -52,7 +54,7 @@ Header read_header(const MappedFile& index) {
     header.sequences = static_cast<int64_t>(sequences);
     header.documents = static_cast<int64_t>(documents);
   }
-  // A last byte for each sequence says its modality, where there are several.
+  // A file of several modalities ends with one byte for each sequence.
   const bool fits =
       sequences <= most && documents <= most &&
       (index.bytes() == header.end() || index.bytes() == header.end() + header.sequences);
@@ -69,7 +71,7 @@ void check_documents(const MappedFile& index, const Header& header) {
     const auto first = index.at<int64_t>(header.documents_at() + 8 * i);
     if (first < previous || first > header.sequences)
       refuse(index,
-             fmt::format("says that document {} begins at sequence {}, where {} to {} can be", i,
+             fmt::format("says that document {} begins at sequence {}, which must be {} to {}", i,
                          first, previous, header.sequences));
     previous = first;
   }
@@ -83,7 +85,7 @@ TokenFile::Stream open_megatron(const std::string& bin, const std::string& idx) 
   check_documents(index, header);
   TokenFile::Stream stream{TokenKind::Megatron, MappedFile(bin), header.type, 0, {}};
   const int64_t each = token_bytes(header.type), bin_bytes = stream.file.bytes();
-  int64_t next = -1;  // where the part so far ends in the file
+  int64_t next = -1;  // the byte after the last extent
   for (int64_t i = 0; i < header.sequences; ++i) {
     const int64_t length = index.at<int32_t>(header.lengths_at() + 4 * i);
     const auto place = index.at<int64_t>(header.places_at() + 8 * i);
@@ -93,7 +95,7 @@ TokenFile::Stream open_megatron(const std::string& bin, const std::string& idx) 
                          "bytes",
                          i, length, place, bin, bin_bytes));
     if (length == 0) continue;
-    if (place != next) stream.parts.push_back({stream.size, place});
+    if (place != next) stream.extents.push_back({stream.size, place});
     next = place + length * each;
     if (__builtin_add_overflow(stream.size, length, &stream.size))
       refuse(index, "has more tokens than can be counted");

@@ -6,23 +6,23 @@ namespace trireme::format {
 
 namespace {
 
-/// The box that two regions have in common, in coordinates of the whole.
-struct Common {
+/// The box that two ranges have in common, in coordinates of the whole.
+struct CommonBox {
   std::vector<int64_t> low, high;
   size_t run_dim = 0;  ///< dims from here on are one run
   bool empty = false;
 };
 
-/// Rows of the first dim that the region's range of elements touches.
-void narrow(const Region& region, int64_t& low, int64_t& high) {
+/// Narrows [low, high) of the first dim to the rows that hold elements of the range.
+void narrow(const BoxRange& range, int64_t& low, int64_t& high) {
   int64_t row = 1;
-  for (size_t dim = 1; dim < region.shape.size(); ++dim) row *= region.shape[dim];
-  low = std::max(low, region.offset[0] + region.begin / row);
-  high = std::min(high, region.offset[0] + (region.begin + region.count - 1) / row + 1);
+  for (size_t dim = 1; dim < range.shape.size(); ++dim) row *= range.shape[dim];
+  low = std::max(low, range.offset[0] + range.begin / row);
+  high = std::min(high, range.offset[0] + (range.begin + range.count - 1) / row + 1);
 }
 
-Common common_box(const Region& a, const Region& b) {
-  Common box;
+CommonBox common_box(const BoxRange& a, const BoxRange& b) {
+  CommonBox box;
   const size_t dims = a.shape.size();
   box.empty = a.count == 0 || b.count == 0;
   for (size_t dim = 0; dim < dims && !box.empty; ++dim) {
@@ -35,7 +35,7 @@ Common common_box(const Region& a, const Region& b) {
     box.empty = box.low[dim] >= box.high[dim];
   }
   if (box.empty || dims == 0) return box;
-  // A dim that both have in full continues the run of the dim before it.
+  // A dim that both boxes have in full extends the run of the dim before it.
   box.run_dim = dims - 1;
   while (box.run_dim > 0) {
     const int64_t size = box.high[box.run_dim] - box.low[box.run_dim];
@@ -45,19 +45,19 @@ Common common_box(const Region& a, const Region& b) {
   return box;
 }
 
-/// Row-major place of a point in the region's box.
-int64_t flat(const Region& region, const std::vector<int64_t>& point) {
+/// Row-major index of a point in the range's box.
+int64_t flat(const BoxRange& range, const std::vector<int64_t>& point) {
   int64_t index = 0;
   for (size_t dim = 0; dim < point.size(); ++dim)
-    index = index * region.shape[dim] + point[dim] - region.offset[dim];
+    index = index * range.shape[dim] + point[dim] - range.offset[dim];
   return index;
 }
 
 }  // namespace
 
-void for_each_common_run(const Region& a, const Region& b,
+void for_each_common_run(const BoxRange& a, const BoxRange& b,
                          const std::function<void(int64_t, int64_t, int64_t)>& visit) {
-  const Common box = common_box(a, b);
+  const CommonBox box = common_box(a, b);
   if (box.empty) return;
   int64_t length = 1;
   for (size_t dim = box.run_dim; dim < box.low.size(); ++dim)
@@ -78,8 +78,8 @@ void for_each_common_run(const Region& a, const Region& b,
   }
 }
 
-int64_t most_common_runs(const Region& a, const Region& b) {
-  const Common box = common_box(a, b);
+int64_t most_common_runs(const BoxRange& a, const BoxRange& b) {
+  const CommonBox box = common_box(a, b);
   int64_t runs = box.empty ? 0 : 1;
   for (size_t dim = 0; dim < box.run_dim; ++dim) runs *= box.high[dim] - box.low[dim];
   return runs;

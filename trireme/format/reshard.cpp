@@ -89,7 +89,8 @@ class Reshard {
 }  // namespace
 
 void reshard(const std::string& from, const std::string& to, const ReshardOptions& options) {
-  core::check(options.ranks >= 1, "a checkpoint of {} ranks cannot be", options.ranks);
+  core::check(options.ranks >= 1, "a checkpoint must be for at least 1 rank, not {}",
+              options.ranks);
   Checkpoint saved(from);
   const std::string place = begin_beside(to);
   try {

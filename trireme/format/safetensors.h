@@ -29,9 +29,9 @@ struct Entry {
 
 using Metadata = std::map<std::string, std::string>;
 
-/// Writes one file: what will come is said first, then the bytes of all tensors are appended in
-/// that order, in parts of any size. The checksums are taken on the way; nothing is read back.
-/// Every failure of the disk is a CheckpointError with the file and the reason.
+/// Writes one file: the entries are given first, then the bytes of all tensors are appended in that
+/// order, in parts of any size. Checksums are taken while writing; nothing is read back. Every
+/// failure of the disk is a CheckpointError with the file and the reason.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::string& path, std::vector<Entry> entries,
@@ -39,7 +39,7 @@ class SafetensorsWriter {
 
   const std::vector<Entry>& entries() const { return entries_; }
   void append(const void* from, int64_t bytes);
-  /// Writes what is left and fsyncs. Until then the file is worth nothing.
+  /// Writes what is buffered and fsyncs. Before that the file is not complete.
   FileInfo finish();
 
  private:
@@ -51,21 +51,21 @@ class SafetensorsWriter {
   struct Free {
     void operator()(char* memory) const;
   };
-  std::unique_ptr<char, Free> staged_;  ///< some blocks, aligned for the disk
+  std::unique_ptr<char, Free> staged_;  ///< a few blocks, aligned for O_DIRECT
   int64_t staged_bytes_ = 0;
   bool direct_ = false;
   FileInfo written_;
   int64_t left_bytes_ = 0;
 };
 
-/// Reads ranges of a file. Opening validates the whole header; what is wrong with it is a
-/// CheckpointError with the file and the tensor. Not for several threads at once.
+/// Reads ranges of a file. Opening validates the whole header and throws CheckpointError with the
+/// file and the tensor. Not thread-safe.
 class SafetensorsReader {
  public:
-  /// A file of somebody else's, without checksums.
+  /// A file without checksums, such as another program's.
   explicit SafetensorsReader(const std::string& path);
-  /// One whose every byte is verified before it is used, the header's too. `wanted`: the tensor
-  /// that it is opened for, which is named if the header is damaged.
+  /// A file whose every byte is verified before it is used, the header too. `wanted`: the tensor
+  /// that it is opened for, which the message names if the header is damaged.
   SafetensorsReader(const std::string& path, const FileInfo& expected,
                     std::string_view wanted = "");
 

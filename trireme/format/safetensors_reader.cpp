@@ -20,13 +20,13 @@ Entry parse_entry(const std::string& name, const core::Json& json, const std::st
     object.fail(fmt::format("has dtype {}, which is none of {}", entry.dtype, known_dtypes()));
   const auto offsets = object.numbers("data_offsets");
   if (offsets.size() != 2 || offsets[1] < offsets[0])
-    object.fail("has data_offsets that are no range of bytes");
+    object.fail("has data_offsets that are not a range of bytes");
   entry.begin = offsets[0];
   entry.bytes = offsets[1] - offsets[0];
   const auto bytes = checked_bytes(entry.dtype, entry.shape);
   if (!bytes || *bytes != entry.bytes)
-    object.fail(fmt::format("is {} {}, which is not the {} bytes that it has", entry.dtype,
-                            format_shape(entry.shape), entry.bytes));
+    object.fail(fmt::format("is {} {}, which does not take the {} bytes of its data_offsets",
+                            entry.dtype, format_shape(entry.shape), entry.bytes));
   return entry;
 }
 
@@ -34,13 +34,13 @@ Metadata parse_metadata(const core::Json& json, const std::string& path) {
   const JsonObject object(json, path, "__metadata__");
   Metadata metadata;
   for (const auto& [key, value] : json.items()) {
-    if (!value.is_string()) object.fail(fmt::format("has a '{}' that is no string", key));
+    if (!value.is_string()) object.fail(fmt::format("has a '{}' that is not a string", key));
     metadata[key] = value.get<std::string>();
   }
   return metadata;
 }
 
-/// Sorts by place and refuses what overlaps, leaves holes or lies outside the data.
+/// Sorts by offset. Throws where tensors overlap, leave holes or lie outside the data.
 void check_places(std::vector<Entry>& entries, int64_t data_bytes, const std::string& path) {
   std::ranges::stable_sort(entries, {}, [](const Entry& entry) {
     return std::pair(entry.begin, entry.begin + entry.bytes);
@@ -81,7 +81,7 @@ void SafetensorsReader::open(std::string_view what) {
   unsigned char prefix[8];
   if (file_bytes < 8)
     throw CheckpointError(
-        fmt::format("{} has {} bytes: it is no safetensors file", path, file_bytes));
+        fmt::format("{} has {} bytes: it is not a safetensors file", path, file_bytes));
   read_at(0, 8, prefix, what);
   uint64_t header_bytes = 0;
   for (int i = 0; i < 8; ++i) header_bytes |= uint64_t{prefix[i]} << (8 * i);
@@ -89,7 +89,7 @@ void SafetensorsReader::open(std::string_view what) {
   if (header_bytes > static_cast<uint64_t>(most))
     throw CheckpointError(
         fmt::format("{} has {} bytes and says that its header has {}: it is "
-                    "damaged, cut off or no safetensors file",
+                    "damaged, cut off or not a safetensors file",
                     path, file_bytes, header_bytes));
   std::string text(header_bytes, '\0');
   read_at(8, static_cast<int64_t>(header_bytes), text.data(), what);

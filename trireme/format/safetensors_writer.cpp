@@ -16,11 +16,11 @@ namespace trireme::format {
 
 namespace {
 
-/// Where the data begins: as aligned as the memory that tensors are read into, which is faster.
+/// Alignment of the data in the file: that of the memory that tensors are read into, for speed.
 constexpr size_t kAlign = 64;
 
-/// What goes to the disk at a time. Past the page cache: the bytes are not read again soon, and a
-/// copy there costs a core that computes.
+/// How much is written to the disk at a time. It bypasses the page cache: the bytes are not read
+/// again soon, and copying them there would take time of a core that computes.
 constexpr int64_t kStagedBytes = 4 * core::kMiB;
 
 /// Sets where each entry begins, counted from the first byte of the data; returns all their bytes.
@@ -36,8 +36,8 @@ int64_t place(std::vector<Entry>& entries, const std::string& path) {
                 names.contains(entry.name) ? " twice" : "");
     entry.begin = end;
     entry.bytes = *bytes;
-    core::check(!__builtin_add_overflow(end, *bytes, &end), "{}: more bytes than a file can have",
-                path);
+    core::check(!__builtin_add_overflow(end, *bytes, &end),
+                "{}: the tensors have more bytes than a file can have", path);
   }
   return end;
 }
@@ -103,7 +103,7 @@ void SafetensorsWriter::add(const void* from, int64_t bytes) {
 }
 
 void SafetensorsWriter::put_staged() {
-  // Only the end of a file is not a multiple of what the disk wants.
+  // Only the last write may have a size that O_DIRECT does not allow.
   if (direct_ && staged_bytes_ % File::kDirectAlign != 0) direct_ = file_.set_direct(false);
   for (int64_t begin = 0; begin < staged_bytes_; begin += kBlockBytes)
     written_.checksums.push_back(core::hash128_hex(
@@ -114,7 +114,8 @@ void SafetensorsWriter::put_staged() {
 }
 
 FileInfo SafetensorsWriter::finish() {
-  core::check(left_bytes_ == 0, "{}: finished {} bytes before its end", file_.path(), left_bytes_);
+  core::check(left_bytes_ == 0, "{}: finish() was called {} bytes before the end", file_.path(),
+              left_bytes_);
   if (staged_bytes_ > 0) put_staged();
   file_.finish();
   return std::move(written_);

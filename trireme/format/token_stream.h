@@ -15,10 +15,10 @@ constexpr int64_t token_bytes(TokenType type) {
   return type == TokenType::U16 ? 2 : 4;
 }
 
-/// What a TokenFile has found out about its file: where in it which part of the stream lies.
+/// An open file of tokens, and which part of the stream is where in it.
 struct TokenFile::Stream {
-  /// Tokens [begin, next part's begin) of the stream lie at byte `offset`.
-  struct Part {
+  /// Tokens [begin, begin of the next extent) of the stream are at byte `offset` of the file.
+  struct Extent {
     int64_t begin, offset;
   };
 
@@ -26,7 +26,7 @@ struct TokenFile::Stream {
   MappedFile file;
   TokenType type = TokenType::U16;
   int64_t size = 0;
-  std::vector<Part> parts;
+  std::vector<Extent> extents;
 };
 
 constexpr int32_t kLlmCMagic = 20240520;      // version 1: uint16

@@ -31,7 +31,7 @@ TokenFile::Stream open_llm_c(MappedFile file) {
   const bool wide = file.at<int32_t>(0) == kLlmCWideMagic;
   const auto version = file.at<int32_t>(4), count = file.at<int32_t>(8);
   if (version != (wide ? 7 : 1))
-    throw Error(fmt::format("{} is an llm.c file of version {}; only version {} is known", path,
+    throw Error(fmt::format("{} is an llm.c file of version {}; only version {} can be read", path,
                             version, wide ? 7 : 1));
   if (count <= 0) throw Error(fmt::format("{} says that it has {} tokens", path, count));
   const TokenType type = wide ? TokenType::U32 : TokenType::U16;
@@ -46,7 +46,7 @@ TokenFile::Stream open_llm_c(MappedFile file) {
 
 TokenFile::Stream open_stream(const std::string& path) {
   const std::string name = without_suffix(path), idx = name + ".idx", bin = name + ".bin";
-  const bool stands_alone = name == path && is_file(path);  // has no suffix that could be taken off
+  const bool stands_alone = name == path && is_file(path);  // NAME itself, without .bin or .idx
   if (path.ends_with(".idx") || (!stands_alone && is_file(idx))) return open_megatron(bin, idx);
   MappedFile file(path);
   const int32_t magic = file.bytes() >= 4 ? file.at<int32_t>(0) : 0;
@@ -54,7 +54,7 @@ TokenFile::Stream open_stream(const std::string& path) {
   if (file.bytes() % 2 != 0)
     throw Error(
         fmt::format("{} has {} bytes: raw tokens are 2 bytes each, so it was cut off, or "
-                    "is no file of tokens",
+                    "is not a file of tokens",
                     path, file.bytes()));
   const int64_t count = file.bytes() / 2;
   return {TokenKind::Raw, std::move(file), TokenType::U16, count, {{0, 0}}};
@@ -104,12 +104,12 @@ void TokenFile::read(int64_t begin, int64_t count, int64_t* to) const {
   core::check(begin >= 0 && count >= 0 && begin <= stream.size && count <= stream.size - begin,
               "{}: tokens [{}, {} + {}) were asked for, but it has {}", path(), begin, begin, count,
               stream.size);
-  auto next = std::ranges::upper_bound(stream.parts, begin, {}, &Stream::Part::begin);
+  auto next = std::ranges::upper_bound(stream.extents, begin, {}, &Stream::Extent::begin);
   for (int64_t done = 0; done < count; ++next) {
-    const Stream::Part part = *std::prev(next);
-    const int64_t end = next == stream.parts.end() ? stream.size : next->begin;
+    const Stream::Extent extent = *std::prev(next);
+    const int64_t end = next == stream.extents.end() ? stream.size : next->begin;
     const int64_t at = begin + done, now = std::min(count - done, end - at);
-    const int64_t offset = part.offset + (at - part.begin) * token_bytes(stream.type);
+    const int64_t offset = extent.offset + (at - extent.begin) * token_bytes(stream.type);
     if (stream.type == TokenType::U16) widen<uint16_t>(stream.file, offset, now, to + done);
     if (stream.type == TokenType::U32) widen<uint32_t>(stream.file, offset, now, to + done);
     if (stream.type == TokenType::I32) {
@@ -153,8 +153,8 @@ int64_t TokenFile::largest() const {
 
 namespace {
 
-/// A file that is written beside its place and put there when it is whole. A device is written as
-/// it is.
+/// A file that is written as PATH.tmp and renamed to PATH when it is complete. A device is written
+/// directly.
 class NewFile {
  public:
   explicit NewFile(const std::string& path)
@@ -216,7 +216,8 @@ void write_tokens(const std::string& path, TokenKind kind, std::span<const uint1
   add(int64_t{1});
   NewFile borders(without_suffix(path) + ".idx");
   borders.write(index.data(), static_cast<int64_t>(index.size()));
-  ::unlink((without_suffix(path) + ".idx").c_str());  // an old one does not fit the new tokens
+  // An old index does not fit the new tokens.
+  ::unlink((without_suffix(path) + ".idx").c_str());
   data.finish();
   borders.finish();
 }

@@ -16,14 +16,14 @@ namespace {
 
 constexpr size_t kMostNamed = 8;
 
-/// A piece and the tensor that it is of.
-struct Use {
+/// A stored piece and its tensor.
+struct TensorPiece {
   std::string tensor, dtype;
   StoredPiece piece;
 };
 
-std::vector<Use> uses_of(const Index& index, const std::string& file) {
-  std::vector<Use> uses;
+std::vector<TensorPiece> uses_of(const Index& index, const std::string& file) {
+  std::vector<TensorPiece> uses;
   for (const auto& [name, tensor] : index.tensors)
     for (const StoredPiece& piece : tensor.pieces)
       if (piece.file == file) uses.push_back({name, tensor.dtype, piece});
@@ -37,12 +37,12 @@ std::string listed(const std::vector<std::string>& names) {
   return names.size() > shown ? fmt::format("{} and {} more", first, names.size() - shown) : first;
 }
 
-/// The tensors that have bytes in the block. If even the header cannot be read: all of the file's.
-std::vector<std::string> tensors_in(int64_t block, const std::vector<Use>& uses,
+/// The tensors that have bytes in the block; all tensors of the file, if its header cannot be read.
+std::vector<std::string> tensors_in(int64_t block, const std::vector<TensorPiece>& uses,
                                     const SafetensorsReader* reader) {
   std::set<std::string> names;
   const int64_t begin = block * kBlockBytes, end = begin + kBlockBytes;
-  for (const Use& use : uses) {
+  for (const TensorPiece& use : uses) {
     const Entry* entry = reader != nullptr ? reader->find(use.piece.key) : nullptr;
     if (entry == nullptr || (entry->begin < end && begin < entry->begin + entry->bytes))
       names.insert(use.tensor);
@@ -50,7 +50,7 @@ std::vector<std::string> tensors_in(int64_t block, const std::vector<Use>& uses,
   return {names.begin(), names.end()};
 }
 
-/// The header, if it can be read at all; its checksum is somebody else's question.
+/// The file's header, if it can be parsed. Its checksum is not looked at.
 std::optional<SafetensorsReader> try_header(const std::string& path) {
   try {
     return SafetensorsReader(path);
@@ -60,25 +60,25 @@ std::optional<SafetensorsReader> try_header(const std::string& path) {
 }
 
 void check_blocks(const std::string& path, const std::string& file, const FileInfo& info,
-                  const std::vector<Use>& uses, std::vector<Damage>& found) {
+                  const std::vector<TensorPiece>& uses, std::vector<Damage>& found) {
   VerifiedFile blocks(path, info);
   const auto damaged = blocks.damaged_blocks();
   if (damaged.empty()) return;
-  // A damaged first block may hold a damaged header, which then says nothing about places.
+  // If the first block is damaged, the header in it does not tell where tensors are.
   const auto reader = damaged[0] == 0 ? std::nullopt : try_header(path);
   for (const int64_t block : damaged) {
     Damage damage{file, block, tensors_in(block, uses, reader ? &*reader : nullptr), ""};
     damage.sentence = fmt::format(
         "{}: block {} (bytes {} to {}) does not match its checksum; it {} {}", path, block,
         block * kBlockBytes, std::min((block + 1) * kBlockBytes, info.bytes) - 1,
-        reader ? "holds" : "has the header, and perhaps parts of", listed(damage.tensors));
+        reader ? "holds" : "has the header, and may hold parts of", listed(damage.tensors));
     found.push_back(std::move(damage));
   }
 }
 
 /// A file that matches its checksums must also hold what the index says.
-void check_entries(const std::string& path, const std::string& file, const std::vector<Use>& uses,
-                   std::vector<Damage>& found) {
+void check_entries(const std::string& path, const std::string& file,
+                   const std::vector<TensorPiece>& uses, std::vector<Damage>& found) {
   const SafetensorsReader reader(path);
   for (const auto& [tensor, dtype, piece] : uses) {
     const Entry* entry = reader.find(piece.key);
@@ -96,8 +96,9 @@ void check_entries(const std::string& path, const std::string& file, const std::
   }
 }
 
-/// Of a file none of which can be used.
-Damage all_of(const std::string& file, const std::vector<Use>& uses, const CheckpointError& why) {
+/// The damage where nothing of a file can be used.
+Damage all_of(const std::string& file, const std::vector<TensorPiece>& uses,
+              const CheckpointError& why) {
   const auto names = tensors_in(0, uses, nullptr);
   return {file, -1, names, fmt::format("{}; it holds {}", why.what(), listed(names))};
 }

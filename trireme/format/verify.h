@@ -16,11 +16,11 @@ struct Damage {
   std::string sentence;              ///< all of it, for people
 };
 
-/// What can be seen without reading the files: those that are missing or have another size. With
-/// what opening a Checkpoint checks, and what reading from it does, nothing damaged is ever used.
+/// The files that are missing or have another size, found without reading them. Opening a
+/// Checkpoint checks its index, and reading checks every block: nothing damaged is ever used.
 std::vector<Damage> find_missing(const std::string& folder, const Index& index);
 
-/// Reads every byte of a checkpoint's folder and finds all that is wrong with it; nothing: it is
+/// Reads every byte of a checkpoint's folder and returns all damage; empty: the checkpoint is
 /// whole.
 std::vector<Damage> find_damage(const std::string& folder);
 

@@ -10,9 +10,7 @@
 #include <limits>
 #include <numeric>
 #include <set>
-#include <sstream>
 
-#include "trireme/core/env.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/bind.h"
 
@@ -74,21 +72,6 @@ double seconds_of(const std::function<at::Tensor()>& forward) {
   return best;
 }
 
-std::vector<int> numbers_of(const std::string& list) {
-  std::vector<int> numbers;
-  std::istringstream in(list);
-  for (std::string one; std::getline(in, one, ',');) {
-    const auto number = core::parse_int(one);
-    if (!number || *number < 1 || *number > std::numeric_limits<int>::max())
-      throw ConfigError(fmt::format(
-          "pipeline.balance = \"{}\" is neither \"time\" nor \"params\" nor a list of layers such "
-          "as \"3,5,5,3\"",
-          list));
-    numbers.push_back(static_cast<int>(*number));
-  }
-  return numbers;
-}
-
 }  // namespace
 
 StageSizes cut_evenly(const std::vector<double>& costs, int stages,
@@ -132,8 +115,8 @@ StageSizes cut_by_hand(const nn::Chain& chain, const std::vector<int>& layers) {
       std::count_if(links.begin(), links.end(), [](const auto* link) { return link->counts; });
   const int sum = std::accumulate(layers.begin(), layers.end(), 0);
   if (sum != counted)
-    throw ConfigError(fmt::format("pipeline.balance = \"{}\" deals {} layers, the model has {}",
-                                  fmt::join(layers, ","), sum, counted));
+    throw ConfigError(fmt::format("the stages are to have {} layers ({}), the model has {}", sum,
+                                  fmt::join(layers, ","), counted));
   StageSizes sizes(layers.size(), 0);
   std::size_t stage = 0;
   int left = layers[0];
@@ -225,8 +208,8 @@ Measured measure(nn::ModelImpl& model, const nn::Chain& chain, const Mesh& mesh,
   const auto example = model.example(rows);
   if (!example)
     throw ConfigError(
-        "pipeline.balance = \"time\" needs a micro-batch to measure, and the model has no "
-        "example(); write one, or balance by \"params\" or a list");
+        "balancing by time needs a micro-batch to measure, and the model has no example(); write "
+        "one, or balance by parameters or a list of layers");
   const SameChance restored;
   const double per_byte = seconds_per_byte(mesh.group(Axis::Pipe));
   Stopwatch watch(model, {example->inputs.x().to(mesh.device()), example->inputs.where});
@@ -261,7 +244,7 @@ Measured measure(nn::ModelImpl& model, const nn::Chain& chain, const Mesh& mesh,
   return all;
 }
 
-StageSizes balance(nn::ModelImpl& model, const Mesh& mesh, const std::string& how, int stages,
+StageSizes balance(nn::ModelImpl& model, const Mesh& mesh, const Balance& how, int stages,
                    int64_t rows) {
   const nn::Chain chain = model.chain();
   if (!chain.loss)
@@ -269,18 +252,18 @@ StageSizes balance(nn::ModelImpl& model, const Mesh& mesh, const std::string& ho
         "{} cannot be cut into {} stages: it does not say of which links it is made (chain())",
         model.name(), stages));
   const auto links = chain.all_between(0, chain.size());
-  const std::size_t most = how == "time" ? chain.size() : links.size();
+  const std::size_t most = how.by == Balance::By::Time ? chain.size() : links.size();
   if (static_cast<std::size_t>(stages) > most)
-    throw ConfigError(fmt::format(
-        "{} stages are more than the model has layers: it is a chain of {} ({}){}", stages,
-        links.size(), describe(chain, {static_cast<int>(chain.size())}),
-        most > links.size() ? fmt::format(", which can be cut into {} at most", most)
-                            : std::string("; lower mesh.pipe or pipeline.stages_per_rank")));
-  if (how == "time") {
+    throw ConfigError(
+        fmt::format("{} stages are more than the model has layers: it is a chain of {} ({}){}",
+                    stages, links.size(), describe(chain, {static_cast<int>(chain.size())}),
+                    most > links.size() ? fmt::format(", which can be cut into {} at most", most)
+                                        : std::string("; use fewer stages")));
+  if (how.by == Balance::By::Time) {
     const Measured measured = measure(model, chain, mesh, rows);
     return cut_evenly(measured.places, stages, measured.edges);
   }
-  if (how == "params") {
+  if (how.by == Balance::By::Parameters) {
     const auto places = chain.places();
     StageSizes sizes;
     std::size_t link = 0;
@@ -290,11 +273,10 @@ StageSizes balance(nn::ModelImpl& model, const Mesh& mesh, const std::string& ho
     }
     return sizes;
   }
-  const auto layers = numbers_of(how);
-  if (layers.size() != static_cast<std::size_t>(stages))
-    throw ConfigError(fmt::format("pipeline.balance = \"{}\" is for {} stages, the schedule has {}",
-                                  how, layers.size(), stages));
-  return cut_by_hand(chain, layers);
+  if (how.layers.size() != static_cast<std::size_t>(stages))
+    throw ConfigError(fmt::format("the list of layers ({}) is for {} stages, the schedule has {}",
+                                  fmt::join(how.layers, ","), how.layers.size(), stages));
+  return cut_by_hand(chain, how.layers);
 }
 
 std::string describe(const nn::Chain& chain, const StageSizes& sizes) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -31,9 +32,16 @@ struct Measured {
 /// On micro-batches of so many rows. One place at a time has memory. Collective.
 Measured measure(nn::ModelImpl& model, const nn::Chain& chain, const Mesh& mesh, int64_t rows);
 
-/// By "time", "params" or a list such as "3,5,5,3". Throws ConfigError for more stages than there
-/// are links, a list of another length or sum. Collective.
-StageSizes balance(nn::ModelImpl& model, const Mesh& mesh, const std::string& how, int stages,
+/// What makes the stages of a pipeline even.
+struct Balance {
+  enum class By : uint8_t { Time, Parameters, Layers };
+  By by = By::Parameters;
+  std::vector<int> layers = {};  ///< by Layers: how many each stage has
+};
+
+/// Cuts the model into stages. Throws ConfigError where there are more stages than links, or where
+/// the list of layers has another length or sum. Collective.
+StageSizes balance(nn::ModelImpl& model, const Mesh& mesh, const Balance& how, int stages,
                    int64_t rows);
 
 /// "embed, h.0, h.1 | h.2, h.3, head": for people.

@@ -118,8 +118,9 @@ Pipeline::Pipeline(nn::ModelImpl& model, const Mesh& mesh, Schedule schedule,
       transfers_(pipe_, mesh.device()),
       reducer_(options_.reducer != nullptr ? options_.reducer : make_reducer(mesh)) {
   nn::name_layers(model);
-  cut_ =
-      options_.cut.empty() ? balance(model, mesh, "params", schedule_.stages(), 0) : options_.cut;
+  cut_ = options_.cut.empty()
+             ? balance(model, mesh, {.by = Balance::By::Parameters}, schedule_.stages(), 0)
+             : options_.cut;
   chain_ = model.chain();
   const auto places = static_cast<std::size_t>(std::accumulate(cut_.begin(), cut_.end(), 0));
   core::check(
@@ -175,7 +176,8 @@ void Pipeline::build_stages(nn::ModelImpl& model) {
   const auto& program = schedule_.programs[static_cast<std::size_t>(pipe_.rank())];
   last_of_.assign(static_cast<std::size_t>(schedule_.stages()), 0);
   for (std::size_t i = 0; i < program.size(); ++i)
-    if (lets_go(program[i].act)) last_of_[static_cast<std::size_t>(program[i].stage)] = i;
+    if (completes_backward(program[i].act))
+      last_of_[static_cast<std::size_t>(program[i].stage)] = i;
 }
 
 /// Stages that share a parameter, also by way of a third, are one part; each part is attached to

@@ -19,16 +19,16 @@ enum class Act : uint8_t {
   SendGrad,        ///< SEND_B       gradient to the previous stage
   RecvGrad,        ///< RECV_B       gradient from the next stage
   Unshard,         ///< UNSHARD      gather the stage's weights
-  Reshard,         ///< RESHARD      let them go
+  Reshard,         ///< RESHARD      release them
   ReduceGrad,      ///< REDUCE_GRAD  sum the stage's gradients over the replicas
   Update,  ///< UPDATE       optimizer step of one stage (asynchronous schedules; not PyTorch's)
 };
 constexpr int kNumActs = 12;
 
-/// Does it stand alone, or is it the first half of two that run overlapped?
+/// Whether the action runs alone, or overlapped with the next one.
 enum class Join : uint8_t { Alone, WithNext };
 
-/// Of acts that concern a stage as a whole.
+/// The micro of acts that concern a whole stage.
 constexpr int kNoMicro = -1;
 
 /// One step of one rank: do `act` for micro-batch `micro` on stage `stage`.
@@ -45,14 +45,14 @@ using Program = std::vector<Action>;
 
 /// "F", "SEND_B" ...
 std::string_view to_string(Act act);
-/// "2F0", "1UNSHARD"; the join does not show.
+/// "2F0", "1UNSHARD"; without the join.
 std::string to_text(const Action& action);
 
-/// Of one micro-batch: everything but the acts that concern a stage as a whole.
+/// Whether it is for one micro-batch; the others concern a whole stage.
 constexpr bool has_micro(Act act) {
   return act <= Act::RecvGrad;
 }
-/// Does it send or receive?
+/// Whether it sends or receives.
 constexpr bool is_transfer(Act act) {
   return act >= Act::SendAct && act <= Act::RecvGrad;
 }
@@ -62,16 +62,16 @@ constexpr bool is_send(Act act) {
 constexpr bool is_receive(Act act) {
   return act == Act::RecvAct || act == Act::RecvGrad;
 }
-/// Forward or one of the three backwards: what takes a stage's time.
+/// Forward or one of the three backwards: the acts that take a stage's time.
 constexpr bool is_compute(Act act) {
   return act <= Act::BackwardWeight;
 }
-/// After it the gradient of the stage's input is there.
+/// Whether it computes the gradient of the stage's input.
 constexpr bool gives_gradient(Act act) {
   return act == Act::Backward || act == Act::BackwardInput;
 }
-/// After it nothing of the micro-batch is kept any more.
-constexpr bool lets_go(Act act) {
+/// Whether it completes the micro-batch on this stage, so that its activations are released.
+constexpr bool completes_backward(Act act) {
   return act == Act::Backward || act == Act::BackwardWeight;
 }
 

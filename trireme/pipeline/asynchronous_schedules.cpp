@@ -4,14 +4,14 @@ namespace trireme::pipeline {
 
 namespace {
 
-/// 1F1B with an update of the stage after every so many backwards; the last takes what is left.
+/// Adds an update of the stage after every `every` backwards, and after the last one.
 Schedule with_updates(Schedule schedule, int every) {
   for (Program& program : schedule.programs) {
     Program updated;
     for (const Action& action : program) {
       updated.push_back(action);
       const int done = action.micro + 1;
-      if (lets_go(action.act) && (done % every == 0 || done == schedule.micros))
+      if (completes_backward(action.act) && (done % every == 0 || done == schedule.micros))
         updated.push_back({action.stage, Act::Update});
     }
     program = std::move(updated);
@@ -22,8 +22,8 @@ Schedule with_updates(Schedule schedule, int every) {
 }  // namespace
 
 // PipeDream (Narayanan et al. 2019): never drains between steps. A stage updates its weights after
-// every backward (U), and keeps for each micro-batch in flight, P - r of them, the weights with
-// which its forward ran.
+// every backward (U). For each of the P - r micro-batches in flight it keeps the weights that the
+// forward used.
 //
 //     rank 0  F0 F1 F2 ........... B0---UF3 B1---U.. B2---U.. B3---U
 //     rank 1  .. F0 F1 ..... B0---UF2 B1---UF3 B2---U.. B3---U......
@@ -33,8 +33,8 @@ Schedule make_pipedream(Shape shape) {
 }
 
 // PipeDream-2BW (Narayanan et al. 2021): gradients of P micro-batches are added up for one update,
-// so that two versions of the weights are enough: what is in flight began with the last or the one
-// before it.
+// so that two versions of the weights are enough: every micro-batch in flight started with the
+// newest version or the one before it.
 //
 //     rank 0  F0 F1 F2 ........... B0--- F3 B1--- F4 B2---UF5 B3--- .. B4--- .. B5---U
 //     rank 1  .. F0 F1 ..... B0--- F2 B1--- F3 B2---UF4 B3--- F5 B4--- .. B5---U......

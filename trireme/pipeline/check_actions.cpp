@@ -9,13 +9,13 @@ namespace {
 
 void check_schedule_shape(const Schedule& schedule) {
   if (schedule.ranks() == 0 || schedule.stages() == 0 || schedule.micros < 1)
-    refuse(schedule, "{} ranks, {} stages and {} micro-batches: there must be one of each at least",
+    refuse(schedule, "{} ranks, {} stages and {} micro-batches: there must be at least one of each",
            schedule.ranks(), schedule.stages(), schedule.micros);
   std::vector<int> held(schedule.programs.size(), 0);
   for (int stage = 0; stage < schedule.stages(); ++stage) {
     const int rank = schedule.rank_of(stage);
     if (rank < 0 || rank >= schedule.ranks())
-      refuse(schedule, "stage {} lies on rank {}, but there are {} ranks", stage, rank,
+      refuse(schedule, "stage {} is on rank {}, but there are {} ranks", stage, rank,
              schedule.ranks());
     ++held[static_cast<std::size_t>(rank)];
   }
@@ -23,10 +23,10 @@ void check_schedule_shape(const Schedule& schedule) {
     refuse(schedule, "rank {} holds no stage", idle - held.begin());
   std::size_t actions = 0;
   for (const Program& program : schedule.programs) actions += program.size();
-  // Before the table of places is made: a wrong number must not ask for all memory.
+  // Checked before the table of steps is made, so that a wrong number does not take all memory.
   if (static_cast<uint64_t>(schedule.stages()) * static_cast<uint64_t>(schedule.micros) > actions)
     refuse(schedule,
-           "{} stages x {} micro-batches, but {} actions in all: most of the work is missing",
+           "{} stages x {} micro-batches, but only {} actions: most of the work is missing",
            schedule.stages(), schedule.micros, actions);
 }
 
@@ -39,10 +39,10 @@ int peer_stage(const Action& action) {
 void check_peer(const Schedule& schedule, int rank, int step, const Action& action) {
   const int peer = peer_stage(action);
   if (peer < 0 || peer >= schedule.stages())
-    refuse(schedule, "{}, but stage {} is the {}: there is no other end",
+    refuse(schedule, "{}, but stage {} is the {}: there is no stage at the other end",
            who_does(rank, step, action), action.stage, peer < 0 ? "first" : "last");
   if (schedule.rank_of(peer) == rank)
-    refuse(schedule, "{}, but stage {} lies on the same rank: nothing is to be transferred",
+    refuse(schedule, "{}, but stage {} is on the same rank: there is nothing to transfer",
            who_does(rank, step, action), peer);
 }
 
@@ -50,7 +50,8 @@ void check_pair(const Schedule& schedule, int rank, int step) {
   const Program& program = schedule.programs[static_cast<std::size_t>(rank)];
   const auto at = static_cast<std::size_t>(step);
   const std::string first = who_does(rank, step, program[at]);
-  if (at + 1 == program.size()) refuse(schedule, "{} overlapped with what follows: nothing", first);
+  if (at + 1 == program.size())
+    refuse(schedule, "{} overlapped with the next action, but there is none", first);
   const Action& second = program[at + 1];
   const bool fits = program[at].act == Act::Forward && is_compute(second.act) &&
                     second.act != Act::Forward && second.join == Join::Alone;
@@ -72,41 +73,41 @@ void check_action(const Schedule& schedule, int rank, int step, const Action& ac
     refuse(schedule, "{}, but {} concerns a stage as a whole: leave out the micro-batch",
            who_does(rank, step, action), what);
   if (schedule.rank_of(stage) != rank)
-    refuse(schedule, "{}, but stage {} lies on rank {}", who_does(rank, step, action), stage,
+    refuse(schedule, "{}, but stage {} is on rank {}", who_does(rank, step, action), stage,
            schedule.rank_of(stage));
   if (is_transfer(act)) check_peer(schedule, rank, step, action);
   if (join == Join::WithNext) check_pair(schedule, rank, step);
 }
 
-Places place_all(const Schedule& schedule) {
-  Places places(schedule);
+StepTable place_all(const Schedule& schedule) {
+  StepTable steps(schedule);
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
     const Program& program = schedule.programs[static_cast<std::size_t>(rank)];
     for (int step = 0; step < static_cast<int>(program.size()); ++step) {
       const Action& action = program[static_cast<std::size_t>(step)];
       check_action(schedule, rank, step, action);
       if (!has_micro(action.act)) continue;
-      if (const int before = places.put(action, step); before != kNowhere)
+      if (const int before = steps.put(action, step); before != kNoStep)
         refuse(schedule, "rank {} does {} twice, at steps {} and {}", rank, to_text(action),
                counted(before), counted(step));
     }
   }
-  return places;
+  return steps;
 }
 
-/// One forward; one backward, whole or in two halves.
-void check_work(const Schedule& schedule, const Places& places, int stage, int micro) {
+/// Checks that there is one forward and one backward, whole or in two halves.
+void check_work(const Schedule& schedule, const StepTable& steps, int stage, int micro) {
   const int rank = schedule.rank_of(stage);
-  const auto has = [&](Act act) { return places.step(act, stage, micro) != kNowhere; };
+  const auto has = [&](Act act) { return steps.step(act, stage, micro) != kNoStep; };
   const auto text = [&](Act act) { return to_text({stage, act, micro}); };
   const auto told = [&](Act act) {
-    return who_does(rank, places.step(act, stage, micro), {stage, act, micro});
+    return who_does(rank, steps.step(act, stage, micro), {stage, act, micro});
   };
   if (!has(Act::Forward)) refuse(schedule, "rank {} never does {}", rank, text(Act::Forward));
   const bool input = has(Act::BackwardInput), weight = has(Act::BackwardWeight);
   if (has(Act::Backward) && (input || weight))
-    refuse(schedule, "{}, and {} too: a backward is whole or in halves, not both",
-           told(Act::Backward), text(input ? Act::BackwardInput : Act::BackwardWeight));
+    refuse(schedule, "{}, and {} too: a backward is either whole or in halves", told(Act::Backward),
+           text(input ? Act::BackwardInput : Act::BackwardWeight));
   if (has(Act::Backward) || (input && weight)) return;
   if (input)
     refuse(schedule, "{}, but never {}", told(Act::BackwardInput), text(Act::BackwardWeight));
@@ -116,41 +117,41 @@ void check_work(const Schedule& schedule, const Places& places, int stage, int m
          text(Act::BackwardInput), text(Act::BackwardWeight));
 }
 
-/// Something is done that waits for `missing`, which is not there.
-void check_present(const Schedule& schedule, const Places& places, const Action& missing,
+/// Throws where `missing`, for which `waiting` waits, is in no program.
+void check_present(const Schedule& schedule, const StepTable& steps, const Action& missing,
                    Action waiting) {
-  if (places.step(missing) != kNowhere) return;
-  if (places.step(waiting) == kNowhere) waiting.act = Act::BackwardInput;  // the split one
+  if (steps.step(missing) != kNoStep) return;
+  if (steps.step(waiting) == kNoStep) waiting.act = Act::BackwardInput;  // the split one
   const int rank = schedule.rank_of(waiting.stage);
   refuse(schedule, "rank {} never does {}, for which rank {} waits in {}, its step {}",
          schedule.rank_of(missing.stage), to_text(missing), rank, to_text(waiting),
-         counted(places.step(waiting)));
+         counted(steps.step(waiting)));
 }
 
-/// Between `stage` and the next, on another rank: both ways, both ends.
-void check_transfers(const Schedule& schedule, const Places& places, int stage, int micro) {
+/// Checks the transfers between `stage` and the next one on another rank: both directions, both
+/// ends.
+void check_transfers(const Schedule& schedule, const StepTable& steps, int stage, int micro) {
   const int next = stage + 1;
   const Action recv_act{next, Act::RecvAct, micro}, recv_grad{stage, Act::RecvGrad, micro};
-  check_present(schedule, places, recv_act, {next, Act::Forward, micro});
-  check_present(schedule, places, {stage, Act::SendAct, micro}, recv_act);
-  check_present(schedule, places, recv_grad, {stage, Act::Backward, micro});
-  check_present(schedule, places, {next, Act::SendGrad, micro}, recv_grad);
+  check_present(schedule, steps, recv_act, {next, Act::Forward, micro});
+  check_present(schedule, steps, {stage, Act::SendAct, micro}, recv_act);
+  check_present(schedule, steps, recv_grad, {stage, Act::Backward, micro});
+  check_present(schedule, steps, {next, Act::SendGrad, micro}, recv_grad);
 }
 
 }  // namespace
 
-Places check_actions(const Schedule& schedule) {
+StepTable check_actions(const Schedule& schedule) {
   check_schedule_shape(schedule);
-  Places places = place_all(schedule);
+  StepTable steps = place_all(schedule);
   for (int stage = 0; stage < schedule.stages(); ++stage)
-    for (int micro = 0; micro < schedule.micros; ++micro)
-      check_work(schedule, places, stage, micro);
-  if (!places.has_transfers()) return places;
+    for (int micro = 0; micro < schedule.micros; ++micro) check_work(schedule, steps, stage, micro);
+  if (!steps.has_transfers()) return steps;
   for (int stage = 0; stage + 1 < schedule.stages(); ++stage)
     if (schedule.rank_of(stage) != schedule.rank_of(stage + 1))
       for (int micro = 0; micro < schedule.micros; ++micro)
-        check_transfers(schedule, places, stage, micro);
-  return places;
+        check_transfers(schedule, steps, stage, micro);
+  return steps;
 }
 
 }  // namespace trireme::pipeline

@@ -5,11 +5,11 @@
 #include <string>
 #include <utility>
 
-#include "trireme/pipeline/places.h"
+#include "trireme/pipeline/step_table.h"
 
 namespace trireme::pipeline {
 
-/// Sentences count steps from 1, as the columns of a file are counted; a pair is two.
+/// Messages count steps from 1, as columns of a file; a pair counts as two.
 inline int counted(int step) {
   return step + 1;
 }
@@ -27,13 +27,13 @@ template <class... Args>
                                   fmt::format(sentence, std::forward<Args>(args)...)));
 }
 
-/// What can be seen without playing: every action exists, on the right rank and once; all work is
-/// there, and every transfer has its other end. Throws ScheduleError.
-Places check_actions(const Schedule& schedule);
+/// Checks what needs no simulation: every action is valid, on the right rank and done once; no work
+/// is missing, and every transfer has its other end. Throws ScheduleError.
+StepTable check_actions(const Schedule& schedule);
 
-/// The acts that concern a stage as a whole, each rank by itself: a stage computes only while it is
-/// unsharded, its gradients are reduced once and after the last of them, and none is left without
-/// an update where there are updates. Throws ScheduleError.
+/// Checks the acts that concern a whole stage, for each rank by itself: a stage computes only while
+/// it is unsharded, its gradients are reduced once, after the last backward, and where the schedule
+/// has updates no gradient is left without one. Throws ScheduleError.
 void check_whole_stage_acts(const Schedule& schedule);
 
 }  // namespace trireme::pipeline

@@ -8,8 +8,8 @@ namespace trireme::pipeline {
 
 namespace {
 
-/// What one rank does, as it is written: two stages, the micro-batch that each act comes to next,
-/// and the weight halves that have been put off.
+/// Writes the program of one rank: its two stages, the next micro-batch of each act, and the weight
+/// halves that are postponed.
 class Writer {
  public:
   enum Side { Down = 0, Up = 1 };
@@ -22,14 +22,14 @@ class Writer {
     program_.push_back({stages_[side], Act::Backward, backwards_[side]++});
   }
   void input(Side side) {
-    put_off_.push_back({stages_[side], Act::BackwardWeight, backwards_[side]});
+    postponed_.push_back({stages_[side], Act::BackwardWeight, backwards_[side]});
     program_.push_back({stages_[side], Act::BackwardInput, backwards_[side]++});
   }
-  /// The oldest weight half that was put off, if any was.
+  /// Adds the oldest postponed weight half, if there is one.
   void weight() {
-    if (put_off_.empty()) return;
-    program_.push_back(put_off_.front());
-    put_off_.pop_front();
+    if (postponed_.empty()) return;
+    program_.push_back(postponed_.front());
+    postponed_.pop_front();
   }
   void pair(Side forward_side, Side backward_side) {
     forward(forward_side);
@@ -41,10 +41,10 @@ class Writer {
   Program& program_;
   int stages_[2];
   int forwards_[2] = {0, 0}, backwards_[2] = {0, 0};
-  std::deque<Action> put_off_;
+  std::deque<Action> postponed_;
 };
 
-/// In the tail, backwards are split from the middle on, so that the weight halves fill its end.
+/// The tail: backwards are split from its middle on, so that the weight halves fill its end.
 void drain(Writer& writer, int rank, int ranks) {
   const int half = (rank + 1) / 2;
   bool split = false;
@@ -76,7 +76,8 @@ void make_program(Program& program, int rank, Shape shape) {
     writer.forward(Writer::Up);
   }
   for (int i = 0; i < shape.micros - 2 * shape.ranks + rank + 1; ++i) {
-    if (i == 0 && behind == 0) {  // apart: the forward is wanted first, at the turn of the V
+    if (i == 0 &&
+        behind == 0) {  // not overlapped: at the turn of the V the forward is needed first
       writer.forward(Writer::Down);
       writer.backward(Writer::Up);
     } else {
@@ -114,7 +115,7 @@ void make_program(Program& program, int rank, Shape shape) {
 Schedule make_dualpipe_v(Shape shape) {
   if (shape.micros < 2 * shape.ranks)
     throw ScheduleError(fmt::format(
-        "dualpipe-v of {} ranks takes {} micro-batches at least (two per rank), not {}; zb-v takes "
+        "dualpipe-v of {} ranks needs at least {} micro-batches (two per rank), not {}; zb-v takes "
         "any number",
         shape.ranks, 2 * shape.ranks, shape.micros));
   Schedule schedule = in_a_v(shape);

@@ -16,9 +16,9 @@ Schedule make_dualpipe_v(Shape shape);
 Schedule make_pipedream(Shape shape);
 Schedule make_pipedream_2bw(Shape shape);
 
-/// A schedule without programs, the stages dealt in a loop: rank 0, 1, 2, 0, 1, 2.
+/// A schedule with empty programs, its stages placed in a loop: rank 0, 1, 2, 0, 1, 2.
 Schedule in_a_loop(Shape shape);
-/// The same, but down and up again: rank 0, 1, 2, 2, 1, 0.
+/// The same with the stages in a V: rank 0, 1, 2, 2, 1, 0.
 Schedule in_a_v(Shape shape);
 
 }  // namespace trireme::pipeline

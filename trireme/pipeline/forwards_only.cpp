@@ -8,16 +8,15 @@ int most_in_flight(const Schedule& schedule) {
   return 2 * schedule.ranks();
 }
 
-// All ranks are played together, as if every forward took the same time. A rank takes the latest
-// stage that can run, so that what is in the pipe leaves it before more comes in; a stage takes its
-// micro-batches in their order. Two ranks of two stages each, at most four micro-batches in flight:
+// Simulates all ranks as if every forward took the same time. A rank runs the latest stage that can
+// run, so that micro-batches leave the pipe before new ones enter; a stage takes its micro-batches
+// in order. Two ranks of two stages each, at most four micro-batches in flight:
 //
 //     rank 0  0F0 0F1 2F0 2F1 0F2 0F3 2F2 2F3
 //     rank 1   .  1F0 1F1 3F0 3F1 1F2 1F3 3F2 3F3
 //
-// A rank that keeps this order, and waits for nothing but its input and (on the first stage) for
-// the end of a micro-batch, never waits in a circle: everything waits for what comes before it
-// here.
+// This order cannot deadlock: every action waits only for actions that come before it here, its
+// input and (on the first stage) the end of an earlier micro-batch.
 Schedule forwards_only(const Schedule& schedule, int micros) {
   Schedule result{schedule.name, micros, schedule.placement, {}};
   result.programs.resize(schedule.programs.size());

@@ -13,33 +13,33 @@ namespace trireme::pipeline {
 
 namespace {
 
-enum class Stages { One, Two, Any };
+enum class Stages { One, Two, Any };  // per rank
 enum class Weights { Synchronous, Asynchronous };
 
-struct Entry {
+struct Generator {
   std::string_view name;
   Schedule (*make)(Shape);
   Stages stages;
   Weights weights;
 };
 
-constexpr std::array kEntries = {
-    Entry{"gpipe", make_gpipe, Stages::One, Weights::Synchronous},
-    Entry{"1f1b", make_1f1b, Stages::One, Weights::Synchronous},
-    Entry{"interleaved", make_interleaved, Stages::Any, Weights::Synchronous},
-    Entry{"looped-bfs", make_looped_bfs, Stages::Any, Weights::Synchronous},
-    Entry{"zb-h1", make_zb_h1, Stages::One, Weights::Synchronous},
-    Entry{"zb-v", make_zb_v, Stages::Two, Weights::Synchronous},
-    Entry{"dualpipe-v", make_dualpipe_v, Stages::Two, Weights::Synchronous},
-    Entry{"pipedream", make_pipedream, Stages::One, Weights::Asynchronous},
-    Entry{"pipedream-2bw", make_pipedream_2bw, Stages::One, Weights::Asynchronous},
+constexpr std::array kGenerators = {
+    Generator{"gpipe", make_gpipe, Stages::One, Weights::Synchronous},
+    Generator{"1f1b", make_1f1b, Stages::One, Weights::Synchronous},
+    Generator{"interleaved", make_interleaved, Stages::Any, Weights::Synchronous},
+    Generator{"looped-bfs", make_looped_bfs, Stages::Any, Weights::Synchronous},
+    Generator{"zb-h1", make_zb_h1, Stages::One, Weights::Synchronous},
+    Generator{"zb-v", make_zb_v, Stages::Two, Weights::Synchronous},
+    Generator{"dualpipe-v", make_dualpipe_v, Stages::Two, Weights::Synchronous},
+    Generator{"pipedream", make_pipedream, Stages::One, Weights::Asynchronous},
+    Generator{"pipedream-2bw", make_pipedream_2bw, Stages::One, Weights::Asynchronous},
 };
 
-const Entry& entry_of(std::string_view name) {
-  const auto entry = std::ranges::find(kEntries, name, &Entry::name);
-  if (entry == kEntries.end())
+const Generator& generator_of(std::string_view name) {
+  const auto entry = std::ranges::find(kGenerators, name, &Generator::name);
+  if (entry == kGenerators.end())
     throw ScheduleError(
-        fmt::format("there is no schedule '{}'; write one of {}", name, fmt::join(names(), ", ")));
+        fmt::format("unknown schedule '{}'; use one of {}", name, fmt::join(names(), ", ")));
   return *entry;
 }
 
@@ -47,16 +47,16 @@ void check_shape(std::string_view name, Shape shape) {
   const auto& [ranks, micros, stages] = shape;
   if (ranks < 1 || micros < 1 || stages < 1)
     throw ScheduleError(fmt::format(
-        "{}: {} ranks, {} micro-batches and {} stages per rank: each must be 1 at least", name,
+        "{}: {} ranks, {} micro-batches and {} stages per rank: each must be at least 1", name,
         ranks, micros, stages));
   constexpr int64_t kMostWork = 1 << 24;
   if (ranks > kMostWork || static_cast<int64_t>(ranks) * stages > kMostWork / micros)
     throw ScheduleError(fmt::format(
-        "{}: {} ranks x {} stages x {} micro-batches are more than the {} that a schedule can have",
-        name, ranks, stages, micros, kMostWork));
+        "{}: {} ranks x {} stages x {} micro-batches exceed the limit of {} for a schedule", name,
+        ranks, stages, micros, kMostWork));
 }
 
-Schedule dealt(Shape shape, int (*rank_of)(int stage, int ranks)) {
+Schedule placed(Shape shape, int (*rank_of)(int stage, int ranks)) {
   Schedule schedule;
   schedule.micros = shape.micros;
   schedule.programs.resize(static_cast<std::size_t>(shape.ranks));
@@ -68,16 +68,16 @@ Schedule dealt(Shape shape, int (*rank_of)(int stage, int ranks)) {
 }  // namespace
 
 Schedule in_a_loop(Shape shape) {
-  return dealt(shape, [](int stage, int ranks) { return stage % ranks; });
+  return placed(shape, [](int stage, int ranks) { return stage % ranks; });
 }
 
 Schedule in_a_v(Shape shape) {
-  return dealt(shape,
-               [](int stage, int ranks) { return stage < ranks ? stage : 2 * ranks - 1 - stage; });
+  return placed(shape,
+                [](int stage, int ranks) { return stage < ranks ? stage : 2 * ranks - 1 - stage; });
 }
 
 Schedule make(std::string_view name, Shape shape) {
-  const Entry& entry = entry_of(name);
+  const Generator& entry = generator_of(name);
   check_shape(name, shape);
   shape.stages_per_rank = stages_per_rank(name, shape.stages_per_rank);
   Schedule schedule = entry.make(shape);
@@ -87,22 +87,22 @@ Schedule make(std::string_view name, Shape shape) {
 
 std::vector<std::string_view> names() {
   std::vector<std::string_view> all;
-  for (const Entry& entry : kEntries) all.push_back(entry.name);
+  for (const Generator& entry : kGenerators) all.push_back(entry.name);
   return all;
 }
 
 bool is_synchronous(std::string_view name) {
-  return entry_of(name).weights == Weights::Synchronous;
+  return generator_of(name).weights == Weights::Synchronous;
 }
 
 int stages_per_rank(std::string_view name, int wanted) {
-  const Stages stages = entry_of(name).stages;
+  const Stages stages = generator_of(name).stages;
   if (stages == Stages::One && wanted != 1)
     throw ScheduleError(fmt::format(
         "{} has 1 stage per rank, not {}; interleaved and looped-bfs can have more", name, wanted));
   if (stages == Stages::Two && wanted != 1 && wanted != 2)
     throw ScheduleError(fmt::format(
-        "{} has 2 stages per rank, not {}; leave the number out, or write 2", name, wanted));
+        "{} has 2 stages per rank, not {}; leave the number out, or use 2", name, wanted));
   return stages == Stages::Two ? 2 : wanted;
 }
 

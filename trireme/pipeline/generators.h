@@ -9,20 +9,21 @@ namespace trireme::pipeline {
 
 struct Shape {
   int ranks = 1, micros = 1;
-  int stages_per_rank = 1;  ///< zb-v and dualpipe-v take 1, unsaid, or 2, and have 2
+  int stages_per_rank = 1;  ///< zb-v and dualpipe-v have 2; they take 1 (the default) or 2
 };
 
 /// Makes a schedule by its name: compute order only, no transfers. Throws ScheduleError, with the
-/// numbers, for a name that is none, or a shape that the schedule cannot have.
+/// numbers, for an unknown name, or a shape that the schedule cannot have.
 Schedule make(std::string_view name, Shape shape);
 
-/// The names, in the order in which they are listed for people.
+/// The names of all schedules, in the order in which help lists them.
 std::vector<std::string_view> names();
 
-/// False for the schedules that update weights in the middle (pipedream, pipedream-2bw).
+/// False for the schedules that update weights within a step (pipedream, pipedream-2bw).
 bool is_synchronous(std::string_view name);
 
-/// How many stages each rank holds, where the schedule is made for such a shape.
+/// How many stages each rank has if `wanted` are asked for. Throws ScheduleError where the schedule
+/// cannot have that many.
 int stages_per_rank(std::string_view name, int wanted);
 
 }  // namespace trireme::pipeline

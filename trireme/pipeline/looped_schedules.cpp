@@ -7,8 +7,8 @@ namespace trireme::pipeline {
 
 namespace {
 
-/// Micro-batches go round the ranks in groups: a group passes all stages of a rank before the next
-/// group comes. Groups of P keep every rank busy; what is left over makes some of them larger.
+/// Micro-batches go through the ranks in groups: a group passes all stages of a rank before the
+/// next group. Groups of P keep every rank busy; a remainder makes some groups larger.
 std::vector<int> group_sizes(Shape shape) {
   const int groups = std::max(1, shape.micros / shape.ranks);
   std::vector<int> sizes(static_cast<std::size_t>(groups), shape.micros / groups);
@@ -33,16 +33,16 @@ Program rounds(const std::vector<int>& groups, std::vector<int> stages, Act act)
 }  // namespace
 
 // Interleaved 1F1B (Narayanan et al. 2021, as in Megatron-LM): several stages per rank, so that the
-// pipe is filled by pieces of work that are V times smaller; the bubble shrinks by V. Two stages
-// per rank, P = 2, M = 4; stages 0 and 2 lie on rank 0:
+// pipe fills with work that is V times smaller; the bubble shrinks by V. Two stages
+// per rank, P = 2, M = 4; stages 0 and 2 are on rank 0:
 //
 //     0F0 0F1 2F0 2F1 0F2 ... 2B0---- 0F3 2B1---- 2F2 0B0---- 2F3 0B1---- ... 2B2---- ... 2B3----
 //     ...
 //     ... 1F0 1F1 3F0 3B0---- 3F1 3B1---- 1F2 1B0---- 1F3 1B1---- 3F2 3B2---- 3F3 3B3---- 1B2----
 //     ...
 //
-// Before its first backward a rank has run all stages but the last on one group, and two forwards
-// more for every rank behind it. One stage per rank is plain 1F1B: one forward more.
+// Before its first backward a rank has run all of its stages but the last on one group, and two
+// more forwards for every rank behind it; with one stage per rank (plain 1F1B) one more forward.
 Schedule make_interleaved(Shape shape) {
   Schedule schedule = in_a_loop(shape);
   const std::vector<int> groups = group_sizes(shape);

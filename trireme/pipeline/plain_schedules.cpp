@@ -4,7 +4,7 @@
 
 namespace trireme::pipeline {
 
-// GPipe (Huang et al. 2019): all forwards, then all backwards. Every micro-batch stays alive.
+// GPipe (Huang et al. 2019): all forwards, then all backwards. Every micro-batch stays in flight.
 //
 //     rank 0  F0 F1 F2 F3 ................. B0--- B1--- B2--- B3---
 //     rank 1  .. F0 F1 F2 F3 ........ B0--- B1--- B2--- B3--- ......
@@ -20,7 +20,8 @@ Schedule make_gpipe(Shape shape) {
 }
 
 // 1F1B (PipeDream-Flush, Narayanan et al. 2021): warm-up fills the pipe, then one forward, one
-// backward, then the tail drains it. As fast as GPipe, but rank r keeps at most P - r alive.
+// backward, then the tail drains it. As fast as GPipe, but rank r has at most P - r micro-batches
+// in flight.
 //
 //     rank 0  F0 F1 F2 ........... B0--- F3 B1--- .. B2--- .. B3---
 //     rank 1  .. F0 F1 ..... B0--- F2 B1--- F3 B2--- .. B3--- ......

@@ -20,35 +20,36 @@ double time_of(Act act, const StageTimes& times) {
   }
 }
 
-/// One clock per rank, which only computation moves. What an action waits for is there at its
-/// `ready` time: the end of the turn that made it, and a transfer later on another rank.
+/// One clock per rank, which only computation advances. The result of an action is ready when the
+/// action (or the pair that it is part of) ends; on another rank, one transfer later.
 ///
 ///     rank 0   [ F0 ][ F1 ]
 ///                   \ transfer
 ///     rank 1          [ F0 ]
 class Clocks {
  public:
-  Clocks(const Schedule& schedule, const Places& places, const std::vector<StageTimes>& times)
-      : schedule_(schedule), places_(places), times_(times), clocks_(schedule.programs.size(), 0) {
+  Clocks(const Schedule& schedule, const StepTable& steps, const std::vector<StageTimes>& times)
+      : schedule_(schedule), steps_(steps), times_(times), clocks_(schedule.programs.size(), 0) {
     for (const Program& program : schedule.programs) {
       timeline_.ranks.emplace_back(program.size());
       ready_.emplace_back(program.size(), 0.0);
     }
   }
 
-  void take(const Turn& turn) {
-    const auto rank = static_cast<std::size_t>(turn.rank);
-    const Action* first = schedule_.programs[rank].data() + turn.step;
-    if (is_transfer(first->act)) return transfer(turn, *first);
+  void take(const JoinedActions& joined) {
+    const auto rank = static_cast<std::size_t>(joined.rank);
+    const Action* first = schedule_.programs[rank].data() + joined.step;
+    if (is_transfer(first->act)) return transfer(joined, *first);
     double now = clocks_[rank];
-    for (const Action* action = first; action < first + turn.count; ++action)
+    for (const Action* action = first; action < first + joined.count; ++action)
       now = std::max(now, inputs_ready(*action));
-    for (int i = 0; i < turn.count; ++i) {
+    for (int i = 0; i < joined.count; ++i) {
       const double begin = now;
       now += time_of(first[i].act, times_of(first[i].stage));
-      span(turn, i) = {first[i], begin, now};
+      span(joined, i) = {first[i], begin, now};
     }
-    for (int i = 0; i < turn.count; ++i) ready(turn, i) = now;  // of a pair, all at its end
+    for (int i = 0; i < joined.count; ++i)
+      ready(joined, i) = now;  // a pair gives its results at its end
     clocks_[rank] = now;
   }
 
@@ -58,43 +59,43 @@ class Clocks {
   const StageTimes& times_of(int stage) const {
     return times_.size() == 1 ? times_.front() : times_[static_cast<std::size_t>(stage)];
   }
-  Span& span(const Turn& turn, int i) {
+  Span& span(const JoinedActions& joined, int i) {
     return timeline_
-        .ranks[static_cast<std::size_t>(turn.rank)][static_cast<std::size_t>(turn.step + i)];
+        .ranks[static_cast<std::size_t>(joined.rank)][static_cast<std::size_t>(joined.step + i)];
   }
-  double& ready(const Turn& turn, int i) {
-    return ready_[static_cast<std::size_t>(turn.rank)][static_cast<std::size_t>(turn.step + i)];
+  double& ready(const JoinedActions& joined, int i) {
+    return ready_[static_cast<std::size_t>(joined.rank)][static_cast<std::size_t>(joined.step + i)];
   }
   double ready_at(const Action& done) const {
     return ready_[static_cast<std::size_t>(schedule_.rank_of(done.stage))]
-                 [static_cast<std::size_t>(places_.step(done))];
+                 [static_cast<std::size_t>(steps_.step(done))];
   }
 
   double inputs_ready(const Action& action) const {
     double when = 0;
-    for (const Action& wanted : needs(action, schedule_, places_)) {
+    for (const Action& wanted : dependencies(action, schedule_, steps_)) {
       const bool far = schedule_.rank_of(wanted.stage) != schedule_.rank_of(action.stage);
       when = std::max(when, ready_at(wanted) + (far ? times_of(wanted.stage).transfer : 0));
     }
     return when;
   }
 
-  /// A send begins where the rank stands and holds nobody up; its receive is the same time at the
-  /// other end.
-  void transfer(const Turn& turn, const Action& action) {
-    double begin = clocks_[static_cast<std::size_t>(turn.rank)];
+  /// A send begins at the rank's current time and does not delay the rank; its receive has the same
+  /// times at the other end.
+  void transfer(const JoinedActions& joined, const Action& action) {
+    double begin = clocks_[static_cast<std::size_t>(joined.rank)];
     double end = begin + times_of(action.stage).transfer;
     if (is_receive(action.act)) {
-      const Action send = *needs(action, schedule_, places_).begin();
+      const Action send = *dependencies(action, schedule_, steps_).begin();
       end = ready_at(send);
       begin = end - times_of(send.stage).transfer;
     }
-    span(turn, 0) = {action, begin, end};
-    ready(turn, 0) = end;
+    span(joined, 0) = {action, begin, end};
+    ready(joined, 0) = end;
   }
 
   const Schedule& schedule_;
-  const Places& places_;
+  const StepTable& steps_;
   const std::vector<StageTimes>& times_;
   std::vector<double> clocks_;
   std::vector<std::vector<double>> ready_;
@@ -125,13 +126,14 @@ double Timeline::bubble() const {
 }
 
 Timeline price(const Schedule& schedule, const std::vector<StageTimes>& times) {
-  core::check(times.size() == 1 || times.size() == static_cast<std::size_t>(schedule.stages()),
-              "price: times of {} stages for a schedule of {}; give one for all, or one of each",
-              times.size(), schedule.stages());
+  core::check(
+      times.size() == 1 || times.size() == static_cast<std::size_t>(schedule.stages()),
+      "price: times of {} stages for a schedule of {} stages; give one for all, or one for each",
+      times.size(), schedule.stages());
   verify(schedule);
-  const Places places = check_actions(schedule);
-  Clocks clocks(schedule, places, times);
-  play(schedule, places, [&](const Turn& turn) { clocks.take(turn); });
+  const StepTable steps = check_actions(schedule);
+  Clocks clocks(schedule, steps, times);
+  play(schedule, steps, [&](const JoinedActions& joined) { clocks.take(joined); });
   return clocks.finish();
 }
 

@@ -6,7 +6,7 @@
 
 namespace trireme::pipeline {
 
-/// What a stage's acts take, in any unit of time.
+/// How long each act of a stage takes, in any unit of time.
 struct StageTimes {
   double forward = 1, backward = 2, backward_input = 1, backward_weight = 1;
   double transfer = 0;  ///< of an activation to the next stage, or of a gradient to the one before
@@ -22,15 +22,15 @@ struct Timeline {
   std::vector<std::vector<Span>> ranks;  ///< in program order
 
   double end() const;
-  /// The time in which a rank computes.
+  /// How long the rank computes.
   double busy(int rank) const;
-  /// The part of all ranks' time in which nothing is computed.
+  /// The fraction of all ranks' time in which they do not compute.
   double bubble() const;
 };
 
-/// Plays the schedule as fast as its order allows; transfers take their time and hold nobody up but
-/// who waits for them. `times`: one for all stages, or one of each. Throws ScheduleError as
-/// `verify` does.
+/// Simulates the schedule: each action starts as early as its program and its dependencies allow. A
+/// transfer delays only the actions that wait for it. `times`: one for all stages, or one for each.
+/// Throws ScheduleError as `verify` does.
 Timeline price(const Schedule& schedule, const std::vector<StageTimes>& times);
 
 }  // namespace trireme::pipeline

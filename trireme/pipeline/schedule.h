@@ -8,15 +8,16 @@
 
 namespace trireme {
 
-/// A schedule that cannot be made, read or run. The message names the action where there is one.
+/// A schedule that cannot be made, read or run. The message names the action, if there is one.
 class ScheduleError : public Error {
   using Error::Error;
 };
 
 namespace pipeline {
 
-/// A pipeline schedule is a value: where the stages lie, and one program per rank. Generators make
-/// it, passes complete it, the runner executes it, `price` times it, `trireme schedule` draws it.
+/// A pipeline schedule as a value: the rank of every stage, and one program per rank. Generators
+/// make it, passes complete it, the runner executes it, `price` times it, `trireme schedule` draws
+/// it.
 struct Schedule {
   std::string name;
   int micros = 1;
@@ -27,7 +28,7 @@ struct Schedule {
   int stages() const { return static_cast<int>(placement.size()); }
   int rank_of(int stage) const { return placement[static_cast<std::size_t>(stage)]; }
   std::vector<int> stages_of(int rank) const;
-  /// Does any rank do it? has(Act::Update): weights change in the middle.
+  /// Whether any program has the act. has(Act::Update): weights change within a step.
   bool has(Act act) const;
   bool operator==(const Schedule&) const = default;
 };

@@ -13,7 +13,7 @@ namespace trireme::pipeline {
 
 namespace {
 
-/// A cell as it may stand in a message: short, and without what moves a terminal's cursor.
+/// A cell for a message: short, and without control characters.
 std::string printable(std::string_view cell) {
   constexpr std::size_t kMost = 60;
   std::string text;
@@ -30,7 +30,8 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
-/// Takes the part before `mark` off the text; all of it, if there is none.
+/// Removes the part before `mark` from the text and returns it; all of the text, if there is no
+/// mark.
 std::string_view take_until(std::string_view& text, char mark) {
   const auto end = text.find(mark);
   const std::string_view part = text.substr(0, end);
@@ -77,7 +78,7 @@ class Reader {
     if (num_actions_ == 0) refuse("has no action: write a row for every rank, as in 0F0,0B0");
     std::vector<Program>& programs = schedule_.programs;
     while (programs.back().empty()) programs.pop_back();  // blank lines at the end
-    settle_shape();
+    finish_shape();
     return std::move(schedule_);
   }
 
@@ -115,7 +116,7 @@ class Reader {
   void add(std::optional<Action> action, std::string_view cell, Join join) {
     if (!action)
       refuse_cell(
-          "'{}' is no action; write stage, act and micro-batch, as in 2F0, 1UNSHARD or "
+          "'{}' is not an action; write stage, act and micro-batch, as in 2F0, 1UNSHARD or "
           "(0F1;3B0)OVERLAP_F_B",
           printable(cell));
     action->join = join;
@@ -132,29 +133,30 @@ class Reader {
     constexpr int kMostStages = 1 << 20;
     const auto stage = static_cast<std::size_t>(action.stage);
     if (action.stage >= kMostStages)
-      refuse_cell("{} is of stage {}; a schedule has at most {}", to_text(action), stage,
+      refuse_cell("{} has stage {}; a schedule has at most {} stages", to_text(action), stage,
                   kMostStages);
     std::vector<int>& placement = schedule_.placement;
-    if (stage >= placement.size()) placement.resize(stage + 1, kNobody);
-    if (placement[stage] == kNobody) placement[stage] = row_ - 1;
+    if (stage >= placement.size()) placement.resize(stage + 1, kNoRank);
+    if (placement[stage] == kNoRank) placement[stage] = row_ - 1;
     if (placement[stage] != row_ - 1)
-      refuse_cell("{} on rank {}, but rank {} computes stage {} already: a stage lies on one rank",
+      refuse_cell("{} on rank {}, but rank {} computes stage {} already: a stage is on one rank",
                   to_text(action), row_ - 1, placement[stage], stage);
   }
 
-  /// Every stage computes every micro-batch, so neither can have a number beyond all actions.
-  void settle_shape() {
+  /// Sets the number of micro-batches, and checks the highest stage and micro-batch. Every stage
+  /// computes every micro-batch, so neither number can exceed the number of actions.
+  void finish_shape() {
     if (highest_micro_.action.micro >= num_actions_) {
       row_ = highest_micro_.row, column_ = highest_micro_.column;
-      refuse_cell("{} is of micro-batch {}, but there are {} actions in all",
+      refuse_cell("{} has micro-batch {}, but there are only {} actions",
                   to_text(highest_micro_.action), highest_micro_.action.micro, num_actions_);
     }
     schedule_.micros = std::max(highest_micro_.action.micro + 1, 1);
     const auto& placement = schedule_.placement;
-    const auto missing = std::ranges::find(placement, kNobody) - placement.begin();
+    const auto missing = std::ranges::find(placement, kNoRank) - placement.begin();
     if (highest_stage_.action.stage < missing) return;
     row_ = highest_stage_.row, column_ = highest_stage_.column;
-    refuse_cell("there is {}, but no rank computes stage {}", to_text(highest_stage_.action),
+    refuse_cell("{} is in the file, but no rank computes stage {}", to_text(highest_stage_.action),
                 missing);
   }
 
@@ -169,7 +171,7 @@ class Reader {
                                     column_, fmt::format(sentence, std::forward<Args>(args)...)));
   }
 
-  static constexpr int kNobody = -1;
+  static constexpr int kNoRank = -1;
 
   Schedule schedule_;
   int row_ = 0, column_ = 0;  ///< as people count, from 1
@@ -215,7 +217,7 @@ Schedule read_csv(const std::string& path) {
     text.append(part.data(), static_cast<std::size_t>(file.gcount()));
     if (text.size() > kMostBytes)
       throw ScheduleError(
-          fmt::format("the schedule file '{}' is longer than {} MiB: it is no schedule", path,
+          fmt::format("the schedule file '{}' is longer than {} MiB: it is not a schedule", path,
                       kMostBytes >> 20));
   }
   if (!file.is_open() || file.bad())

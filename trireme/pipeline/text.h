@@ -12,13 +12,13 @@ namespace trireme::pipeline {
 /// ("(0F1;3B0)OVERLAP_F_B").
 std::vector<std::string> to_cells(const Program& program);
 
-/// The schedule as PyTorch's CSV: a row per rank, a cell per action or pair. A schedule with Update
-/// is read by us alone.
+/// The schedule as PyTorch's CSV: a row per rank, a cell per action or pair. PyTorch cannot
+/// read a schedule with Update.
 std::string to_csv(const Schedule& schedule);
 
-/// Reads it back. Placement and number of micro-batches follow from who computes what. Empty cells
+/// Reads such a text. The actions give the placement and the number of micro-batches. Empty cells
 /// (PyTorch's idle steps), spaces, CRLF, a comma at the end and blank lines below are skipped.
-/// Throws ScheduleError with row and column; whether it can run is for `verify` to say.
+/// Throws ScheduleError with row and column; `verify` checks whether it can run.
 Schedule parse_csv(std::string name, std::string_view text);
 
 /// The same from a file.

@@ -12,14 +12,14 @@ bool has(const Program& program, int stage, Act act) {
                              [&](const Action& a) { return a.stage == stage && a.act == act; });
 }
 
-/// Puts an action before the one at `at`, and before the receives that belong to that one.
+/// Inserts an action before the one at `at` and the receives of that one.
 void put_before(Program& program, std::size_t at, const Action& action) {
   if (at > 0 && program[at - 1].join == Join::WithNext) --at;
   while (at > 0 && is_receive(program[at - 1].act)) --at;
   program.insert(program.begin() + static_cast<std::ptrdiff_t>(at), action);
 }
 
-/// Puts an action after the one at `at`, its pair, and those that follow and may go first.
+/// Inserts an action after the one at `at`, its pair, and the following ones that go first.
 template <class GoesFirst>
 void put_after(Program& program, std::size_t at, const Action& action, GoesFirst goes_first) {
   if (program[at].join == Join::WithNext) ++at;
@@ -28,7 +28,7 @@ void put_after(Program& program, std::size_t at, const Action& action, GoesFirst
   program.insert(program.begin() + static_cast<std::ptrdiff_t>(at), action);
 }
 
-/// A stage's gradients are sent on before they are summed, and summed before the weights go.
+// The order after the last backward of a stage: send the gradient, reduce, reshard.
 bool sends(const Action& action) {
   return is_send(action.act);
 }
@@ -43,7 +43,7 @@ void reduce_stage(Program& program, int stage) {
     const Action& action = program[at];
     if (action.stage != stage) continue;
     if (action.act == Act::Update) pending = 1;  // one before each update
-    if (!lets_go(action.act) || pending == 0) continue;
+    if (!completes_backward(action.act) || pending == 0) continue;
     put_after(program, at, {stage, Act::ReduceGrad}, sends);
     pending = 0;
     if (!updates) return;

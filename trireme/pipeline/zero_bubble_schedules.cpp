@@ -4,8 +4,9 @@
 
 namespace trireme::pipeline {
 
-// ZB-H1 (Qi et al. 2023): only the input half of a backward holds others up, so the weight half
-// waits until there would be nothing to do. Rank r puts r of them off; P alive at most, as in 1F1B.
+// ZB-H1 (Qi et al. 2023): other ranks wait only for the input half of a backward, so the weight
+// half is postponed to fill idle time. Rank r postpones r of them; at most P micro-batches are in
+// flight, as in 1F1B.
 //
 //     rank 0  F0 F1 F2 ..... I0 W0 F3 I1 W1 I2 W2 I3 W3
 //     rank 1  .. F0 F1 .. I0 F2 I1 W0 F3 I2 W1 I3 W2 W3
@@ -29,8 +30,8 @@ Schedule make_zb_h1(Shape shape) {
 
 namespace {
 
-/// One stage of a rank, and the next micro-batch of each of its acts.
-struct Lane {
+/// Writes the actions of one stage of a rank; knows the next micro-batch of each act.
+struct StageWriter {
   Program& program;
   int stage;
   int forwards = 0, inputs = 0, weights = 0;
@@ -45,7 +46,7 @@ struct Lane {
 };
 
 void make_zb_v_program(Program& program, int rank, int ranks, int micros) {
-  Lane down{program, rank}, up{program, 2 * ranks - 1 - rank};
+  StageWriter down{program, rank}, up{program, 2 * ranks - 1 - rank};
   for (int i = 0; i < 2 * (ranks - rank) - 1; ++i) down.forward();
   for (int i = 0; i < rank; ++i) {
     up.forward();
@@ -76,13 +77,13 @@ void make_zb_v_program(Program& program, int rank, int ranks, int micros) {
 }  // namespace
 
 // ZB-V (Qi et al. 2024): the stages go down the ranks and up again, so that rank 0 has the first
-// and the last, and no rank idles between its first and last action where F, I and W take the same.
-// P = 2, M = 3: stages 0 and 3 on rank 0, 1 and 2 on rank 1.
+// and the last. Where F, I and W take the same time, no rank idles between its first and last
+// action. P = 2, M = 3: stages 0 and 3 on rank 0, 1 and 2 on rank 1.
 //
 //     rank 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2
 //     rank 1  ... 1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2
 //
-// Warm-up takes 2P - 1 micro-batches. With fewer, those that are not there are left out of it.
+// Warm-up takes 2P - 1 micro-batches. With fewer, the actions of the missing ones are left out.
 Schedule make_zb_v(Shape shape) {
   Schedule schedule = in_a_v(shape);
   const int micros = std::max(shape.micros, 2 * shape.ranks - 1);

@@ -12,7 +12,7 @@ constexpr int64_t kValidSamples = 512;  // of a generated language
 }  // namespace
 
 std::shared_ptr<const data::Dataset> make_dataset(const config::Config& config) {
-  if (config.data.kind == "markov")
+  if (config.data.kind == config::DataKind::Markov)
     return std::make_shared<data::Markov>(
         data::MarkovOptions{.vocab = config.model.vocab,
                             .seq = config.model.seq,
@@ -22,7 +22,8 @@ std::shared_ptr<const data::Dataset> make_dataset(const config::Config& config) 
 }
 
 std::shared_ptr<const data::Dataset> make_valid_dataset(const config::Config& config) {
-  if (config.data.kind == "markov")  // texts of the same language that training never sees
+  // Of a generated language: texts that training never sees.
+  if (config.data.kind == config::DataKind::Markov)
     return std::make_shared<data::Markov>(
         data::MarkovOptions{.vocab = config.model.vocab,
                             .seq = config.model.seq,

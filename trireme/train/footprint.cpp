@@ -28,9 +28,10 @@ nn::Batching batching(const config::Config& config, const Degrees& degrees, int6
           .item_bytes = item,
           .tensor = degrees.tensor,
           .device = uses_cuda(config) ? c10::DeviceType::CUDA : c10::DeviceType::CPU,
-          .recompute = config.memory.recompute == "block"       ? Recompute::Block
-                       : config.memory.recompute == "selective" ? Recompute::Selective
-                                                                : Recompute::None};
+          .recompute = config.memory.recompute == config::Recompute::Block ? Recompute::Block
+                       : config.memory.recompute == config::Recompute::Selective
+                           ? Recompute::Selective
+                           : Recompute::None};
 }
 
 /// What the first rank keeps of a parameter.
@@ -72,7 +73,9 @@ struct Own {
 Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees,
                        const Own& own) {
   const int64_t item = own.batching.item_bytes;
-  const int64_t states = config.optim.kind == "adamw" ? 2 : config.optim.momentum != 0 ? 1 : 0;
+  const int64_t states = config.optim.kind == config::OptimizerKind::AdamW ? 2
+                         : config.optim.momentum != 0                      ? 1
+                                                                           : 0;
   const bool sharded = degrees.shard > 1;
   const bool holds = sharded && degrees.pipe > 1 && config.pipeline.keep_gathered;
   const auto all_parameters = nn::parameters_of(whole);
@@ -81,8 +84,9 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   std::map<std::string, std::size_t> unit_of;
   for (std::size_t i = 0; i < units.unit_of.size(); ++i)
     unit_of[all_parameters[i].name] = units.unit_of[i];
-  const bool shards_gradients = sharded && config.memory.shard != "optimizer" && !holds;
-  const bool shards_parameters = sharded && config.memory.shard == "parameters";
+  const bool shards_gradients =
+      sharded && config.memory.shard != config::ShardedState::Optimizer && !holds;
+  const bool shards_parameters = sharded && config.memory.shard == config::ShardedState::Parameters;
 
   Footprint all;
   Bytes sum, trained;
@@ -121,8 +125,7 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   return all;
 }
 
-/// What a rank of the pipe has, where stages are even in parameters, or as the list says: what
-/// balancing by time would measure is not known here.
+/// What a rank of the pipe has, where the stages have `cut` places of the chain each.
 Own own_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
            const parallel::StageSizes& cut, int rank, nn::Batching batching) {
   const nn::Chain chain = whole.chain();
@@ -148,7 +151,7 @@ Own own_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
     begin = end;
   }
   const auto stages = static_cast<double>(schedule.stages_of(rank).size());
-  const double alive = pipeline::peak_live(schedule)[static_cast<std::size_t>(rank)];
+  const double alive = pipeline::peak_in_flight(schedule)[static_cast<std::size_t>(rank)];
   batching.layers = layers / stages * alive;
   batching.heads = head ? std::max(1.0, alive / stages) : 0;
   return {nn::parameters_of(*nn::part_of_model(whole, own)), batching};
@@ -157,21 +160,23 @@ Own own_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
 }  // namespace
 
 Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees) {
-  const int64_t item = config.precision.compute == "float64" ? 8 : 4;
+  const int64_t item = config.precision.compute == config::Dtype::Float64 ? 8 : 4;
   const nn::Batching of_all = batching(config, degrees, item);
   if (degrees.pipe == 1)
     return footprint_of(config, whole, degrees, {nn::parameters_of(whole), of_all});
   const pipeline::Schedule schedule = schedule_of(config, degrees);
-  const std::string& how = config.pipeline.balance;
+  // What balancing by time would measure is not known here.
+  config::Balance how = config.pipeline.balance;
+  const bool by_time = how.by == config::Balance::By::Time;
+  if (by_time) how.by = config::Balance::By::Parameters;
   nn::name_layers(whole);
   const nn::Chain chain = whole.chain();
   const auto stages = static_cast<std::size_t>(schedule.stages());
   const bool finer =
-      how == "time" && stages > chain.all_between(0, chain.size()).size() && stages <= chain.size();
+      by_time && stages > chain.all_between(0, chain.size()).size() && stages <= chain.size();
   const auto cut =
       finer ? parallel::cut_evenly(std::vector<double>(chain.size(), 1), schedule.stages())
-            : parallel::balance(whole, mesh_of_one(), how == "time" ? "params" : how,
-                                schedule.stages(), of_all.rows);
+            : cut_of(config, mesh_of_one(), whole, schedule, how);
   Footprint fullest;
   for (int rank = 0; rank < degrees.pipe; ++rank) {
     const Footprint one =

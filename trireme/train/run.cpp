@@ -88,6 +88,8 @@ class Run {
   void let_save_end() { saver_.wait(); }
 
  private:
+  using From = config::Resume::From;
+
   bool leads() const { return world_.rank() == 0; }
 
   std::shared_ptr<core::Trace> make_trace() const {
@@ -104,11 +106,12 @@ class Run {
     std::string text = "[]";
     if (leads()) {
       try {
-        const std::string& wish = config_.checkpoint.resume;
+        const auto& [from, folder] = config_.checkpoint.resume;
+        const bool newest = from == From::Newest;
         const auto there = format::list(files_.checkpoints());
-        if (wish != "never" && (wish != "auto" || !there.empty())) {
+        if (from == From::Folder || (newest && !there.empty())) {
           const format::Checkpoint saved(
-              wish == "auto" ? files_.checkpoints() + "/" + format::step_name(there.back()) : wish);
+              newest ? files_.checkpoints() + "/" + format::step_name(there.back()) : folder);
           text = saved.index().extra.value("pipeline_cut", core::Json::array()).dump();
         }
       } catch (const std::exception&) {  // `resume` will say what is wrong with it
@@ -120,15 +123,15 @@ class Run {
 
   /// From the newest whole checkpoint, if there is one.
   void resume() {
-    const std::string& wish = config_.checkpoint.resume;
-    if (wish == "never") return refuse_newer(-1);
+    const auto& [from, folder] = config_.checkpoint.resume;
+    if (from == From::Nothing) return refuse_newer(-1);
     const auto fits = [&](const format::Checkpoint& one) { check_fits(one); };
     std::optional<format::Checkpoint> saved;
-    if (wish == "auto") {
+    if (from == From::Newest) {
       saved = checkpoint::load_newest(files_.checkpoints(), trainer_.state(), world_, fits);
       if (!saved) return;
     } else {
-      saved = checkpoint::open(wish);
+      saved = checkpoint::open(folder);
       refuse_newer(saved->index().step);
       fits(*saved);
       checkpoint::load(*saved, trainer_.state());
@@ -136,7 +139,7 @@ class Run {
     world_.barrier();  // every rank has what it needs, before anything that was is cut off
     trainer_.restore(saved->index().extra);
     step_ = saved->index().step;
-    last_saved_ = wish == "auto" ? step_ : -1;
+    last_saved_ = from == From::Newest ? step_ : -1;
     files_.log(fmt::format("continues from {}", saved->folder()));
     if (leads()) fmt::print("continues from {}\n", saved->folder());
   }
@@ -164,7 +167,8 @@ class Run {
     if (difference)
       throw ConfigError(fmt::format(
           "cannot continue {}: {}; set it back or use another run.dir",
-          config_.checkpoint.resume == "auto" ? config_.run.dir : saved.folder(), *difference));
+          config_.checkpoint.resume.from == From::Newest ? config_.run.dir : saved.folder(),
+          *difference));
   }
 
   /// A run that begins before what its folder holds would take that for its own future.
@@ -174,7 +178,7 @@ class Run {
       throw ConfigError(fmt::format(
           "checkpoint.resume = \"{}\": {} holds step {} already; remove it, or choose another "
           "run.dir",
-          config_.checkpoint.resume, files_.checkpoints(), there.back()));
+          to_string(config_.checkpoint.resume), files_.checkpoints(), there.back()));
   }
 
   void announce() {

@@ -29,6 +29,16 @@ bool is_name(const std::string& schedule) {
       asked));
 }
 
+parallel::Balance balance_of(const config::Balance& keys) {
+  using By = parallel::Balance::By;
+  switch (keys.by) {
+    case config::Balance::By::Time: return {.by = By::Time};
+    case config::Balance::By::Parameters: return {.by = By::Parameters};
+    case config::Balance::By::Layers: break;
+  }
+  return {.by = By::Layers, .layers = keys.layers};
+}
+
 }  // namespace
 
 int64_t micros_of(int64_t rows, int64_t most) {
@@ -74,6 +84,18 @@ pipeline::Schedule schedule_of(const config::Config& config, const Degrees& degr
   }
 }
 
+parallel::StageSizes cut_of(const config::Config& config, const Mesh& mesh, nn::ModelImpl& model,
+                            const pipeline::Schedule& schedule, const config::Balance& how) {
+  const config::PipelineKeys& keys = config.pipeline;
+  try {
+    return parallel::balance(model, mesh, balance_of(how), schedule.stages(), config.batch.micro);
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format(
+        "pipeline.balance = \"{}\" with mesh.pipe = {} and pipeline.stages_per_rank = {}: {}",
+        to_string(keys.balance), config.mesh.pipe, keys.stages_per_rank, error.what()));
+  }
+}
+
 std::unique_ptr<parallel::Pipeline> make_pipeline(const config::Config& config, const Mesh& mesh,
                                                   nn::ModelImpl& model,
                                                   parallel::PipelineOptions options) {
@@ -81,10 +103,9 @@ std::unique_ptr<parallel::Pipeline> make_pipeline(const config::Config& config, 
   // What was measured before stays; what was said is said anew.
   const auto stages = static_cast<std::size_t>(schedule.stages());
   const auto places = std::accumulate(options.cut.begin(), options.cut.end(), std::size_t{0});
-  if (config.pipeline.balance != "time" || options.cut.size() != stages ||
+  if (config.pipeline.balance.by != config::Balance::By::Time || options.cut.size() != stages ||
       places != model.chain().size())
-    options.cut = parallel::balance(model, mesh, config.pipeline.balance, schedule.stages(),
-                                    config.batch.micro);
+    options.cut = cut_of(config, mesh, model, schedule, config.pipeline.balance);
   return std::make_unique<parallel::Pipeline>(model, mesh, std::move(schedule), std::move(options));
 }
 

@@ -22,9 +22,9 @@ namespace {
 
 optim::Schedule rate_schedule(const config::Optim& keys, int64_t steps) {
   using Kind = optim::Schedule::Kind;
-  return {.kind = keys.schedule == "constant" ? Kind::Constant
-                  : keys.schedule == "linear" ? Kind::Linear
-                                              : Kind::Cosine,
+  return {.kind = keys.schedule == config::RateSchedule::Constant ? Kind::Constant
+                  : keys.schedule == config::RateSchedule::Linear ? Kind::Linear
+                                                                  : Kind::Cosine,
           .peak = keys.lr,
           .warmup = keys.warmup,
           .steps = steps,
@@ -55,22 +55,22 @@ Trainer::Trainer(const config::Config& config, const Mesh& mesh,
 
 std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> model) const {
   // In its dtype first: initial weights are computed in double and rounded once.
-  const bool wide = config_.precision.compute == "float64";
+  const bool wide = config_.precision.compute == config::Dtype::Float64;
   nn::move_to(*model, wide ? at::kDouble : at::kFloat, mesh_.device());
   nn::initialize(*model, static_cast<uint64_t>(config_.run.seed));
-  if (config_.memory.recompute == "block")
+  if (config_.memory.recompute == config::Recompute::Block)
     for (const auto& block : model->blocks()) nn::recompute(*block);
-  if (config_.memory.recompute == "selective")
+  if (config_.memory.recompute == config::Recompute::Selective)
     for (const auto& attention : model->attentions()) nn::recompute(*attention);
   return model;
 }
 
 std::unique_ptr<parallel::Attached> Trainer::attach(const Extras& extras) {
   using parallel::Sharding;
-  const std::string& what = config_.memory.shard;
-  const Sharding sharding = what == "optimizer"   ? Sharding::Optimizer
-                            : what == "gradients" ? Sharding::Gradients
-                                                  : Sharding::Parameters;
+  const config::ShardedState what = config_.memory.shard;
+  const Sharding sharding = what == config::ShardedState::Optimizer   ? Sharding::Optimizer
+                            : what == config::ShardedState::Gradients ? Sharding::Gradients
+                                                                      : Sharding::Parameters;
   const parallel::BucketSizes buckets{
       .bytes = static_cast<int64_t>(config_.comm.bucket_mib * (1 << 20))};
   if (mesh_.size(Axis::Pipe) > 1) {
@@ -101,9 +101,10 @@ std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
         {one.name, one.tensor, optim::is_decayed(parameters()[one.parameter].layout.whole())});
   const config::Optim& keys = config_.optim;
   // On the CPU the state is in the host's memory anyway.
-  const bool offloads = config_.memory.offload == "optimizer" && !mesh_.device().is_cpu();
+  const bool offloads =
+      config_.memory.offload == config::Offload::Optimizer && !mesh_.device().is_cpu();
   const auto where = offloads ? optim::StateIn::Host : optim::StateIn::Device;
-  if (keys.kind == "sgd")
+  if (keys.kind == config::OptimizerKind::Sgd)
     return optim::make_sgd(std::move(slots),
                            {.momentum = keys.momentum, .weight_decay = keys.weight_decay}, where);
   return optim::make_adamw(std::move(slots),

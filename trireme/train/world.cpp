@@ -84,9 +84,9 @@ int run_threads(const config::Config& config,
 }  // namespace
 
 bool uses_cuda(const config::Config& config) {
-  const std::string& wish = config.run.device;
-  const bool there = wish != "cpu" && torch::cuda::is_available();
-  if (wish == "cuda" && !there)
+  const config::Device wish = config.run.device;
+  const bool there = wish != config::Device::Cpu && torch::cuda::is_available();
+  if (wish == config::Device::Cuda && !there)
     throw ConfigError(
         "run.device = \"cuda\": this libtorch has no CUDA, or the machine no device; use \"cpu\"");
   return there;
@@ -101,7 +101,7 @@ c10::Device pick_device(const config::Config& config, const comm::Communicator& 
 
 int num_ranks(const config::Config& config) {
   const int started = find_rendezvous(core::env("TRIREME_INIT").value_or("")).size;
-  if (config.comm.backend != "local") return started;
+  if (config.comm.backend != config::Backend::Local) return started;
   if (started > 1)
     throw ConfigError(
         fmt::format("comm.backend = \"local\" makes the ranks as threads of one process, but the "
@@ -123,10 +123,11 @@ int own_rank() {
 int with_ranks(const config::Config& config,
                const std::function<int(const comm::Communicator& world)>& body) {
   keep_freed_memory();
-  if (config.comm.backend == "local") return run_threads(config, body);
+  if (config.comm.backend == config::Backend::Local) return run_threads(config, body);
   const auto timeout = core::from_seconds(config.comm.timeout_s);
   InitOptions options;
-  if (config.comm.backend != "auto") options.backend = config.comm.backend;
+  if (config.comm.backend != config::Backend::Auto)
+    options.backend = to_string(config.comm.backend);
   if (!core::env("TRIREME_TIMEOUT_S")) options.timeout = timeout;
   const comm::Communicator world = init(options);
   set_threads(config, world);

@@ -26,7 +26,8 @@ namespace {
 constexpr double kAlikeInFloat32 = 1e-4;
 
 config::Config computing_in(config::Config config, Dtype dtype) {
-  config.precision.compute = config.precision.reduce = std::string(to_string(dtype));
+  config.precision.compute = config.precision.reduce =
+      dtype == Dtype::Float64 ? config::Dtype::Float64 : config::Dtype::Float32;
   return config;
 }
 

@@ -7,17 +7,17 @@
 
 namespace trireme::pipeline {
 
-constexpr int kNowhere = -1;
+constexpr int kNoStep = -1;
 
-/// At which step of its rank's program each action of a micro-batch stands: one dense table, so
-/// that "has it been done?" is one comparison. The stages and micro-batches in it must exist.
-class Places {
+/// The step of each action in the program of its rank, as a dense table: "has it been done?" is one
+/// comparison. Stages and micro-batches must be in range.
+class StepTable {
  public:
-  explicit Places(const Schedule& schedule);
+  explicit StepTable(const Schedule& schedule);
 
   int step(Act act, int stage, int micro) const { return table_[index(act, stage, micro)]; }
   int step(const Action& action) const { return step(action.act, action.stage, action.micro); }
-  /// Notes where an action stands; returns where it stood before, or kNowhere.
+  /// Sets the step of an action; returns the step that was set before, or kNoStep.
   int put(const Action& action, int step);
   bool has_transfers() const { return has_transfers_; }
 
@@ -32,19 +32,19 @@ class Places {
   std::vector<int> table_;
 };
 
-/// What must have been done, on whatever rank, before an action can be: two actions at most.
+/// The actions, on any rank, that must be done before an action can run: at most two.
 ///
 ///     F  the forward of the stage before      B, I  the stage's forward, the gradient of the next
 ///     W  the stage's I                        SEND  what is sent      RECV  the send
 ///
-/// Between ranks F and B wait for their receive where the schedule has transfers.
-struct Needs {
+/// Between ranks, F and B wait for their receive instead where the schedule has transfers.
+struct Dependencies {
   std::array<Action, 2> actions{};
   int count = 0;
   void add(const Action& action) { actions[static_cast<std::size_t>(count++)] = action; }
   const Action* begin() const { return actions.data(); }
   const Action* end() const { return actions.data() + count; }
 };
-Needs needs(const Action& action, const Schedule& schedule, const Places& places);
+Dependencies dependencies(const Action& action, const Schedule& schedule, const StepTable& steps);
 
 }  // namespace trireme::pipeline

@@ -1,0 +1,164 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace trireme::config {
+
+// The keys that take one word of a fixed set, and the two that take a word or something else.
+// Strings become these types once, when a configuration is read.
+
+/// Later: the key or word can be read and written, but this version does not implement it yet.
+enum class Built : uint8_t { Now, Later };
+
+/// A word of a configuration file and the choice that it stands for.
+template <class Choice>
+struct Word {
+  std::string_view text;
+  Choice choice;
+  Built built = Built::Now;
+};
+
+/// The words of each enum, in the order in which messages list them.
+template <class Choice>
+struct Words;
+
+enum class Device : uint8_t { Auto, Cpu, Cuda };
+template <>
+struct Words<Device> {
+  static constexpr Word<Device> all[] = {
+      {"auto", Device::Auto}, {"cpu", Device::Cpu}, {"cuda", Device::Cuda}};
+};
+
+enum class DataKind : uint8_t { Markov, Tokens, Text, Idx, Cifar };
+template <>
+struct Words<DataKind> {
+  static constexpr Word<DataKind> all[] = {{"markov", DataKind::Markov},
+                                           {"tokens", DataKind::Tokens},
+                                           {"text", DataKind::Text, Built::Later},
+                                           {"idx", DataKind::Idx, Built::Later},
+                                           {"cifar", DataKind::Cifar, Built::Later}};
+};
+
+enum class OptimizerKind : uint8_t { AdamW, Sgd };
+template <>
+struct Words<OptimizerKind> {
+  static constexpr Word<OptimizerKind> all[] = {{"adamw", OptimizerKind::AdamW},
+                                                {"sgd", OptimizerKind::Sgd}};
+};
+
+enum class RateSchedule : uint8_t { Cosine, Linear, Constant };
+template <>
+struct Words<RateSchedule> {
+  static constexpr Word<RateSchedule> all[] = {{"cosine", RateSchedule::Cosine},
+                                               {"linear", RateSchedule::Linear},
+                                               {"constant", RateSchedule::Constant}};
+};
+
+enum class ContextKind : uint8_t { Ring, Ulysses };
+template <>
+struct Words<ContextKind> {
+  static constexpr Word<ContextKind> all[] = {{"ring", ContextKind::Ring},
+                                              {"ulysses", ContextKind::Ulysses}};
+};
+
+enum class Dtype : uint8_t { Float32, Float64, BFloat16, Float16 };
+template <>
+struct Words<Dtype> {
+  static constexpr Word<Dtype> all[] = {{"float32", Dtype::Float32},
+                                        {"float64", Dtype::Float64},
+                                        {"bfloat16", Dtype::BFloat16, Built::Later},
+                                        {"float16", Dtype::Float16, Built::Later}};
+};
+
+enum class Recompute : uint8_t { None, Block, Selective };
+template <>
+struct Words<Recompute> {
+  static constexpr Word<Recompute> all[] = {
+      {"none", Recompute::None}, {"block", Recompute::Block}, {"selective", Recompute::Selective}};
+};
+
+enum class ShardedState : uint8_t { Optimizer, Gradients, Parameters };
+template <>
+struct Words<ShardedState> {
+  static constexpr Word<ShardedState> all[] = {{"optimizer", ShardedState::Optimizer},
+                                               {"gradients", ShardedState::Gradients},
+                                               {"parameters", ShardedState::Parameters}};
+};
+
+enum class Offload : uint8_t { None, Optimizer };
+template <>
+struct Words<Offload> {
+  static constexpr Word<Offload> all[] = {{"none", Offload::None},
+                                          {"optimizer", Offload::Optimizer}};
+};
+
+enum class SyncKind : uint8_t { Lockstep, Stale, Free, Average, Bmuf, DiLoCo };
+template <>
+struct Words<SyncKind> {
+  static constexpr Word<SyncKind> all[] = {
+      {"lockstep", SyncKind::Lockstep},       {"stale", SyncKind::Stale, Built::Later},
+      {"free", SyncKind::Free, Built::Later}, {"average", SyncKind::Average, Built::Later},
+      {"bmuf", SyncKind::Bmuf, Built::Later}, {"diloco", SyncKind::DiLoCo, Built::Later}};
+};
+
+enum class Compression : uint8_t { None, Fp16, Bf16, Int8, OneBit, TopK, RandomK, PowerSgd };
+template <>
+struct Words<Compression> {
+  static constexpr Word<Compression> all[] = {{"none", Compression::None},
+                                              {"fp16", Compression::Fp16, Built::Later},
+                                              {"bf16", Compression::Bf16, Built::Later},
+                                              {"int8", Compression::Int8, Built::Later},
+                                              {"onebit", Compression::OneBit, Built::Later},
+                                              {"topk", Compression::TopK, Built::Later},
+                                              {"randomk", Compression::RandomK, Built::Later},
+                                              {"powersgd", Compression::PowerSgd, Built::Later}};
+};
+
+enum class Backend : uint8_t { Auto, Shm, Tcp, Local, Mpi, Nccl };
+template <>
+struct Words<Backend> {
+  static constexpr Word<Backend> all[] = {{"auto", Backend::Auto},
+                                          {"shm", Backend::Shm},
+                                          {"tcp", Backend::Tcp},
+                                          {"local", Backend::Local},
+                                          {"mpi", Backend::Mpi, Built::Later},
+                                          {"nccl", Backend::Nccl, Built::Later}};
+};
+
+/// The word that stands for the choice: "auto".
+template <class Choice>
+requires std::is_enum_v<Choice>
+constexpr std::string_view to_string(Choice choice) {
+  for (const auto& word : Words<Choice>::all)
+    if (word.choice == choice) return word.text;
+  return {};  // not one of the enum's values
+}
+
+/// pipeline.balance: "time", "params", or the number of layers of each stage as "3,5,5,3".
+struct Balance {
+  enum class By : uint8_t { Time, Parameters, Layers };
+  By by = By::Time;
+  std::vector<int> layers = {};  ///< by Layers: at least one layer for each stage
+  bool operator==(const Balance&) const = default;
+};
+std::string to_string(const Balance& balance);
+/// Nothing if the text has none of the three forms.
+std::optional<Balance> parse_balance(std::string_view text);
+
+/// checkpoint.resume: "auto" (the newest checkpoint of run.dir), "never", or a checkpoint's folder.
+struct Resume {
+  enum class From : uint8_t { Newest, Nothing, Folder };
+  From from = From::Newest;
+  std::string folder = {};  ///< where `from` is Folder
+  bool operator==(const Resume&) const = default;
+};
+std::string to_string(const Resume& resume);
+/// Every text other than the two words is a folder.
+Resume parse_resume(std::string_view text);
+
+}  // namespace trireme::config
