@@ -296,7 +296,7 @@ nn::Flow ShardedWeights::around(std::size_t user, nn::Flow in, const nn::LayerIm
   const Phase phase = again ? Phase::Again : Phase::Forward;
   if (again) let_go_of_again(user);
   use(user, phase, layer.is_training());
-  if (!at::GradMode::is_enabled() || !layer.backward_reads_weights()) {
+  if (!at::GradMode::is_enabled() || !inner.backward_reads_weights) {
     nn::Flow out = inner(std::move(in));
     let_go_after(user, phase);
     return out;
