@@ -33,8 +33,8 @@ void register_by_full_name(torch::nn::Module& root, const std::shared_ptr<LayerI
   at->register_module(name, layer);
 }
 
-/// Finds the parameters of a layer that have another name in the whole model, the tied ones, and
-/// tells their layers so.
+/// Finds the tied parameters of a layer, which have another name in the whole model, and records in
+/// the layer which ones they are.
 void record_tied(const ParametersByTensor& whole, const LayerImpl& layer) {
   for (const auto& item : layer.named_modules(layer.full_name())) {
     for (const auto& own : item.value()->named_parameters(/*recurse=*/false)) {

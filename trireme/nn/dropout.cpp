@@ -23,7 +23,8 @@ uint64_t key_of(const LayerImpl& layer, int64_t step) {
   return core::hash64(what.data(), sizeof what);
 }
 
-/// The mask of elements [first, first + count) of a sample.
+/// The mask of elements [first, first + count) of a sample. Philox makes four words at a time; word
+/// e % 4 of block e / 4 decides whether element e is dropped.
 template <class T>
 void fill_mask(T* to, int64_t count, int64_t first, uint64_t key, uint64_t sample,
                uint32_t drop_below, T keep) {
@@ -52,7 +53,7 @@ at::Tensor dropout_mask(const LayerImpl& layer, const Where* where, double proba
   const int64_t rows = shape[0];
   at::Tensor mask = at::empty(shape, options.device(at::kCPU).requires_grad(false));
   const int64_t per_row = rows == 0 ? 0 : mask.numel() / rows;
-  // Runs of elements that are consecutive in the sample: all of a row's, or one position's.
+  // A run is consecutive in the sample: the whole row, or one position's features if they are cut.
   const bool whole = elements.features.count == elements.width;
   const int64_t run = whole ? per_row : elements.features.count;
   const int64_t runs = run == 0 ? 0 : per_row / run;

@@ -42,7 +42,7 @@ Layouts layouts_of_whole(const DeclaredParameters& parameters, Style style, Sequ
   core::check(style == Style::Whole || style == Style::Positions || style == Style::Inside,
               "a {} cannot be cut by {}; it can be whole, inside, or work on positions", layer_type,
               to_string(style));
-  // Each rank then sees a part of the features or positions only.
+  // If each rank sees only a part of the features or positions, its gradients are partial sums.
   const bool is_partial =
       style == Style::Inside || (style == Style::Positions && sequence == Sequence::Cut);
   return parameters.whole_layouts(is_partial ? std::vector{Axis::Tensor} : std::vector<Axis>{});

@@ -33,6 +33,7 @@ Flow EmbeddingImpl::compute(const Flow& indices) {
   if (!known.all().item<bool>())
     throw Error(fmt::format("embedding '{}': {} is not one of its {} rows", full_name(),
                             index.masked_select(known.logical_not())[0].item<int64_t>(), rows_));
+  // Rows of other ranks become zeros here; `leave` adds up the outputs of all ranks.
   const Part mine = even_part(rows_, region()->size(), region()->group().rank());
   const at::Tensor outside = at::logical_or(index < mine.begin, index >= mine.begin + mine.count);
   const at::Tensor found = at::embedding(weight, (index - mine.begin).masked_fill_(outside, 0));
@@ -87,6 +88,9 @@ Flow CausalAttentionImpl::compute(const Flow& in) {
   return c_proj->forward(qkv.with(y_BHTD.transpose(1, 2).reshape({B, T, parts[0].count})));
 }
 
+// softmax(q k^T / sqrt(D)) v for q [B, H, T, D], k and v [B, K, T, D]. The fused kernel cannot
+// apply our mask, so with dropout the scores [B, H, T, T] are computed in full. Their "positions"
+// are the heads: head h of a sample owns the elements [h T T, (h + 1) T T).
 at::Tensor CausalAttentionImpl::attend(const at::Tensor& q, const at::Tensor& k,
                                        const at::Tensor& v, const Where* where,
                                        int64_t first_head) const {

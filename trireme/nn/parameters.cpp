@@ -24,7 +24,8 @@ double uniform_of(uint32_t high, uint32_t low) {  // in [0, 1)
   return static_cast<double>((uint64_t{high} << 32 | low) >> 11) * kTwoToMinus53;
 }
 
-/// The initial values of elements 2k and 2k + 1 of a parameter.
+/// The initial values of elements 2k and 2k + 1 of a parameter: two uniform numbers, made normal by
+/// Box-Muller if the rule wants that.
 std::array<double, 2> pair_of(const InitRule& rule, uint64_t seed, uint64_t name, int64_t k) {
   if (rule.kind == InitRule::Kind::Constant) return {rule.scale, rule.scale};
   const auto words = core::philox(seed, name, static_cast<uint64_t>(k));
@@ -46,9 +47,14 @@ void fill_run(double* to, int64_t first, int64_t count, const InitRule& rule, ui
   }
 }
 
-/// The initial values of elements [begin, begin + count) of a box. The elements of the last dims
-/// that the box covers completely are consecutive in the whole, too: they form a row, and the
-/// values are computed row by row.
+/// The initial values of elements [begin, begin + count) of a box, row by row. A row is the longest
+/// run of elements of the box that is consecutive in the whole, too: the last dims, as many as the
+/// box covers completely, and the dim before them.
+///
+///   whole [4, 6]    . . . . . .
+///                   . . r r r .    box [2, 3] at (1, 2): two rows of 3, which start at elements
+///                   . . r r r .    8 and 14 of the whole
+///                   . . . . . .
 at::Tensor values_of(const Box& box, int64_t begin, int64_t count,
                      const std::vector<int64_t>& whole, const InitRule& rule, uint64_t seed,
                      uint64_t name) {

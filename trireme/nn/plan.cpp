@@ -19,6 +19,8 @@ struct PlannedLayer {
                                 to_string(plan[pattern].second), why));
 }
 
+/// Finds the layers that the patterns match, and refuses a plan that is ambiguous or matches
+/// nothing.
 std::vector<PlannedLayer> resolve(const torch::nn::Module& root, const Plan& plan) {
   std::vector<PlannedLayer> all;
   std::vector<bool> used(plan.size());

@@ -38,7 +38,7 @@ class RestoredBuffers {
   std::vector<at::Tensor> now_;
 };
 
-struct Recompute : ag::Function<Recompute> {
+struct RecomputeFunction : ag::Function<RecomputeFunction> {
   static ag::variable_list forward(ag::AutogradContext* context,
                                    c10::intrusive_ptr<FirstForward> first,
                                    const at::Tensor& /*makes the output require a gradient*/,
@@ -101,7 +101,7 @@ Flow call_recomputed(Flow in, const FlowFunction& call, const UsedTensors& used)
   first->buffers = used.buffers;
   for (const at::Tensor& one : used.buffers) first->buffer_values.push_back(one.detach().clone());
   const auto graph = at::empty({0}, in.x().options().dtype(at::kFloat)).requires_grad_();
-  ag::variable_list out = Recompute::apply(first, graph, at::TensorList(in.tensors));
+  ag::variable_list out = RecomputeFunction::apply(first, graph, at::TensorList(in.tensors));
   return {std::move(out), first->where_after};
 }
 

@@ -1,5 +1,6 @@
-#include "trireme/core/error.h"
 #include "trireme/nn/tensor_region.h"
+
+#include "trireme/core/error.h"
 
 namespace trireme::nn {
 
