@@ -1,4 +1,4 @@
-// Every rank says who it is, then they add up their numbers together.
+// Every rank says hello, and all ranks add up their numbers.
 //
 //   trireme run -n 4 build/bin/01_hello_ranks
 #include <unistd.h>
@@ -16,7 +16,7 @@ int main() {
     auto sum = torch::full({1}, world.rank() + 1.0);
     world.all_reduce(sum).wait();
 
-    // One call, so that lines of different ranks do not mix.
+    // One call of <<, so that the lines of different ranks do not mix.
     std::cout << "hello from rank " + std::to_string(world.rank()) + " of " +
                      std::to_string(world.size()) + ", pid " + std::to_string(::getpid()) +
                      "; 1 + ... + " + std::to_string(world.size()) + " = " +

@@ -1,6 +1,6 @@
-// Averaging by hand: what data parallelism does with gradients, in the open. Every rank has a
-// gradient of its own; the memory comes from `allocate`, so the ranks reduce in place on each
-// other's memory; the reduction runs while the rank computes something else.
+// Averages gradients by hand, as data parallelism does. Every rank has its own gradient. Its memory
+// comes from `allocate`, so the ranks reduce in place, directly in each other's memory. The
+// reduction runs while the rank computes something else.
 //
 //   trireme run -n 2 build/bin/02_all_reduce
 #include <torch/torch.h>

@@ -1,5 +1,5 @@
-// A model of your own, data-parallel: three lines more than on one process. Every rank has a batch
-// of its own, of its own size; the gradient is that of one process on all of them together.
+// Trains your own model data-parallel: three lines more than on one process. Every rank has its own
+// batch, of its own size; the gradient is the one that a single process computes on all of them.
 //
 //   trireme run -n 2 build/bin/03_your_model
 #include <torch/torch.h>
@@ -37,13 +37,13 @@ int main() {
       const auto errors = (model(x) - y).pow(2);
       replicas.backward({errors.sum(), x.size(0)});
       const double mine[] = {errors.sum().item<double>()};
-      const auto totals = replicas.finish(mine);  // 3: the gradient of all ranks
+      const auto totals = replicas.finish(mine);  // 3: sum over all ranks
       optimizer.step();
       loss = totals.sums[0] / totals.weight;
       if (world.rank() == 0 && step % 100 == 0)
         std::cout << "step " << step << "  loss " << loss << std::endl;
     }
-    replicas.check_same();  // the replicas are equal, bit for bit
+    replicas.check_same();  // throws unless the replicas are equal, bit for bit
     return loss < 0.01 ? 0 : 1;
   });
 }

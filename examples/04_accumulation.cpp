@@ -1,6 +1,6 @@
-// Accumulation with uneven batches: each rank cuts its rows into micro-batches of another size,
-// some labels are masked, and one rank runs out of data. There is no loss / steps and no loss *
-// ranks: a loss is a sum and the weight that it stands for.
+// Accumulates gradients over uneven batches: the micro-batches of each rank have another size, some
+// labels are masked, and one rank has more rows than the others. You never divide by the number of
+// steps or ranks, because a loss is a sum and its weight.
 //
 //   trireme run -n 3 build/bin/04_accumulation
 #include <torch/torch.h>
@@ -14,7 +14,7 @@ using parallel::Micro;
 
 constexpr int64_t kRows = 23, kFeatures = 5, kClasses = 3;
 
-/// The same data everywhere, so that one process can check what the ranks do together.
+/// The same data on every rank, so that one process can check the result of all ranks.
 std::pair<torch::Tensor, torch::Tensor> whole_batch() {
   torch::manual_seed(7);
   auto labels = torch::randint(0, kClasses, {kRows}, torch::kLong);
@@ -33,7 +33,7 @@ int main() {
     // Rank r of n takes rows [r, r + 1) x 20 / n; the last three rows go to rank 0 alone.
     const auto [x, y] = whole_batch();
     const auto mine = even_part(20, world.size(), world.rank());
-    const int64_t micro = 1 + world.rank();  // rows of a micro-batch: another on every rank
+    const int64_t micro = 1 + world.rank();  // rows of a micro-batch: different on every rank
     for (int64_t at = mine.begin; at < mine.begin + mine.count; at += micro) {
       const int64_t end = std::min(at + micro, mine.begin + mine.count);
       replicas.backward(nn::cross_entropy(model(x.slice(0, at, end)), y.slice(0, at, end)),

@@ -1,6 +1,6 @@
-// A dataset of your own is two functions. The order of samples, their cut over ranks, reading ahead
-// and exact resumption come with it: here the second half of a run is done again, from nothing but
-// the number of the batch where it was left.
+// Your own dataset is two functions. The library shuffles the samples, distributes them over the
+// ranks, reads ahead and resumes exactly. This example repeats the second half of a run: to resume,
+// it needs only the number of the first batch.
 //
 //   trireme run -n 2 build/bin/05_your_dataset
 #include <torch/torch.h>
@@ -21,7 +21,7 @@ class Squares : public data::Dataset {
   }
 };
 
-/// What this rank sees from batch `first` to batch `last`.
+/// The samples that this rank gets in batches [first, last).
 std::vector<int64_t> samples_of(const comm::Communicator& world, int64_t first, int64_t last) {
   const auto squares = std::make_shared<Squares>();
   const data::Order order(/*seed=*/3, squares->size(), /*global_batch=*/64);
@@ -47,8 +47,9 @@ int main() {
     const bool each_twice = (count == 2).all().item<bool>();
     if (world.rank() == 0)
       std::cout << "1000 samples, 16 batches an epoch; every sample was seen "
-                << (each_twice ? "once an epoch" : "another number of times") << "; resuming gave "
-                << (same ? "the same ones" : "others") << std::endl;
+                << (each_twice ? "once an epoch" : "a different number of times")
+                << "; resuming gave " << (same ? "the same samples" : "different samples")
+                << std::endl;
     return same && each_twice ? 0 : 1;
   });
 }

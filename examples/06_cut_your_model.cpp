@@ -1,5 +1,5 @@
-// A model of your own, cut over the ranks of the tensor axis by a few patterns. The model does not
-// know: it is written once, in Trireme's layers, and never calls a collective.
+// Cuts your own model over the ranks of the tensor axis by a few patterns. The model itself is
+// written once, in Trireme's layers. It never calls a collective and does not know that it is cut.
 //
 //   trireme run -n 2 build/bin/06_cut_your_model
 #include <torch/torch.h>
@@ -31,8 +31,8 @@ class Mlp : public nn::LayerImpl {
   nn::Linear up, down;
 };
 
-/// Every position attends to all. What is cut must stay in whole heads: the projections say so, and
-/// how many heads this rank has is read from them.
+/// Every position attends to all others. A rank must get whole heads, so the projections are cut in
+/// grains of a head; `out_parts` says which features this rank has.
 class Attention : public nn::LayerImpl {
  public:
   Attention(int64_t width, int64_t heads) : head_(width / heads) {
@@ -65,18 +65,18 @@ class Attention : public nn::LayerImpl {
 nn::Sequential make_model(const Mesh& mesh) {
   nn::Sequential model(std::vector<std::shared_ptr<nn::LayerImpl>>{
       std::make_shared<Attention>(32, 4), std::make_shared<Mlp>(32, 128)});
-  // `*` stops at dots. What no pattern names, the norm here, is whole on every rank.
+  // `*` does not match dots. Layers that no pattern names (here the norm) are whole on every rank.
   nn::cut(*model,
           {{"*.qkv", Style::Column},
            {"*.proj", Style::Row},
            {"*.up", Style::Column},
            {"*.down", Style::Row}},
           mesh);
-  nn::initialize(*model, /*seed=*/7);  // every rank makes its own part of the same weights
+  nn::initialize(*model, /*seed=*/7);  // every rank computes its part of the same weights
   return model;
 }
 
-/// A few steps towards a target that does not matter; the losses.
+/// Trains for a few steps towards an arbitrary target and returns the losses.
 std::vector<double> losses_on(const Mesh& mesh) {
   auto model = make_model(mesh);
   parallel::DataParallel replicas(*model, mesh);

@@ -1,6 +1,6 @@
-// Proves that a model of your own trains on a mesh as it does on one rank: every layer's output,
-// every gradient and every weight, in float64. With the argument "wrong" its Row adds the bias on
-// every rank.
+// Proves that your own model trains on a mesh as it does on one rank: compares the output of every
+// layer, every gradient and every weight, in float64. With the argument "wrong" a layer has a
+// mistake, which the proof finds.
 //
 //   trireme run -n 2 build/bin/07_prove_your_model
 //   trireme run -n 2 build/bin/07_prove_your_model wrong
@@ -16,7 +16,7 @@ using nn::Style;
 
 constexpr int64_t kWidth = 8, kWide = 16, kClasses = 5;
 
-/// A mistake that is easily made: the bias is added before the sum over the ranks, not after.
+/// A common mistake: every rank adds the bias before the sum over the ranks, instead of once after.
 class EagerBias : public nn::LinearImpl {
  public:
   using LinearImpl::LinearImpl;
@@ -27,7 +27,7 @@ class EagerBias : public nn::LinearImpl {
   }
 };
 
-/// What a model needs for it: layers of ours, a plan, and a loss that is a sum and a weight.
+/// A model that can be proved: it has Trireme's layers, a plan, and a loss with a sum and a weight.
 class Net : public nn::ModelImpl {
  public:
   Net(const Mesh& mesh, std::shared_ptr<nn::LinearImpl> last) : down(std::move(last)) {
@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
   return guard([&] {
     const auto world = init();
     const bool wrong = argc > 1 && std::string(argv[1]) == "wrong";
-    config::Config config;  // batch, optim and run.seed are what counts here
+    config::Config config;  // only batch, optim and run.seed matter here
     config.batch.global = 12;
     config.run.device = config::Device::Cpu;
     const auto make_model = [&](const Mesh& mesh) {

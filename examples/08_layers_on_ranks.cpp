@@ -1,5 +1,5 @@
-// Plain layer placement: a model that is too large for one rank has its first layers on one and the
-// rest on others. One batch goes through all of them, stage after stage, and back.
+// Places the layers of a model that is too large for one rank on several: the first layers on the
+// first rank, and so on. One batch runs forward through all stages, and backward again.
 //
 //   trireme run -n 2 build/bin/08_layers_on_ranks
 #include <torch/torch.h>
@@ -10,7 +10,7 @@
 
 using namespace trireme;
 
-/// Six torch layers. The chain says in which order they are called: that is all a pipeline needs.
+/// Six torch layers. The chain says in which order they are called; a pipeline needs no more.
 class Net : public nn::ModelImpl {
  public:
   Net() {
@@ -46,14 +46,15 @@ int main() {
     parallel::Pipeline stages(*model, mesh,
                               pipeline::make("gpipe", {.ranks = world.size(), .micros = 1}));
 
-    std::vector<torch::Tensor> mine;  // what this rank keeps; the rest has no memory here
+    std::vector<torch::Tensor> mine;  // of this rank; the others have no memory here
     for (const parallel::Kept& one : stages.kept()) mine.push_back(one.tensor);
     torch::optim::Adam optimizer(mine, 1e-2);
     const auto x = torch::linspace(-3, 3, 64).view({64, 1}), y = torch::sin(x);
     double first = 0, last = 0;
     for (int step = 0; step < 200; ++step) {
       const double sum = stages.run({{x, y}});
-      const auto totals = stages.finish(std::array{sum});  // of all ranks: everybody knows the loss
+      const auto totals =
+          stages.finish(std::array{sum});  // sums over all ranks: every rank knows the loss
       optimizer.step();
       stages.updated();
       last = totals.sums[0] / totals.weight;
@@ -61,6 +62,6 @@ int main() {
     }
     std::cout << "rank " << world.rank() << " of " << world.size() << " has " << mine.size()
               << " of 12 parameters; loss " << first << " -> " << last << std::endl;
-    TORCH_CHECK(last < first / 20, "it did not learn");
+    TORCH_CHECK(last < first / 20, "the loss did not fall enough");
   });
 }

@@ -1,5 +1,6 @@
-// A model of your own as a pipeline: eight micro-batches by 1f1b, with a tensor that skips a stage.
-// The gradients are those of one rank on the whole batch, which the first rank checks.
+// Runs your own model as a pipeline: eight micro-batches by the 1f1b schedule, and a tensor that
+// skips stages. The gradients equal those of one rank on the whole batch; every rank checks its
+// own.
 //
 //   trireme run -n 3 build/bin/09_pipeline_your_model
 #include <torch/torch.h>
@@ -29,8 +30,8 @@ class Block : public nn::LayerImpl {
   nn::Linear up, down;
 };
 
-/// What the first layer gives is used again before the head, wherever that is: it travels in the
-/// Flow, beside what the blocks work on.
+/// The output of the first layer is used again before the head, which may be on another rank. So it
+/// travels in the Flow, as a second tensor.
 class Net : public nn::ModelImpl {
  public:
   Net() {
@@ -76,15 +77,15 @@ int main() {
     const int micros = 8;
     parallel::Pipeline pipe(*model, mesh,
                             pipeline::make("1f1b", {.ranks = world.size(), .micros = micros}));
-    torch::manual_seed(3);  // the same batch on every rank; each looks only at what it needs
+    torch::manual_seed(3);  // the same batch on every rank; a stage reads only what it needs
     const auto x = torch::randn({30, 8}), y = torch::randint(kClasses, {30});
-    std::vector<nn::MicroBatch> parts;  // of four rows, and the last of two
+    std::vector<nn::MicroBatch> parts;  // of four rows each; the last has two
     for (int i = 0; i < micros; ++i)
       parts.push_back({x.slice(0, 4 * i, 4 * i + 4), y.slice(0, 4 * i, 4 * i + 4)});
     const double sum = pipe.run(parts);
     const auto totals = pipe.finish(std::array{sum});
 
-    const nn::Loss loss = alone->loss(x, y);  // what one rank gives
+    const nn::Loss loss = alone->loss(x, y);  // the same on one rank
     (loss.sum / loss.weight).backward();
     const auto expected = alone->named_parameters();
     double worst =
@@ -93,8 +94,8 @@ int main() {
       worst = std::max(worst,
                        (one.tensor.grad() - expected[one.name].grad()).abs().max().item<double>());
     std::cout << "rank " << world.rank() << ": " << pipe.kept().size() << " parameters, at most "
-              << pipe.peak_alive() << " micro-batches alive; " << (worst < 1e-5 ? "as" : "NOT as")
-              << " one rank alone" << std::endl;
+              << pipe.peak_alive() << " micro-batches in flight; "
+              << (worst < 1e-5 ? "as" : "NOT as") << " one rank alone" << std::endl;
     TORCH_CHECK(worst < 1e-5, "differs by ", worst);
   });
 }

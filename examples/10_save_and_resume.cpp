@@ -1,6 +1,6 @@
-// Saving and resuming in a training loop of your own: three lines. Kill it at any moment and start
-// it again: it goes on, and every loss is the same to the last bit. On another number of ranks it
-// goes on, too.
+// Saves and resumes in your own training loop: three lines. Kill it at any moment and start it
+// again: it continues, and every loss is the same, bit for bit. It also continues on another number
+// of ranks.
 //
 //   trireme run -n 2 build/bin/10_save_and_resume runs/squares
 //   trireme ckpt ls runs/squares
@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
     int64_t step = checkpoints.resume();  // 2: 0 in a new run
     if (world.rank() == 0 && step > 0) std::cout << "continues from step " << step << std::endl;
 
-    // Batch i belongs to step i: the loader goes on where it was left.
+    // Batch i belongs to step i: the loader continues where it stopped.
     const auto squares = std::make_shared<Squares>();
     const data::Order order(/*seed=*/3, squares->size(), /*global_batch=*/64);
     data::Loader loader(squares, order, world.rank(), world.size(), step);
@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
       if (world.rank() == 0)
         std::cout << "step " << step << "  loss " << std::hexfloat << totals.sums[0] / totals.weight
                   << std::endl;
-      if (step % 20 == 0) checkpoints.save(step);  // 3: training goes on while it is written
+      if (step % 20 == 0) checkpoints.save(step);  // 3: writes in the background
     }
     checkpoints.wait();
   });

@@ -1,6 +1,6 @@
-// A model whose state is spread over the ranks: each keeps about 1/n of the parameters, gradients
-// and optimizer state, and the losses are those of one rank. Its checkpoints continue on any other
-// number of ranks: save on four, go on on two.
+// Shards a model over the ranks: each keeps about 1/n of the parameters, gradients and optimizer
+// state, and the losses are those of one rank. A checkpoint can be resumed on any number of ranks:
+// save on four, continue on two.
 //
 //   trireme run -n 4 build/bin/11_sharded runs/sharded 30
 //   trireme run -n 2 build/bin/11_sharded runs/sharded 60
@@ -16,7 +16,7 @@ using nn::Flow;
 
 constexpr int64_t kWidth = 48, kClasses = 16;
 
-/// x + down(gelu(up(norm(x)))): a unit whose weights are gathered when it computes, and let go.
+/// x + down(gelu(up(norm(x)))). Its weights are gathered before it computes and released after.
 class Block : public nn::LayerImpl {
  public:
   Block()
@@ -58,7 +58,7 @@ class Net : public nn::LayerImpl {
   nn::Head head = register_module("head", nn::Head(kWidth, kClasses, nn::HeadImpl::Options{}));
 };
 
-/// Points, and the orthant that they lie in.
+/// Points, and the number of the orthant that each lies in.
 class Orthants : public data::Dataset {
  public:
   int64_t size() const override { return 4096; }
@@ -82,7 +82,8 @@ int main(int argc, char** argv) {
     nn::initialize(*model, /*seed=*/7);
     parallel::FullySharded shards(*model, mesh);
 
-    std::vector<optim::Slot> slots;  // what this rank keeps; decay is decided by the whole's shape
+    std::vector<optim::Slot>
+        slots;  // of this rank; decay depends on the shape of the whole parameter
     int64_t mine = 0;
     for (const parallel::Kept& one : shards.kept()) {
       slots.push_back({one.name, one.tensor,

@@ -139,7 +139,7 @@ Flow GptImpl::compute(const Flow& tokens) {
   return lm_head->forward(ln_f->forward(std::move(flow)));
 }
 
-// The largest of what is alive at the same time; whatever is small beside it is left out.
+// The peak of the tensors that exist at the same time. Small ones are left out.
 int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
   using Recompute = nn::Batching::Recompute;
   const int64_t all = of.rows * options_.seq, cut = of.tensor;  // tokens
@@ -150,8 +150,8 @@ int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
   const int64_t head = hidden / options_.heads, wide = (ffn + cut - 1) / cut;
   const int64_t classes = (options_.vocab + cut - 1) / cut;
 
-  // What a block saves: the inputs of its norms and of its matrices, q, k and v, what attention
-  // says of each position, both sides of GELU.
+  // What a block saves for backward: the inputs of its norms and matrices, q, k and v, the log-sum-
+  // exp (or the scores) of attention, the input and the output of GELU.
   const int64_t stream = own * hidden;
   const int64_t masks = options_.dropout > 0 ? 2 * stream : 0;
   const int64_t square = of.rows * heads * options_.seq * options_.seq;
@@ -168,10 +168,10 @@ int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
     kept_of_one = block - attention;
     again = attention;
   }
-  // In the head: the last norm's input and output, the gradients that are computed with the loss,
-  // the logits of a chunk of rows.
+  // In the head: the input and the output of the last norm, the gradients that are computed with
+  // the loss, and the logits of one chunk of rows.
   const int64_t chunk =
-      std::min(all, nn::chunks_of(of.device, options_.vocab, of.tensor, of.item_bytes).rows);
+      std::min(all, nn::loss_chunks(of.device, options_.vocab, of.tensor, of.item_bytes).rows);
   const int64_t entered = cut > 1 ? all * hidden : 0;
   const int64_t head_weight = classes * hidden;
   const int64_t of_head = 2 * stream + entered + all * hidden + head_weight;
@@ -179,8 +179,8 @@ int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
   const auto kept =
       static_cast<int64_t>(static_cast<double>(kept_of_one) * layers +
                            static_cast<double>(of_head) * std::max(0.0, of.heads - 1));
-  // In the last block's backward: the gradients of the stream and of GELU's output, of the matrix
-  // before it, and of a tied table, which stays until the first layer adds its own.
+  // In the backward of the last block: the gradients of the residual stream, of GELU's output, of
+  // the matrix before it, and of a tied table, which stays until the embedding adds its part.
   const int64_t in_block = again + 2 * all * hidden + all * wide + wide * hidden +
                            (options_.tie && of.layers < 0 ? head_weight : 0);
   return (kept + std::max(in_head, in_block)) * of.item_bytes;

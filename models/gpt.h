@@ -24,7 +24,7 @@ class GptBlockImpl : public nn::LayerImpl {
   explicit GptBlockImpl(const GptOptions& options);
   nn::CausalAttention attn{nullptr};
 
-  /// The block as one link of a chain, or three.
+  /// The block as one link of a chain, with three finer links inside.
   nn::Link link(const std::string& name);
 
  protected:
@@ -32,7 +32,7 @@ class GptBlockImpl : public nn::LayerImpl {
 
  private:
   nn::Flow attend(const nn::Flow& in);
-  nn::Flow widen(const nn::Flow& in);   ///< gives the stream too: {x, wide}
+  nn::Flow widen(const nn::Flow& in);   ///< returns {residual stream, wide}
   nn::Flow narrow(const nn::Flow& in);  ///< takes both
 
   nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
@@ -41,16 +41,15 @@ class GptBlockImpl : public nn::LayerImpl {
 };
 TORCH_MODULE(GptBlock);
 
-/// GPT-2 (Radford et al. 2019): tanh GELU, learned positions, pre-norm, tied head; weights begin
-/// normal with deviation 0.02 (positions 0.01, projections into the residual stream divided by
-/// sqrt(2 x layers)), biases 0. Parameters have the names of the published checkpoints.
+/// GPT-2 (Radford et al. 2019): tanh GELU, learned positions, pre-norm, tied head. Initial weights
+/// are normal with deviation 0.02 (positions 0.01; projections into the residual stream are divided
+/// by sqrt(2 x layers)), biases 0. Parameters have the names of the published checkpoints.
 class GptImpl : public nn::ModelImpl {
  public:
-  /// Cut over the tensor axis by vocabulary, heads and the width of the mlp. Throws ConfigError for
-  /// a mesh that cuts what this model cannot be cut along yet.
+  /// The tensor axis cuts the vocabulary, the heads and the width of the mlp. Throws ConfigError if
+  /// the mesh has an axis that cannot cut this model yet.
   GptImpl(GptOptions options, const Mesh& mesh);
 
-  /// Logits [rows, positions, vocab] of the tokens that come next; the loss does not need them.
   nn::Chain chain() override;
   std::optional<nn::MicroBatch> example(int64_t rows) const override;
   int64_t activation_bytes(const nn::Batching& of) const override;
@@ -58,6 +57,7 @@ class GptImpl : public nn::ModelImpl {
   std::vector<std::shared_ptr<nn::LayerImpl>> attentions() const override;
 
  protected:
+  /// Logits [rows, positions, vocab] of the next tokens. The loss does not need them.
   nn::Flow compute(const nn::Flow& tokens) override;
 
  private:

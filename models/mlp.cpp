@@ -29,8 +29,8 @@ class MlpLayerImpl : public nn::LayerImpl {
   nn::Dropout drop;
 };
 
-/// Layers are cut by column and by row in turn: after a column, features are cut; after a row they
-/// are whole again.
+/// Layers are cut by column and by row in turn: after a column the features are cut, after a row
+/// they are whole again.
 nn::Plan plan_of(int64_t layers) {
   nn::Plan plan = {{"embed", nn::Style::Vocabulary}, {"head", nn::Style::Vocabulary}};
   for (int64_t i = 0; i < layers; ++i) {
@@ -61,7 +61,7 @@ MlpImpl::MlpImpl(MlpOptions options, const Mesh& mesh) : options_(options) {
   nn::cut(*this, plan_of(options.layers), mesh);
 }
 
-Flow MlpImpl::embed_side_by_side(const Flow& tokens) {
+Flow MlpImpl::embed_and_concatenate(const Flow& tokens) {
   core::check(tokens.x().size(1) == options_.seq, "mlp: {} tokens, but model.seq is {}",
               tokens.x().size(1), options_.seq);
   const Flow embedded = embed->forward(tokens);
@@ -70,10 +70,11 @@ Flow MlpImpl::embed_side_by_side(const Flow& tokens) {
 
 nn::Chain MlpImpl::chain() {
   nn::Chain chain;
-  chain.links.push_back({.name = "embed",
-                         .layers = {embed.ptr()},
-                         .run = [this](const Flow& tokens) { return embed_side_by_side(tokens); },
-                         .counts = false});
+  chain.links.push_back(
+      {.name = "embed",
+       .layers = {embed.ptr()},
+       .run = [this](const Flow& tokens) { return embed_and_concatenate(tokens); },
+       .counts = false});
   for (const auto& layer : layers_->layers())
     chain.links.push_back(
         {.name = fmt::format("layers.{}", chain.links.size() - 1), .layers = {layer}});
@@ -89,11 +90,11 @@ std::optional<nn::MicroBatch> MlpImpl::example(int64_t rows) const {
 }
 
 Flow MlpImpl::compute(const Flow& tokens) {
-  return head->forward(layers_->forward(embed_side_by_side(tokens)));
+  return head->forward(layers_->forward(embed_and_concatenate(tokens)));
 }
 
 int64_t MlpImpl::activation_bytes(const nn::Batching& of) const {
-  const int64_t width = options_.seq * options_.hidden;  // of the tokens side by side
+  const int64_t width = options_.seq * options_.hidden;  // the embeddings of a sample
   const int64_t layer = 2 * options_.hidden + (options_.dropout > 0 ? options_.hidden : 0);
   const bool again = of.recompute == nn::Batching::Recompute::Block;
   const double layers = of.layers < 0 ? static_cast<double>(options_.layers) : of.layers;

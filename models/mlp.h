@@ -13,8 +13,8 @@ struct MlpOptions {
   double dropout = 0;
 };
 
-/// The language model of Bengio et al. 2003: the embeddings of `seq` tokens side by side, hidden
-/// layers with GELU, and the token that comes next. One prediction per sample.
+/// The language model of Bengio et al. 2003: the embeddings of `seq` tokens are concatenated, pass
+/// through hidden layers with GELU, and predict the next token. One prediction per sample.
 class MlpImpl : public nn::ModelImpl {
  public:
   MlpImpl(MlpOptions options, const Mesh& mesh);
@@ -27,7 +27,7 @@ class MlpImpl : public nn::ModelImpl {
   nn::Flow compute(const nn::Flow& tokens) override;
 
  private:
-  nn::Flow embed_side_by_side(const nn::Flow& tokens);
+  nn::Flow embed_and_concatenate(const nn::Flow& tokens);
 
   MlpOptions options_;
   nn::Embedding embed{nullptr};

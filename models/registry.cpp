@@ -49,7 +49,7 @@ std::shared_ptr<nn::ModelImpl> make_model(const config::Config& config, const Me
 }
 
 std::shared_ptr<nn::ModelImpl> make_whole(const config::Config& config, const Degrees& degrees) {
-  const nn::Deferred deferred;  // only shapes are asked for
+  const nn::Deferred deferred;  // only shapes are needed
   auto model = make_model(config, mesh_of_one());
   for (const nn::Parameter& one : nn::parameters_of(*model)) {
     try {

@@ -8,12 +8,12 @@
 
 namespace trireme::models {
 
-/// The model that a configuration names, this rank's part of it. Throws ConfigError for one that is
-/// not built here, and for sizes that the mesh cannot cut.
+/// Makes this rank's part of the model that a configuration names. Throws ConfigError if there is
+/// no such model, or if the mesh cannot cut its sizes.
 std::shared_ptr<nn::ModelImpl> make_model(const config::Config& config, const Mesh& mesh);
 
-/// The model whole, without any other rank. Throws ConfigError, with the numbers, unless a mesh of
-/// these degrees could cut it: layouts are the same for every mesh.
+/// Makes the whole model on this rank alone. Throws ConfigError, with the numbers, unless a mesh of
+/// these degrees could cut it. (Layouts do not depend on the mesh.)
 std::shared_ptr<nn::ModelImpl> make_whole(const config::Config& config, const Degrees& degrees);
 
 }  // namespace trireme::models

@@ -5,7 +5,7 @@
 
 namespace trireme::models {
 
-/// What these models' layers have no cut for yet.
+/// Throws ConfigError if the mesh has an axis that the layers of these models cannot be cut along.
 inline void require_uncut(const Mesh& mesh, const char* model) {
   for (const Axis axis : {Axis::Context, Axis::Expert}) {
     if (mesh.size(axis) != 1)

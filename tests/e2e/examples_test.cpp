@@ -70,7 +70,7 @@ TEST(Examples, UnevenAccumulationGivesTheGradientOfOneProcess) {
 TEST(Examples, ADatasetOfYourOwnIsSeenOnceAnEpochAndResumed) {
   const auto result = run_example("05_your_dataset", 2);
   EXPECT_EQ(result.code, 0) << result.out << result.err;
-  EXPECT_THAT(result.out, HasSubstr("once an epoch; resuming gave the same ones"));
+  EXPECT_THAT(result.out, HasSubstr("once an epoch; resuming gave the same samples"));
 }
 
 TEST(Examples, AModelOfYourOwnIsCutByPatterns) {
@@ -96,7 +96,7 @@ TEST(Examples, LayersArePlacedOnRanks) {
 TEST(Examples, AModelOfYourOwnIsAPipeline) {
   const auto result = run_example("09_pipeline_your_model", 3);
   EXPECT_EQ(result.code, 0) << result.out << result.err;
-  EXPECT_THAT(result.out, HasSubstr("at most 3 micro-batches alive; as one rank alone"));
+  EXPECT_THAT(result.out, HasSubstr("at most 3 micro-batches in flight; as one rank alone"));
 }
 
 /// "step 17  loss 0x1.8p-3", by step.

@@ -165,13 +165,13 @@ TEST(LinearCrossEntropy, ComputesNoGradientInAnEvaluation) {
 
 TEST(LinearCrossEntropy, OnAGpuCutsByMemoryAndNeverWaitsForAChunk) {
   using c10::DeviceType;
-  EXPECT_EQ(nn::chunks_of(DeviceType::CPU, 50257, 1, 4).rows, 32);
-  EXPECT_EQ(nn::chunks_of(DeviceType::CPU, 100, 1, 4).rows, 1024);
-  EXPECT_TRUE(nn::chunks_of(DeviceType::CPU, 100, 1, 4).may_look);
+  EXPECT_EQ(nn::loss_chunks(DeviceType::CPU, 50257, 1, 4).rows, 32);
+  EXPECT_EQ(nn::loss_chunks(DeviceType::CPU, 100, 1, 4).rows, 1024);
+  EXPECT_TRUE(nn::loss_chunks(DeviceType::CPU, 100, 1, 4).may_look);
   for (const int64_t classes : {50257, 4096}) {
     for (const int ranks : {1, 4}) {
       for (const int64_t item : {2, 4, 8}) {
-        const auto chunks = nn::chunks_of(DeviceType::CUDA, classes, ranks, item);
+        const auto chunks = nn::loss_chunks(DeviceType::CUDA, classes, ranks, item);
         const int64_t bytes = chunks.rows * (classes / ranks) * item;
         EXPECT_GT(bytes, 250 << 20);
         EXPECT_LE(bytes, 256 << 20);
@@ -186,8 +186,8 @@ TEST(LinearCrossEntropy, OnAGpuCutsByMemoryAndNeverWaitsForAChunk) {
     x[3] *= 200;
     auto targets = torch::randint(0, 300, {70}, torch::kLong);
     targets.narrow(0, 10, 4).fill_(nn::kIgnored);
-    const nn::Classes all{.mine = {0, 300}, .all = 300};
-    const auto run = [&](nn::Chunks chunks) {
+    const nn::ClassShard all{.mine = {0, 300}, .all = 300};
+    const auto run = [&](nn::LossChunks chunks) {
       const auto xs = x.clone().requires_grad_(), ws = w.clone().requires_grad_();
       const auto loss = nn::linear_cross_entropy(xs, ws, {}, targets, all, chunks);
       loss.sum.backward();

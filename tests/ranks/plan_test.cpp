@@ -109,7 +109,7 @@ TEST(Plan, SaysWhatItCannotDoAndCutsNothing) {
               "plan: \"*.gate\" (column) matches no layer; there are 0, 0.norm, 0.up, 0.down, 1, "
               "1.norm, 1.up, 1.down");
     EXPECT_EQ(refusal(*model, {{"*.up", Column}, {"0.*", Row}}),
-              "plan: \"0.*\" (row) and \"*.up\" (column) both match '0.up'; let one of them");
+              "plan: \"0.*\" (row) and \"*.up\" (column) both match '0.up'; let only one of them match");
     EXPECT_THAT(refusal(*model, {{"*.norm", Column}}),
                 AllOf(HasSubstr("cannot cut '0.norm'"), HasSubstr("cannot be cut by column")));
     EXPECT_EQ(model->named_parameters()["0.up.weight"].size(0), 10) << "nothing was cut";

@@ -4,7 +4,9 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <functional>
 #include <set>
+#include <utility>
 
 #include "models/gpt.h"
 #include "support/tiny.h"
@@ -44,6 +46,37 @@ TEST(Seam, RunsHooksFromTheOutsideInWhateverTheOrderOfAttaching) {
   layer.around(nn::Seam::Recompute, hear("recompute"));
   layer.forward(torch::ones({2}));
   EXPECT_EQ(heard, "profile(recompute(unshard()))");
+}
+
+TEST(Seam, TellsHooksWhetherBackwardReadsTheWeights) {
+  nn::Embedding embedding(5, 3);
+  nn::Head head(3, 5, nn::HeadImpl::Options{});
+  nn::initialize(*embedding, /*seed=*/1);
+  nn::initialize(*head, /*seed=*/1);
+  std::string heard;
+  const auto listen = [&](nn::LayerImpl& layer, nn::Seam kind, const std::string& name) {
+    layer.around(kind, [&heard, name](Flow in, const nn::LayerImpl::Call& inner) {
+      heard += name + (inner.backward_reads_weights ? ":reads " : ":does not ");
+      return inner(std::move(in));
+    });
+  };
+  for (const auto kind : {nn::Seam::Unshard, nn::Seam::Profile}) {
+    const std::string name = kind == nn::Seam::Unshard ? "unshard" : "profile";
+    listen(*embedding, kind, "embedding " + name);
+    listen(*head, kind, "head " + name);
+  }
+  const auto tokens = torch::arange(4);
+  const auto heard_by = [&](const std::function<void()>& call) {
+    call();
+    return std::exchange(heard, {});
+  };
+  at::Tensor x;
+  EXPECT_EQ(heard_by([&] { x = embedding->forward(tokens); }),
+            "embedding profile:does not embedding unshard:does not ");
+  EXPECT_EQ(heard_by([&] { embedding->rows(0, 2); }), "embedding unshard:does not ");
+  EXPECT_EQ(heard_by([&] { head->forward(x); }), "head profile:reads head unshard:reads ");
+  EXPECT_EQ(heard_by([&] { head->loss(x, tokens); }), "head unshard:does not ");
+  EXPECT_EQ(heard_by([&] { head->forward(x); }), "head profile:reads head unshard:reads ");
 }
 
 TEST(Seam, TakesAnyTorchModule) {

@@ -19,7 +19,7 @@ std::size_t bytes_of(const at::Tensor& tensor) {
   return static_cast<std::size_t>(tensor.numel()) * tensor.element_size();
 }
 
-/// From now on whoever asks for the memory gets an error, where libtorch can do that.
+/// Makes every access to the memory an error, if this libtorch can.
 template <class Storage>
 void refuse_reads(Storage& storage, const std::string& why) {
   if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
@@ -51,7 +51,7 @@ void bind(const at::Tensor& parameter, const at::Tensor& home) {
               home.sizes(), " ", home.scalar_type());
   c10::StorageImpl& storage = storage_of(parameter);
   allow_reads(storage);
-  // The memory lives as long as the last of the two.
+  // The parameter keeps `home` alive.
   auto* keep = new at::Tensor(home.detach());
   storage.set_data_ptr_noswap(at::DataPtr(
       home.data_ptr(), keep, [](void* kept) { delete static_cast<at::Tensor*>(kept); },
@@ -77,10 +77,10 @@ bool is_bound(const at::Tensor& parameter) {
 
 void check_bound(const at::Tensor& parameter, const std::string& name) {
   if (is_bound(parameter)) return;
-  (void)storage_of(parameter).data();  // throws what `unbind` was told, where it is kept
+  (void)storage_of(parameter).data();  // throws with the reason that `unbind` was given, if kept
   throw MisuseError(fmt::format(
-      "parameter '{}' has no memory now: it is sharded and used outside of its layer, of another "
-      "stage of a pipeline, or was built under nn::Deferred and given no memory yet",
+      "parameter '{}' has no memory now: it is sharded and used outside of its layer, belongs to "
+      "another stage of a pipeline, or was built under nn::Deferred and has no memory yet",
       name));
 }
 

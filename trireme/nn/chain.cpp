@@ -15,11 +15,10 @@ namespace trireme::nn {
 
 namespace {
 
-using Known = std::map<const void*, const Parameter*>;
+using ParametersByTensor = std::map<const void*, const Parameter*>;
 
-/// Registers a layer where its full name says, below plain modules that stand for what is around
-/// it.
-void hang(torch::nn::Module& root, const std::shared_ptr<LayerImpl>& layer) {
+/// Registers a layer under its full name, below plain modules that stand for its parents.
+void register_by_full_name(torch::nn::Module& root, const std::shared_ptr<LayerImpl>& layer) {
   torch::nn::Module* at = &root;
   std::istringstream path(layer->full_name());
   std::string name, next;
@@ -34,18 +33,19 @@ void hang(torch::nn::Module& root, const std::shared_ptr<LayerImpl>& layer) {
   at->register_module(name, layer);
 }
 
-/// What of a layer is known by another name in the whole: tied parameters.
-void adopt_names(const Known& known, const LayerImpl& layer) {
+/// Finds the tied parameters of a layer, which have another name in the whole model, and records in
+/// the layer which ones they are.
+void record_tied(const ParametersByTensor& whole, const LayerImpl& layer) {
   for (const auto& item : layer.named_modules(layer.full_name())) {
     for (const auto& own : item.value()->named_parameters(/*recurse=*/false)) {
-      const Parameter& one = *known.at(own.value().unsafeGetTensorImpl());
+      const Parameter& one = *whole.at(own.value().unsafeGetTensorImpl());
       if (one.name == item.key() + "." + own.key()) continue;
       auto* holder = dynamic_cast<LayerImpl*>(item.value().get());
       core::check(holder != nullptr,
-                  "'{}.{}' is tied to '{}' inside of a torch module, which cannot be told; tie it "
-                  "in a trireme::nn layer",
+                  "'{}.{}' is tied to '{}' inside of a torch module, which cannot record that; "
+                  "tie it in a trireme::nn layer",
                   item.key(), own.key(), one.name);
-      holder->adopt(own.key(), one);
+      holder->declared().set_tied_to(own.key(), one);
     }
   }
 }
@@ -96,15 +96,15 @@ std::vector<const Link*> Chain::all_between(std::size_t begin, std::size_t end) 
 std::shared_ptr<torch::nn::Module> part_of_model(
     const torch::nn::Module& whole, const std::vector<std::shared_ptr<LayerImpl>>& layers) {
   const auto parameters = parameters_of(whole);
-  Known known;
-  for (const Parameter& one : parameters) known[one.tensor.unsafeGetTensorImpl()] = &one;
+  ParametersByTensor by_tensor;
+  for (const Parameter& one : parameters) by_tensor[one.tensor.unsafeGetTensorImpl()] = &one;
   auto part = std::make_shared<torch::nn::Module>(whole.name());
   for (const auto& layer : layers) {
     core::check(!layer->full_name().empty(),
                 "a layer of the chain has no name: register it below the model, and call "
-                "nn::initialize or nn::name_layers on that first");
-    adopt_names(known, *layer);
-    hang(*part, layer);
+                "nn::initialize or nn::name_layers on the model first");
+    record_tied(by_tensor, *layer);
+    register_by_full_name(*part, layer);
   }
   return part;
 }
@@ -112,7 +112,8 @@ std::shared_ptr<torch::nn::Module> part_of_model(
 void materialize(torch::nn::Module& module) {
   for (const Parameter& one : parameters_of(module)) {
     if (is_bound(one.tensor)) continue;
-    core::check(one.init.has_value(), "'{}' has neither values nor a rule to begin by", one.name);
+    core::check(one.init.has_value(), "'{}' has neither values nor a rule that initializes it",
+                one.name);
     bind(one.tensor, at::empty(one.tensor.sizes(), one.tensor.options().requires_grad(false)));
     fill(one);
   }

@@ -10,46 +10,50 @@
 
 namespace trireme::nn {
 
-/// One link of the chain that a model is.
+/// One link of a model's chain.
 struct Link {
-  std::string name;  ///< for people: "embed", "h.3"
-  /// All layers that `run` calls: each belongs to one link only.
+  std::string name;  ///< for messages: "embed", "h.3"
+  /// All layers that `run` calls. A layer belongs to one link only.
   std::vector<std::shared_ptr<LayerImpl>> layers;
-  LayerImpl::Call run = {};  ///< empty: calls its layers one after the other
-  /// Is it one of the layers that people count? (An embedding goes with the first that is.)
+  FlowFunction run = {};  ///< if empty, the layers are called one after the other
+  /// Does it count as a layer of the model? (An embedding does not; it goes with the first block.)
   bool counts = true;
-  /// Finer links that do the same one after the other, where a cut may also fall between.
+  /// Finer links that together do the same, so that a pipeline may also cut between them.
   std::vector<Link> inside = {};
 
   Flow forward(Flow in) const;
 };
 
-/// A model as links, each given what the one before it gives; the last gives the loss. A pipeline
-/// cuts between links, or between the finer ones inside of them: places are counted by the finest.
+/// A model as a chain of links: each gets the output of the one before, and the head computes the
+/// loss. A pipeline cuts the chain between links, or between the finer links inside of them. Places
+/// number the finest links:
 ///
 ///   embed ──> h.0 ──> h.1 ──> ... ──> head: loss(flow, targets)
 ///    0       1 2 3   4 5 6             n - 1
 struct Chain {
   std::vector<Link> links;
-  Link head = {};  ///< whose `run` is `loss`
+  Link head = {};  ///< its `run` is unused; `loss` takes its place
   std::function<Loss(const Flow& in, const at::Tensor& targets)> loss = {};
 
-  /// The number of places, the head's included; and of each link, how many are its.
+  /// The number of places, including the head.
   std::size_t size() const;
+  /// The number of places of each link, and of the head.
   std::vector<int> places() const;
 
-  /// What to run between two places, the head left out: links as wholes where they are.
+  /// The links that cover the places [begin, end), without the head. A link that lies in the range
+  /// as a whole is returned instead of its finer links.
   std::vector<const Link*> between(std::size_t begin, std::size_t end) const;
-  /// The same with the head.
+  /// The same with the head, if the range includes it.
   std::vector<const Link*> all_between(std::size_t begin, std::size_t end) const;
 };
 
-/// Some layers of a model as a module of their own, in which everything has the name that it has in
-/// the whole: tied parameters too, whose first holder may be elsewhere. The whole has been named.
+/// Makes a module of some layers of a model, in which everything keeps its name in the whole model.
+/// So do tied parameters, even if the layer that declares them is not among these. The layers of
+/// the whole model must have their names.
 std::shared_ptr<torch::nn::Module> part_of_model(
     const torch::nn::Module& whole, const std::vector<std::shared_ptr<LayerImpl>>& layers);
 
-/// Gives the parameters that have no memory some, and their first values by their rules.
+/// Gives memory to the parameters that have none, and initializes them.
 void materialize(torch::nn::Module& module);
 
 }  // namespace trireme::nn

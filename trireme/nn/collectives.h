@@ -8,15 +8,14 @@
 
 namespace trireme::nn {
 
-/// A collective over one dim of a tensor that is on its way: something else can be computed
-/// meanwhile.
-class Moving {
+/// The result of a collective that is in flight, so that something else can be computed meanwhile.
+class TensorInFlight {
  public:
-  Moving() = default;
-  Moving(comm::Work work, std::function<at::Tensor()> result)
+  TensorInFlight() = default;
+  TensorInFlight(comm::Work work, std::function<at::Tensor()> result)
       : work_(std::move(work)), result_(std::move(result)) {}
 
-  /// What it came to.
+  /// Waits for the collective and returns its result.
   at::Tensor wait() {
     work_.wait();
     return result_();
@@ -27,22 +26,23 @@ class Moving {
   std::function<at::Tensor()> result_;
 };
 
-// Without autograd. Parts are cut by even_part: the first ranks may hold one more. Collective.
+// Without autograd. A dim is cut by even_part: the first ranks may hold one more. Collective.
 
-/// The sum over the group, in the memory of `x` where that is contiguous.
-Moving start_all_reduce(const at::Tensor& x, const comm::Communicator& group);
-/// This rank's part of `dim` in, the whole of `size` out.
-Moving start_all_gather(const at::Tensor& x, int64_t dim, int64_t size,
-                        const comm::Communicator& group);
-/// The whole of `dim` in, this rank's part of the sum over the group out.
-Moving start_reduce_scatter(const at::Tensor& x, int64_t dim, const comm::Communicator& group);
+/// The sum over the group. It is written into the memory of `x` if `x` is contiguous.
+TensorInFlight start_all_reduce(const at::Tensor& x, const comm::Communicator& group);
+/// From this rank's part of `dim` to the whole dim, of this `size`.
+TensorInFlight start_all_gather(const at::Tensor& x, int64_t dim, int64_t size,
+                                const comm::Communicator& group);
+/// From the whole of `dim` to this rank's part of the sum over the group.
+TensorInFlight start_reduce_scatter(const at::Tensor& x, int64_t dim,
+                                    const comm::Communicator& group);
 
 }  // namespace trireme::nn
 
 namespace trireme::nn::functional {
 
-// Collectives that autograd sees through. Each is named for what it does to the layout going
-// forward; going backward it does the opposite. In a group of one each returns its argument.
+// Differentiable collectives. Each is named for what it does to the layout in forward; in backward
+// it does the opposite. In a group of one rank each returns its argument.
 //
 // clang-format off
 //              forward          backward
@@ -50,11 +50,11 @@ namespace trireme::nn::functional {
 //   fan_in     all_reduce       nothing           many partial sums, one output
 //   gather     all_gather       reduce_scatter    shards -> whole, each rank uses it differently
 //   scatter    reduce_scatter   all_gather        partial sums -> shards
-//   join       all_gather       own part          shards -> whole, every rank uses it alike
+//   join       all_gather       own part          shards -> whole, every rank uses it the same way
 //   split      own part         all_gather        whole -> this rank's shard
 // clang-format on
 //
-// `size` is that of the whole dim; kEven: all ranks hold as much as this one.
+// `size` is the size of the whole dim; kEven means that all ranks hold as much as this one.
 constexpr int64_t kEven = -1;
 
 at::Tensor fan_out(const at::Tensor& x, const comm::Communicator& group);

@@ -16,14 +16,15 @@ namespace {
 
 constexpr int64_t kWords = 4;  // elements that share one call of Philox
 
-/// The chance of one layer at one step: the key of its Philox.
+/// The key of Philox, the random number generator, for one layer at one step.
 uint64_t key_of(const LayerImpl& layer, int64_t step) {
   const std::array<uint64_t, 3> what = {layer.seed(), core::hash64(layer.full_name()),
                                         static_cast<uint64_t>(step)};
   return core::hash64(what.data(), sizeof what);
 }
 
-/// Elements [first, first + count) of a sample.
+/// The mask of elements [first, first + count) of a sample. Philox makes four words at a time; word
+/// e % 4 of block e / 4 decides whether element e is dropped.
 template <class T>
 void fill_mask(T* to, int64_t count, int64_t first, uint64_t key, uint64_t sample,
                uint32_t drop_below, T keep) {
@@ -40,7 +41,7 @@ void fill_mask(T* to, int64_t count, int64_t first, uint64_t key, uint64_t sampl
 }  // namespace
 
 at::Tensor dropout_mask(const LayerImpl& layer, const Where* where, double probability,
-                        at::IntArrayRef shape, const Elements& elements,
+                        at::IntArrayRef shape, const DropoutElements& elements,
                         const at::TensorOptions& options) {
   core::check(!layer.full_name().empty(),
               "dropout depends on the layer's name: call nn::initialize(model, seed) or "
@@ -52,6 +53,7 @@ at::Tensor dropout_mask(const LayerImpl& layer, const Where* where, double proba
   const int64_t rows = shape[0];
   at::Tensor mask = at::empty(shape, options.device(at::kCPU).requires_grad(false));
   const int64_t per_row = rows == 0 ? 0 : mask.numel() / rows;
+  // A run is consecutive in the sample: the whole row, or one position's features if they are cut.
   const bool whole = elements.features.count == elements.width;
   const int64_t run = whole ? per_row : elements.features.count;
   const int64_t runs = run == 0 ? 0 : per_row / run;
@@ -80,11 +82,11 @@ DropoutImpl::DropoutImpl(double probability, int64_t width)
               probability);
 }
 
-std::map<std::string, Layout> DropoutImpl::layouts(Style style, Sequence sequence) const {
+Layouts DropoutImpl::layouts(Style style, Sequence sequence) const {
   if (style != Style::Column) return LayerImpl::layouts(style, sequence);
   core::check(width_ > 0,
-              "a Dropout that is cut by column must be told how many features there "
-              "are: nn::Dropout(probability, width)");
+              "a Dropout that is cut by column needs to know how many features there are: "
+              "nn::Dropout(probability, width)");
   return {};
 }
 
@@ -97,9 +99,9 @@ at::Tensor DropoutImpl::compute(const at::Tensor& x, const Where* where) {
   if (probability_ == 0 || !is_training()) return x;
   // [rows, positions, features], or [rows, features].
   const int64_t features = x.dim() > 1 ? x.size(-1) : 1;
-  Elements elements{.first_position = where != nullptr && x.dim() > 2 ? where->seq_begin : 0,
-                    .width = features,
-                    .features = {0, features}};
+  DropoutElements elements{.first_position = where != nullptr && x.dim() > 2 ? where->seq_begin : 0,
+                           .width = features,
+                           .features = {0, features}};
   core::check(
       style() == Style::Column || width_ == 0 || x.dim() < 2 || features == width_,
       "dropout '{}' was given {} of its {} features; where they are cut, name it as Column in "

@@ -4,17 +4,17 @@
 
 namespace trireme::nn {
 
-/// Whether element e of sample s is dropped at a step is a function of (seed, layer, step, s, e):
-/// the same for every way of cutting the batch, the positions and the features, and again when it
-/// is recomputed.
+/// Dropout whose mask does not depend on the mesh: whether element e of sample s is dropped is a
+/// function of (seed, layer name, step, s, e). So it is the same however the batch, the positions
+/// and the features are cut, and when the layer is recomputed.
 class DropoutImpl : public LayerImpl {
  public:
-  /// `width`: how many features there are in all; a dropout that is cut by Column must know. They
-  /// are then cut as one section of grain 1.
+  /// `width`: the number of features of the whole, needed only where the layer is cut by Column.
+  /// They are then cut as one section of grain 1.
   explicit DropoutImpl(double probability, int64_t width = 0);
 
   double probability() const { return probability_; }
-  std::map<std::string, Layout> layouts(Style style, Sequence sequence) const override;
+  Layouts layouts(Style style, Sequence sequence) const override;
 
  protected:
   at::Tensor compute(const at::Tensor& x, const Where* where) override;
@@ -27,17 +27,17 @@ class DropoutImpl : public LayerImpl {
 };
 TORCH_MODULE(Dropout);
 
-/// The logical elements of one sample that a rank has, [positions, features] of the whole.
-struct Elements {
+/// Which elements of one sample a rank has, of [positions, features] of the whole.
+struct DropoutElements {
   int64_t first_position = 0;
-  int64_t width = 0;  ///< features of the whole
-  Part features = {};
+  int64_t width = 0;   ///< features of the whole
+  Part features = {};  ///< of this rank
 };
 
-/// The mask of a dropout, 0 or 1 / (1 - p), for a tensor of this shape: a sample per row, of which
-/// the rank has these elements.
+/// The mask of a dropout, 0 or 1 / (1 - p), for a tensor of this shape. Each row is a sample, of
+/// which the rank has these elements.
 at::Tensor dropout_mask(const LayerImpl& layer, const Where* where, double probability,
-                        at::IntArrayRef shape, const Elements& elements,
+                        at::IntArrayRef shape, const DropoutElements& elements,
                         const at::TensorOptions& options);
 
 }  // namespace trireme::nn

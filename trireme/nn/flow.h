@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -11,18 +12,18 @@
 
 namespace trireme::nn {
 
-/// Where in the training the rows of a batch stand: the logical coordinates that chance depends on.
-/// The same for every mesh, so that dropout is too.
+/// Where in the training the rows of a batch stand. Random numbers depend on these logical
+/// coordinates and never on a rank, so that dropout is the same on every mesh.
 struct Where {
   int64_t step = 0;
   int64_t micro = 0;
   std::vector<int64_t> sample_ids = {};  ///< one per row
-  int64_t seq_begin = 0;                 ///< of this rank's part of the sequence
-  std::optional<Part> cut_from = {};     ///< the positions of which this is one rank's part, if so
-  bool again = false;                    ///< computed once more, for backward
+  int64_t seq_begin = 0;                 ///< the first position that this rank has
+  std::optional<Part> cut_from = {};     ///< if this rank has a part of the positions: all of them
+  bool again = false;                    ///< true when backward recomputes the call
 };
 
-/// What layers hand on: one or more tensors, and where they stand. Nothing travels beside it.
+/// What layers hand on: one or more tensors, and where they stand.
 struct Flow {
   std::vector<at::Tensor> tensors;
   std::shared_ptr<const Where> where;
@@ -32,11 +33,10 @@ struct Flow {
   Flow(std::vector<at::Tensor> all, std::shared_ptr<const Where> at)
       : tensors(std::move(all)), where(std::move(at)) {}
 
-  /// The tensor, where there is one.
+  /// The first tensor; for most layers the only one.
   const at::Tensor& x() const { return tensors.front(); }
 
-  /// The same values without the graph that made them; what needed a gradient still does, of its
-  /// own.
+  /// The same values as leaves of a new graph. Those that required a gradient still do.
   Flow detached() const {
     std::vector<at::Tensor> leaves;
     for (const at::Tensor& one : tensors)
@@ -44,8 +44,10 @@ struct Flow {
     return {std::move(leaves), where};
   }
 
-  /// Another tensor at the same place.
+  /// Another tensor with the same Where.
   Flow with(at::Tensor y) const { return {std::move(y), where}; }
 };
+
+using FlowFunction = std::function<Flow(Flow)>;
 
 }  // namespace trireme::nn

@@ -27,7 +27,7 @@ struct GeluTanh : ag::Function<GeluTanh> {
 
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
     const at::Tensor x = context->get_saved_variables()[0];
-    // Its own gradient is wanted: torch's knows it.
+    // The gradient will be differentiated itself; torch's version can be.
     if (at::GradMode::is_enabled()) return {at::gelu_backward(gradients[0], x, "tanh")};
     const at::Tensor dy = gradients[0].contiguous();
     const at::Tensor dx = at::empty_like(x);

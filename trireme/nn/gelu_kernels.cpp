@@ -7,12 +7,12 @@ namespace trireme::nn {
 
 namespace {
 
-// Compiled once for each kind of CPU by `target_clones`-like attributes: the loops are plain, and
-// the compiler makes vectors of them.
+// The loops are plain, and the compiler vectorizes them. Each is compiled once for each kind of
+// CPU, by `target` attributes.
 constexpr float kC = 0.7978845608028654F;  // sqrt(2 / pi)
 constexpr float kCubic = 0.044715F;
 
-/// e^x for |x| < 88, beyond that as at the border: 2^n e^r, |r| <= ln 2 / 2, by a polynomial.
+/// e^x, where x is clamped to [-87, 87]: 2^n e^r with |r| <= ln 2 / 2, and e^r by a polynomial.
 inline __attribute__((always_inline)) float exp_of(float x) {
   constexpr float kLog2e = 1.44269504088896341F, kHigh = 0.693359375F, kLow = -2.12194440e-4F;
   constexpr float kRound = 12582912.0F;  // 1.5 x 2^23: adding it rounds to a whole number
@@ -36,7 +36,7 @@ inline __attribute__((always_inline)) float exp_of(float x) {
   return p * scale;
 }
 
-/// 1 / (1 + e^(-2u)), u = c (x + 0.044715 x^3): what GELU multiplies x by.
+/// The factor by which GELU multiplies x: 1 / (1 + e^(-2u)), u = c (x + 0.044715 x^3).
 inline __attribute__((always_inline)) float gate_of(float x) {
   const float u = kC * (x + kCubic * x * x * x);
   return 1.0F / (1.0F + exp_of(-2.0F * u));

@@ -13,46 +13,47 @@ HeadImpl::HeadImpl(int64_t width, int64_t classes, Options options)
                      options.deviation > 0 ? InitRule::zeros() : linear_rule(width, 0));
 }
 
-std::map<std::string, Layout> HeadImpl::layouts(Style style, Sequence sequence) const {
+Layouts HeadImpl::layouts(Style style, Sequence sequence) const {
   if (style != Style::Vocabulary) return LayerImpl::layouts(style, sequence);
-  std::map<std::string, Layout> all;
+  Layouts all;
   if (!tied_) all.emplace("weight", Layout({classes_, width_}, {{Axis::Tensor, 0}}));
   if (bias.defined()) all.emplace("bias", Layout({classes_}, {{Axis::Tensor, 0}}));
   return all;
 }
 
-Classes HeadImpl::classes() const {
-  Classes classes{.mine = {0, classes_}, .all = classes_};
+ClassShard HeadImpl::shard() const {
+  ClassShard shard{.mine = {0, classes_}, .all = classes_};
   if (style() == Style::Vocabulary && region()->size() > 1) {
-    classes.group = &region()->group();
-    classes.mine = even_part(classes_, region()->size(), region()->group().rank());
+    shard.group = &region()->group();
+    shard.mine = even_part(classes_, region()->size(), region()->group().rank());
   }
-  core::check(weight.size(0) == classes.mine.count,
+  core::check(weight.size(0) == shard.mine.count,
               "head '{}': this rank has {} of the {} classes, but its tied weight has {} rows; cut "
               "both by vocabulary, or neither",
-              full_name(), classes.mine.count, classes_, weight.size(0));
-  return classes;
+              full_name(), shard.mine.count, classes_, weight.size(0));
+  return shard;
 }
 
 Loss HeadImpl::loss(const Flow& x, const at::Tensor& targets) {
-  const Classes over = classes();
-  const Flow whole = over.group == nullptr ? x : region()->enter(x);
-  // The gradients are computed with the loss.
+  const ClassShard classes = shard();
+  const Flow whole = classes.group == nullptr ? x : region()->enter(x);
+  // The gradients are computed with the loss: backward only scales them.
   const Flow out = with_weights(
-      whole,
-      [&](const Flow& flow) {
-        Loss loss = linear_cross_entropy(flow.x(), weight, bias, targets, over);
-        return Flow({std::move(loss.sum), std::move(loss.weight)}, flow.where);
-      },
-      /*backward_reads=*/false);
+      whole, {.run =
+                  [&](const Flow& flow) {
+                    Loss loss = linear_cross_entropy(flow.x(), weight, bias, targets, classes);
+                    return Flow({std::move(loss.sum), std::move(loss.weight)}, flow.where);
+                  },
+              .backward_reads_weights = false});
   return {out.tensors[0], out.tensors[1]};
 }
 
 Flow HeadImpl::compute(const Flow& in) {
-  const Classes over = classes();
-  if (over.group == nullptr) return in.with(linear(in.x(), weight, bias));
+  const ClassShard classes = shard();
+  if (classes.group == nullptr) return in.with(linear(in.x(), weight, bias));
   const Flow whole = region()->enter(in);
-  return whole.with(functional::join(linear(whole.x(), weight, bias), -1, *over.group, over.all));
+  return whole.with(
+      functional::join(linear(whole.x(), weight, bias), -1, *classes.group, classes.all));
 }
 
 }  // namespace trireme::nn

@@ -5,31 +5,31 @@
 
 namespace trireme::nn {
 
-/// The last Linear of a model that chooses among classes. Cut by Vocabulary each rank has some of
-/// the classes: the loss is computed without anybody seeing all logits, and `forward` gives all of
-/// them to every rank.
+/// The last Linear of a model that chooses among classes. If it is cut by Vocabulary, each rank has
+/// some of the classes: no rank sees all logits for the loss, while `forward` gives every rank all
+/// of them.
 class HeadImpl : public LayerImpl {
  public:
   struct Options {
     bool bias = true;
-    double deviation = 0;  ///< as a Linear's
-    at::Tensor tied = {};  ///< the weight of another layer, [classes, width], to use as this one's
+    double deviation = 0;  ///< as in LinearImpl::Options
+    at::Tensor tied = {};  ///< the weight of another layer, [classes, width], to share
   };
   HeadImpl(int64_t width, int64_t classes, Options options);
 
-  /// Cross-entropy of the classes that `x` chooses, logits never whole.
+  /// The cross-entropy, without ever holding all logits in memory.
   Loss loss(const Flow& x, const at::Tensor& targets);
 
   at::Tensor weight, bias;
 
-  Output output() const override { return std::vector<Cut>{}; }  // all logits, of all positions
-  std::map<std::string, Layout> layouts(Style style, Sequence sequence) const override;
+  Output output() const override { return std::vector<Cut>{}; }  // every rank has all logits
+  Layouts layouts(Style style, Sequence sequence) const override;
 
  protected:
   Flow compute(const Flow& in) override;
 
  private:
-  Classes classes() const;
+  ClassShard shard() const;
 
   int64_t width_, classes_;
   bool tied_;

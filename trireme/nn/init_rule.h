@@ -4,7 +4,7 @@
 
 namespace trireme::nn {
 
-/// How a parameter begins. Element i of the whole parameter is a function of the seed, the
+/// How a parameter is initialized. Element i of the whole parameter depends on the seed, the
 /// parameter's name and i alone, so that every mesh starts from the same model.
 struct InitRule {
   enum class Kind : uint8_t { Constant, Normal, Uniform };

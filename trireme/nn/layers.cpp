@@ -10,19 +10,17 @@ namespace trireme::nn {
 EmbeddingImpl::EmbeddingImpl(int64_t rows, int64_t width, double deviation)
     : weight(parameter("weight", {rows, width}, InitRule::normal(deviation))),
       rows_(rows),
-      width_(width) {
-  set_backward_reads_weights(false);
-}
+      width_(width) {}
 
 at::Tensor EmbeddingImpl::rows(int64_t begin, int64_t count) {
   core::check(begin >= 0 && begin + count <= weight.size(0),
               "embedding '{}': it has {} rows, not {}", full_name(), weight.size(0), begin + count);
-  // A copy: the table itself may be gone when they are used.
+  // A copy: the table may have no memory any more when the rows are used.
   const auto copy = [&](const Flow& in) { return in.with(weight.narrow(0, begin, count).clone()); };
-  return with_weights(Flow(at::Tensor()), copy, /*backward_reads=*/false).x();
+  return with_weights(Flow(at::Tensor()), {.run = copy, .backward_reads_weights = false}).x();
 }
 
-std::map<std::string, Layout> EmbeddingImpl::layouts(Style style, Sequence sequence) const {
+Layouts EmbeddingImpl::layouts(Style style, Sequence sequence) const {
   if (style != Style::Vocabulary) return LayerImpl::layouts(style, sequence);
   return {{"weight", Layout({rows_, width_}, {{Axis::Tensor, 0}})}};
 }
@@ -35,6 +33,7 @@ Flow EmbeddingImpl::compute(const Flow& indices) {
   if (!known.all().item<bool>())
     throw Error(fmt::format("embedding '{}': {} is not one of its {} rows", full_name(),
                             index.masked_select(known.logical_not())[0].item<int64_t>(), rows_));
+  // Rows of other ranks become zeros here; `leave` adds up the outputs of all ranks.
   const Part mine = even_part(rows_, region()->size(), region()->group().rank());
   const at::Tensor outside = at::logical_or(index < mine.begin, index >= mine.begin + mine.count);
   const at::Tensor found = at::embedding(weight, (index - mine.begin).masked_fill_(outside, 0));
@@ -56,7 +55,8 @@ CausalAttentionImpl::CausalAttentionImpl(const Options& options) : options_(opti
               "attention: width {} must be a multiple of heads {}, and heads of kv_heads {}",
               options.width, options.heads, options.kv_heads);
   const int64_t head = options.width / options.heads, kv_width = options.kv_heads * head;
-  // The query heads of one kv head stay together; where ranks outnumber kv heads, they hold copies.
+  // The query heads of one kv head stay together. If there are more ranks than kv heads, several
+  // ranks hold copies of one.
   const Section q{.size = options.width,
                   .copies = Section::kAsNeeded,
                   .grain = options.width / options.kv_heads,
@@ -70,12 +70,13 @@ CausalAttentionImpl::CausalAttentionImpl(const Options& options) : options_(opti
                                                                 .in_sections = {q}}));
 }
 
-// B rows, T positions, H heads, K kv heads, D elements of a head; H and K are this rank's.
+// Sizes: B rows, T positions, H heads, K kv heads, D elements of a head. H and K count the heads of
+// this rank only.
 Flow CausalAttentionImpl::compute(const Flow& in) {
   const Flow qkv = c_attn->forward(in);
   const auto parts = c_attn->out_parts();
   const int64_t B = qkv.x().size(0), T = qkv.x().size(1), D = options_.width / options_.heads;
-  // Split, not three slices: its backward is one copy.
+  // One split instead of three slices, because its backward is a single copy.
   const auto q_k_v = qkv.x().split_with_sizes({parts[0].count, parts[1].count, parts[2].count}, 2);
   if (qkv.x().numel() == 0)  // the fused kernel divides by the number of rows
     return c_proj->forward(qkv.with(q_k_v[0]));
@@ -87,6 +88,9 @@ Flow CausalAttentionImpl::compute(const Flow& in) {
   return c_proj->forward(qkv.with(y_BHTD.transpose(1, 2).reshape({B, T, parts[0].count})));
 }
 
+// softmax(q k^T / sqrt(D)) v for q [B, H, T, D], k and v [B, K, T, D]. The fused kernel cannot
+// apply our mask, so with dropout the scores [B, H, T, T] are computed in full. Their "positions"
+// are the heads: head h of a sample owns the elements [h T T, (h + 1) T T).
 at::Tensor CausalAttentionImpl::attend(const at::Tensor& q, const at::Tensor& k,
                                        const at::Tensor& v, const Where* where,
                                        int64_t first_head) const {
@@ -100,7 +104,8 @@ at::Tensor CausalAttentionImpl::attend(const at::Tensor& q, const at::Tensor& k,
   const auto scores = at::matmul(q, keys.transpose(-2, -1)) / std::sqrt(double(q.size(3)));
   const auto chances =
       at::softmax(scores.masked_fill(future, -std::numeric_limits<double>::infinity()), -1);
-  const Elements elements{.first_position = first_head, .width = T * T, .features = {0, T * T}};
+  const DropoutElements elements{
+      .first_position = first_head, .width = T * T, .features = {0, T * T}};
   const auto mask =
       dropout_mask(*this, where, options_.dropout, chances.sizes(), elements, q.options());
   return at::matmul(chances * mask, values);

@@ -4,27 +4,28 @@
 
 namespace trireme::nn {
 
-/// Rows of a table, by number. Cut by Vocabulary each rank has some of the rows, and the ranks add
-/// up what they found.
+/// Looks up rows of a table by their indices. If it is cut by Vocabulary, each rank has some of the
+/// rows; it gives zeros for the others, and the ranks add up their outputs.
 class EmbeddingImpl : public LayerImpl {
  public:
   EmbeddingImpl(int64_t rows, int64_t width, double deviation = 1);
   at::Tensor weight;
 
-  /// Rows [begin, begin + count), of a table that is not cut.
+  /// Rows [begin, begin + count) of a table that is not cut.
   at::Tensor rows(int64_t begin, int64_t count);
 
-  std::map<std::string, Layout> layouts(Style style, Sequence sequence) const override;
+  Layouts layouts(Style style, Sequence sequence) const override;
 
  protected:
   Flow compute(const Flow& indices) override;
+  bool backward_reads_weights() const override { return false; }
 
  private:
   int64_t rows_, width_;
 };
 TORCH_MODULE(Embedding);
 
-/// Over the last dim.
+/// Normalizes over the last dim.
 class LayerNormImpl : public LayerImpl {
  public:
   explicit LayerNormImpl(int64_t width, double epsilon = 1e-5);
@@ -39,14 +40,14 @@ class LayerNormImpl : public LayerImpl {
 };
 TORCH_MODULE(LayerNorm);
 
-/// Each position attends to itself and those before it. The projection of q, k and v is one Linear:
-/// rows of q for all heads, then k, then v, for `kv_heads` heads each. Its two projections may be
-/// cut by column and by row: a rank then has some of the heads.
+/// Each position attends to itself and to those before it. One Linear projects to q, k and v: its
+/// rows are q of all heads, then k, then v of `kv_heads` heads each. If the two projections are cut
+/// by column and by row, each rank has some of the heads.
 class CausalAttentionImpl : public LayerImpl {
  public:
   struct Options {
     int64_t width = 0, heads = 1, kv_heads = 1;
-    double dropout = 0;  ///< over 0 takes the unfused path, with a logical mask
+    double dropout = 0;  ///< above 0, attention is not fused; its mask is as Dropout's
     double in_deviation = 0.02, out_deviation = 0.02;
   };
   explicit CausalAttentionImpl(const Options& options);

@@ -13,68 +13,70 @@ namespace {
 
 namespace ag = torch::autograd;
 
-/// What the graph must know of the layer.
-struct How : torch::CustomClassHolder {
+/// What the autograd graph keeps of the layer for backward.
+struct LinearContext : torch::CustomClassHolder {
   Style style = Style::Whole;
-  RegionPtr region;
+  TensorRegionPtr region;
   int64_t positions = 0;
-  bool has_bias = false;  // where there is none, autograd has no place for its gradient
-  // Where the weights' gradients may be computed later: the queue, and whom they are of.
+  bool has_bias = false;  // if false, autograd has no slot for its gradient
+  // Set if the gradients of the weights may be computed later: the queue, and the parameters.
   WeightQueuePtr queue;
   at::Tensor weight, bias;
 };
-using HowPtr = c10::intrusive_ptr<How>;
+using LinearContextPtr = c10::intrusive_ptr<LinearContext>;
 
 at::Tensor rows_of(const at::Tensor& x) {
   return x.reshape({-1, x.size(-1)});
 }
 
-/// A hook on a weight wants its gradient from autograd.
-bool may_defer(const How& how) {
+/// False if a weight has a hook: that must get its gradient from autograd.
+bool may_defer(const LinearContext& layer) {
   const auto is_free = [](const at::Tensor& one) {
     return !one.defined() || ag::impl::hooks(one).empty();
   };
-  return is_free(how.weight) && is_free(how.bias);
+  return is_free(layer.weight) && is_free(layer.bias);
 }
 
-/// The backward where gradients will be differentiated themselves: of operations that autograd sees
-/// through.
-ag::variable_list backward_in_graph(const How& how, const at::Tensor& dy_own, const at::Tensor& x,
-                                    const at::Tensor& weight, bool needs_bias) {
-  const bool column = how.style == Style::Column;
-  const at::Tensor dy = how.style == Style::Row ? how.region->enter(dy_own, how.positions) : dy_own;
+/// The backward for gradients that will be differentiated themselves: it uses differentiable
+/// operations only.
+ag::variable_list backward_in_graph(const LinearContext& layer, const at::Tensor& dy_own,
+                                    const at::Tensor& x, const at::Tensor& weight,
+                                    bool needs_bias) {
+  const bool column = layer.style == Style::Column;
+  const at::Tensor dy =
+      layer.style == Style::Row ? layer.region->enter(dy_own, layer.positions) : dy_own;
   at::Tensor dx, dweight, dbias;
   if (weight.defined()) dx = at::matmul(dy, weight);
-  if (weight.defined() && column) dx = how.region->leave(dx);
+  if (weight.defined() && column) dx = layer.region->leave(dx);
   if (x.defined()) {
-    const at::Tensor in = column ? how.region->enter(x, how.positions) : x;
+    const at::Tensor in = column ? layer.region->enter(x, layer.positions) : x;
     dweight = at::mm(rows_of(dy).t(), rows_of(in));
   }
   if (needs_bias) dbias = rows_of(dy_own).sum(0);
   return {dx, dweight, dbias, {}};
 }
 
-/// What is sent while something is computed:
+/// The backward of a column overlaps communication with computation:
 ///
-///   column, backward   gather x ─────────────────┐       (only where positions are cut)
-///                      dx = dy W, send it ──┐    │
-///                      dW = dy^T x  <───────│────┘
-///                      dx  <────────────────┘
+///   gather x ─────────────────┐       (only if positions are cut)
+///   dx = dy W, reduce it ──┐  │
+///   dW = dy^T x  <─────────│──┘
+///   dx  <──────────────────┘
 struct LinearFunction : ag::Function<LinearFunction> {
   static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                            HowPtr how) {
+                            LinearContextPtr layer) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    // Each is for the other's gradient.
+    // The gradient of each needs the other.
     context->save_for_backward(
         {weight.requires_grad() ? x : at::Tensor(), x.requires_grad() ? weight : at::Tensor()});
-    context->saved_data["how"] = c10::IValue::make_capsule(how);
+    context->saved_data["layer"] = c10::IValue::make_capsule(layer);
     const at::Tensor b = bias.value_or(at::Tensor());
-    switch (how->style) {
+    switch (layer->style) {
       case Style::Column:
-        return product(how->region->start_enter(x, how->positions).wait(), weight, b);
+        return product(layer->region->start_enter(x, layer->positions).wait(), weight, b);
       case Style::Row: {
-        const at::Tensor y = how->region->start_leave(product(x, weight)).wait();
+        const at::Tensor y = layer->region->start_leave(product(x, weight)).wait();
         return b.defined() ? y.add_(b) : y;
       }
       default: return product(x, weight, b);
@@ -83,38 +85,41 @@ struct LinearFunction : ag::Function<LinearFunction> {
 
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    const auto how =
-        c10::static_intrusive_pointer_cast<How>(context->saved_data["how"].toCapsule());
+    const auto layer =
+        c10::static_intrusive_pointer_cast<LinearContext>(context->saved_data["layer"].toCapsule());
     const bool needs_x = context->needs_input_grad(0), needs_weight = context->needs_input_grad(1);
-    const bool column = how->style == Style::Column;
-    const bool needs_bias = how->has_bias && context->needs_input_grad(2);
+    const bool column = layer->style == Style::Column;
+    const bool needs_bias = layer->has_bias && context->needs_input_grad(2);
     if (at::GradMode::is_enabled())
-      return backward_in_graph(*how, gradients[0], needs_weight ? saved[0] : at::Tensor(),
+      return backward_in_graph(*layer, gradients[0], needs_weight ? saved[0] : at::Tensor(),
                                needs_x ? saved[1] : at::Tensor(), needs_bias);
-    // Without the graph that made them: a job may keep x for long.
+    // Detached from their graph, because a deferred job may keep x for long.
     const at::Tensor x = needs_weight ? saved[0].detach() : at::Tensor(),
                      weight = needs_x ? saved[1].detach() : at::Tensor();
     const at::Tensor dy_own = gradients[0].contiguous();
-    const at::Tensor dy =
-        how->style == Style::Row ? how->region->start_enter(dy_own, how->positions).wait() : dy_own;
-    if (how->queue != nullptr && how->queue->defers() && may_defer(*how)) {
+    const at::Tensor dy = layer->style == Style::Row
+                              ? layer->region->start_enter(dy_own, layer->positions).wait()
+                              : dy_own;
+    if (layer->queue != nullptr && layer->queue->defers() && may_defer(*layer)) {
       if (needs_weight)
-        how->queue->push({how->weight, [how, x, dy, column] {
-                            const at::Tensor in =
-                                column ? how->region->start_enter(x, how->positions).wait() : x;
-                            return weight_gradient(rows_of(dy), rows_of(in));
-                          }});
-      if (needs_bias) how->queue->push({how->bias, [dy_own] { return rows_of(dy_own).sum(0); }});
+        layer->queue->push({layer->weight, [layer, x, dy, column] {
+                              const at::Tensor in =
+                                  column ? layer->region->start_enter(x, layer->positions).wait()
+                                         : x;
+                              return weight_gradient(rows_of(dy), rows_of(in));
+                            }});
+      if (needs_bias)
+        layer->queue->push({layer->bias, [dy_own] { return rows_of(dy_own).sum(0); }});
       at::Tensor dx;
       if (needs_x) dx = product(dy, weight.t());
-      if (needs_x && column) dx = how->region->start_leave(dx).wait();
+      if (needs_x && column) dx = layer->region->start_leave(dx).wait();
       return {dx, {}, {}, {}};
     }
-    Moving inputs, dx_parts;
-    if (column && needs_weight) inputs = how->region->start_enter(x, how->positions);
+    TensorInFlight inputs, dx_parts;
+    if (column && needs_weight) inputs = layer->region->start_enter(x, layer->positions);
     at::Tensor dx, dweight, dbias;
     if (needs_x) dx = product(dy, weight.t());
-    if (column && needs_x) dx_parts = how->region->start_leave(dx);
+    if (column && needs_x) dx_parts = layer->region->start_leave(dx);
     if (needs_weight) dweight = weight_gradient(rows_of(dy), rows_of(column ? inputs.wait() : x));
     if (needs_bias) dbias = rows_of(dy_own).sum(0);
     if (column && needs_x) dx = dx_parts.wait();
@@ -123,16 +128,16 @@ struct LinearFunction : ag::Function<LinearFunction> {
 };
 
 at::Tensor compute_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          HowPtr how) {
-  how->has_bias = bias.defined();
+                          LinearContextPtr layer) {
+  layer->has_bias = bias.defined();
   return LinearFunction::apply(
-      x, weight, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt, std::move(how));
+      x, weight, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt, std::move(layer));
 }
 
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return compute_linear(x, weight, bias, c10::make_intrusive<How>());
+  return compute_linear(x, weight, bias, c10::make_intrusive<LinearContext>());
 }
 
 InitRule linear_rule(int64_t in, double deviation) {
@@ -152,8 +157,8 @@ LinearImpl::LinearImpl(int64_t in, int64_t out, Options options)
         parameter("bias", {out}, options_.deviation > 0 ? InitRule::zeros() : linear_rule(in, 0));
 }
 
-std::map<std::string, Layout> LinearImpl::layouts(Style style, Sequence sequence) const {
-  std::map<std::string, Layout> all;
+Layouts LinearImpl::layouts(Style style, Sequence sequence) const {
+  Layouts all;
   const std::vector<Axis> partial =
       sequence == Sequence::Cut ? std::vector<Axis>{Axis::Tensor} : std::vector<Axis>{};
   if (style == Style::Column) {
@@ -172,7 +177,7 @@ std::map<std::string, Layout> LinearImpl::layouts(Style style, Sequence sequence
 
 std::vector<Part> LinearImpl::out_parts() const {
   if (style() == Style::Column) {
-    const Declared& own = *declared("weight");
+    const DeclaredParameter& own = *declared().find("weight");
     return own.layout.section_parts(Axis::Tensor, own.coord, own.degrees);
   }
   std::vector<Part> parts;
@@ -191,23 +196,23 @@ std::optional<Cut> LinearImpl::feature_cut() const {
 }
 
 Flow LinearImpl::compute(const Flow& in) {
-  auto how = c10::make_intrusive<How>();
-  how->style = region() == nullptr || region()->size() == 1 ? Style::Whole : style();
-  how->region = region();
+  auto layer = c10::make_intrusive<LinearContext>();
+  layer->style = region() == nullptr || region()->size() == 1 ? Style::Whole : style();
+  layer->region = region();
   if (queue_ != nullptr) {
-    how->queue = queue_;
-    how->weight = weight;
-    how->bias = bias;
+    layer->queue = queue_;
+    layer->weight = weight;
+    layer->bias = bias;
   }
   auto where = in.where;
-  if (how->style == Style::Column) {
-    how->positions = region()->positions(in);
+  if (layer->style == Style::Column) {
+    layer->positions = region()->positions(in);
     where = region()->entered(in);
-  } else if (how->style == Style::Row) {
-    how->positions = region()->positions_to_cut(in.x());
-    where = region()->left(in, how->positions);
+  } else if (layer->style == Style::Row) {
+    layer->positions = region()->positions_to_cut(in.x());
+    where = region()->left(in, layer->positions);
   }
-  return {compute_linear(in.x(), weight, bias, std::move(how)), std::move(where)};
+  return {compute_linear(in.x(), weight, bias, std::move(layer)), std::move(where)};
 }
 
 }  // namespace trireme::nn

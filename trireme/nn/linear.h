@@ -5,7 +5,7 @@
 
 namespace trireme::nn {
 
-/// y = x W^T + b, cut over the tensor axis by column or by row where a plan says so:
+/// y = x W^T + b. A plan may cut it over the tensor axis by column or by row:
 ///
 ///   Column   y = enter(x) W_r^T + b_r        W_r: this rank's output features
 ///   Row      y = leave(x_r W_r^T) + b        W_r: this rank's input features; b is whole
@@ -14,8 +14,8 @@ class LinearImpl : public LayerImpl {
   struct Options {
     bool bias = true;
     double deviation = 0;  ///< of the initial weights; 0: torch's rule, uniform in +-1/sqrt(in)
-    /// What is cut for itself: q, k and v of a projection that makes all three, in grains of a
-    /// head. None: all features are one section, of grain 1.
+    /// Sections of the features that are cut separately, such as q, k and v of one projection, each
+    /// in grains of a head. If there are none, all features are one section of grain 1.
     std::vector<Section> out_sections = {}, in_sections = {};
   };
   LinearImpl(int64_t in, int64_t out);
@@ -23,12 +23,12 @@ class LinearImpl : public LayerImpl {
 
   at::Tensor weight, bias;  ///< public, as in torch::nn::LinearImpl; bias may be undefined
 
-  /// Of each section of the output, how many features this rank has, and from which on.
+  /// The range of each section of the output that this rank has.
   std::vector<Part> out_parts() const;
 
-  std::map<std::string, Layout> layouts(Style style, Sequence sequence) const override;
+  Layouts layouts(Style style, Sequence sequence) const override;
 
-  /// Where its weights' gradients go while a backward is split.
+  /// Sets the queue for weight gradients, which is used while a backward is split.
   void set_queue(WeightQueuePtr queue) { queue_ = std::move(queue); }
 
  protected:
@@ -43,10 +43,10 @@ class LinearImpl : public LayerImpl {
 TORCH_MODULE(Linear);
 using LinearOptions = LinearImpl::Options;
 
-/// The same on tensors that are whole: x W^T + b, differentiable. `bias` may be undefined.
+/// The same function of whole tensors, x W^T + b, differentiable. `bias` may be undefined.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
-/// How a layer's weights begin where nothing else is said.
+/// The rule for a Linear's weights: normal of this deviation, or torch's rule if it is 0.
 InitRule linear_rule(int64_t in, double deviation);
 
 }  // namespace trireme::nn

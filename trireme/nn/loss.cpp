@@ -11,11 +11,15 @@ namespace {
 
 namespace ag = torch::autograd;
 
-/// Of each row: log of the sum of exp over all classes, less the logit of the target.
+/// The loss of each row, and its softmax in place of the logits, on one rank. The loss is
 ///
-/// On one rank that is -log of the target's chance, and the logits are gone over once; a chance
-/// that is too small to take the log of is made up from the largest one, which is 1 / classes or
-/// more. It looks whether there is one.
+///   log(sum over all classes of exp(logit)) - logit[target]  =  -log(softmax[target])
+///
+/// so the logits are read only once. A probability that is too small for the log is rare (the host
+/// looks at the values to see whether there is one). Its loss is computed from the largest
+/// probability of the row, which is at least 1 / classes:
+///
+///   largest logit - logit[target] - log(largest probability)
 at::Tensor softmax_alone(at::Tensor& logits_NV, const at::Tensor& target_N1, const at::Tensor& x,
                          const at::Tensor& weight, const at::Tensor& bias) {
   constexpr double kTiny = 1e-30;
@@ -30,11 +34,14 @@ at::Tensor softmax_alone(at::Tensor& logits_NV, const at::Tensor& target_N1, con
   return at::where(chance < kTiny, largest - chosen - top.log(), nats);
 }
 
-/// The same without looking, also where other ranks have other classes: each tells the others its
-/// own sum and, if it has it, the target's logit. The largest chance of a softmax is
-/// 1 / sum(exp(l - top)).
+/// The same without looking at values, and also where other ranks have other classes. Each rank
+/// computes the log of the sum over its own classes from its softmax,
+///
+///   lse = top - log(largest probability), because that is 1 / sum(exp(logit - top)),
+///
+/// and sends it to the others, with the target's logit if it has that.
 at::Tensor softmax_over_ranks(at::Tensor& logits_NV, const at::Tensor& target_N1,
-                              const Classes& classes) {
+                              const ClassShard& classes) {
   const at::Tensor own = target_N1 - classes.mine.begin;
   const at::Tensor outside = at::logical_or(own < 0, own >= classes.mine.count);
   const at::Tensor chosen =
@@ -53,30 +60,31 @@ at::Tensor softmax_over_ranks(at::Tensor& logits_NV, const at::Tensor& target_N1
   return total - told.select(1, 1).sum(0);
 }
 
-/// What a loss is told besides its tensors.
-struct LossSetting {
-  Classes classes;
-  Chunks chunks;
-  bool trains = true;  // will there be a backward? (An evaluation's weights require gradients too.)
+/// The arguments of a loss besides its tensors.
+struct LossArgs {
+  ClassShard classes;
+  LossChunks chunks;
+  // Will there be a backward? (In an evaluation the weights require gradients too.)
+  bool trains = true;
 };
 
 /// Per chunk of rows:
 ///
 ///   l = x W^T + b       logits
 ///   sum += lse(l) - l[target]
-///   l = softmax(l) - onehot(target)      in place; rows that are ignored become 0
+///   l = softmax(l) - onehot(target)      in place; ignored rows become 0
 ///   dx = l W            dW += l^T x      db += sum of l
 struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
   static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& x_NC,
                             const at::Tensor& weight_VC, const std::optional<at::Tensor>& bias_V,
-                            const at::Tensor& targets_N, const LossSetting& setting) {
-    const Classes& classes = setting.classes;
+                            const at::Tensor& targets_N, const LossArgs& args) {
+    const ClassShard& classes = args.classes;
     const at::Tensor bias = bias_V.value_or(at::Tensor());
-    const bool needs_x = setting.trains && x_NC.requires_grad(),
-               needs_weight = setting.trains && weight_VC.requires_grad(),
-               needs_bias = setting.trains && bias.defined() && bias.requires_grad();
-    const int64_t rows = x_NC.size(0), chunk_rows = std::min(rows, setting.chunks.rows);
-    const bool may_look = setting.chunks.may_look;
+    const bool needs_x = args.trains && x_NC.requires_grad(),
+               needs_weight = args.trains && weight_VC.requires_grad(),
+               needs_bias = args.trains && bias.defined() && bias.requires_grad();
+    const int64_t rows = x_NC.size(0), chunk_rows = std::min(rows, args.chunks.rows);
+    const bool may_look = args.chunks.may_look;
     const at::Tensor dx = needs_x ? at::empty_like(x_NC) : at::Tensor();
     at::Tensor dweight =
         needs_weight && chunk_rows != rows ? at::empty_like(weight_VC) : at::Tensor();
@@ -114,8 +122,8 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
     TORCH_CHECK(!at::GradMode::is_enabled(),
                 "linear_cross_entropy: its gradients are computed with the loss and have none of "
-                "their own (create_graph); take nn::cross_entropy of the head's logits instead");
-    // Taken out, not copied: they are computed for one backward.
+                "their own (create_graph); use nn::cross_entropy of the head's logits instead");
+    // Moved out instead of copied, because they serve one backward only.
     TORCH_CHECK(context->saved_data.count("taken") == 0,
                 "linear_cross_entropy: backward was called twice on one loss");
     context->saved_data["taken"] = true;
@@ -147,7 +155,7 @@ at::Tensor weight_of(const at::Tensor& targets) {
 
 }  // namespace
 
-Chunks chunks_of(c10::DeviceType device, int64_t classes, int ranks, int64_t item_bytes) {
+LossChunks loss_chunks(c10::DeviceType device, int64_t classes, int ranks, int64_t item_bytes) {
   const int64_t mine = std::max<int64_t>(1, classes / ranks);
   if (device == c10::DeviceType::CPU) {
     constexpr int64_t kElems = int64_t{1} << 20;
@@ -167,15 +175,15 @@ Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
 }
 
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& targets, const Classes& classes) {
+                          const at::Tensor& targets, const ClassShard& classes) {
   const int ranks = classes.group == nullptr ? 1 : classes.group->size();
   return linear_cross_entropy(
       x, weight, bias, targets, classes,
-      chunks_of(x.device().type(), classes.all, ranks, static_cast<int64_t>(x.element_size())));
+      loss_chunks(x.device().type(), classes.all, ranks, static_cast<int64_t>(x.element_size())));
 }
 
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& targets, const Classes& classes, Chunks chunks) {
+                          const at::Tensor& targets, const ClassShard& classes, LossChunks chunks) {
   const at::Tensor flat = targets.reshape({-1});
   check_targets(flat, classes.all);
   core::check(
@@ -185,7 +193,7 @@ Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const a
       x.numel() / std::max<int64_t>(1, x.size(-1)), flat.numel());
   return {LinearCrossEntropy::apply(x.reshape({-1, x.size(-1)}).contiguous(), weight,
                                     bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt,
-                                    flat, LossSetting{classes, chunks, at::GradMode::is_enabled()}),
+                                    flat, LossArgs{classes, chunks, at::GradMode::is_enabled()}),
           weight_of(flat)};
 }
 

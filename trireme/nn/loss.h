@@ -11,9 +11,9 @@
 
 namespace trireme::nn {
 
-/// A loss is a sum and the weight that it stands for: tokens or samples that counted. Gradients are
-/// sums too, and are divided once, by the total weight of all ranks and micro-batches: so that
-/// uneven batches, masked labels and ranks with nothing to do give the gradient of one process.
+/// A loss is a sum and its weight, the number of tokens or samples that it sums. Gradients are sums
+/// too, and are divided once, by the total weight of all ranks and micro-batches. So uneven
+/// batches, masked labels and ranks without data give the same gradient as one process.
 ///
 ///   replicas.backward({errors.sum(), x.size(0)});
 struct Loss {
@@ -30,41 +30,41 @@ struct Loss {
         weight(at::scalar_tensor(static_cast<double>(the_weight), at::kDouble)) {}
 };
 
-/// Targets of this value count for nothing.
+/// Targets of this value do not count.
 constexpr int64_t kIgnored = -100;
 
 /// Cross-entropy in nats of [rows, classes] logits.
 Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets);
 
-/// Who else has logits: the ranks over which the classes are cut, and this rank's classes.
-struct Classes {
+/// This rank's shard of the classes.
+struct ClassShard {
   Part mine;
-  int64_t all = 0;
-  const comm::Communicator* group = nullptr;  ///< nullptr: nobody
+  int64_t all = 0;                            ///< the number of all classes
+  const comm::Communicator* group = nullptr;  ///< the ranks that share them; nullptr: this one only
 };
 
-/// Rows whose logits are in memory at a time.
-struct Chunks {
+/// How a loss is computed chunk by chunk, so that few logits are in memory at a time.
+struct LossChunks {
   int64_t rows = 1;
-  /// May a chunk look at its values to save work? On a GPU the host would wait for each.
+  /// May the host look at a chunk's values to save work? On a GPU it would have to wait for them.
   bool may_look = true;
 };
 
 /// On the CPU about 4 MiB of float32 logits, which stay in its cache; elsewhere 256 MiB, so that
-/// kernels are few and large. The same on every rank, though their classes may differ by one: each
-/// chunk is a collective.
-Chunks chunks_of(c10::DeviceType device, int64_t classes, int ranks, int64_t item_bytes);
+/// kernels are few and large. The same on every rank, even if ranks differ by one class, because
+/// each chunk is a collective.
+LossChunks loss_chunks(c10::DeviceType device, int64_t classes, int ranks, int64_t item_bytes);
 
-/// Cross-entropy of x W^T + b, without the logits ever being whole: by chunks of rows, the
-/// gradients computed on the way; where the classes are cut no rank sees another's. x is [...,
-/// width], W this rank's [classes, width], b its [classes] or undefined, targets [...] of all
-/// classes. The gradient of x is this rank's part of the sum. (Gradients of these gradients are
-/// refused: take cross_entropy of logits where they are wanted.)
+/// Cross-entropy of x W^T + b that never holds all logits in memory: it works by chunks of rows,
+/// and computes the gradients together with the loss. If the classes are cut, no rank sees the
+/// logits of another. x is [..., width], W [classes, width] and b [classes] (or undefined) of this
+/// rank's classes, targets [...] among all classes. The gradient of x is this rank's part of the
+/// sum. Throws if these gradients are differentiated; use cross_entropy of logits for that.
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& targets, const Classes& classes);
-/// The same in chunks of one's own.
+                          const at::Tensor& targets, const ClassShard& classes);
+/// The same with explicit chunks.
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& targets, const Classes& classes, Chunks chunks);
+                          const at::Tensor& targets, const ClassShard& classes, LossChunks chunks);
 /// The same on one rank.
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets);
 

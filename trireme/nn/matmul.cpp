@@ -29,7 +29,7 @@ bool is_amd() {
 #endif
 }
 
-/// libtorch's own door to oneDNN's inner product on plain tensors, where it was built with one.
+/// libtorch's operator for oneDNN's inner product on plain tensors, if libtorch was built with it.
 using OneDnn = c10::TypedOperatorHandle<at::Tensor(
     const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
     c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>)>;

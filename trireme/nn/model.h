@@ -4,49 +4,49 @@
 
 namespace trireme::nn {
 
-/// What the memory of activations depends on, besides the model.
+/// What the memory for activations depends on, besides the model.
 struct Batching {
   int64_t rows = 1;        ///< of a micro-batch
-  int64_t item_bytes = 4;  ///< of a number
+  int64_t item_bytes = 4;  ///< of an element
   int tensor = 1;          ///< degree of the tensor axis
   c10::DeviceType device = c10::DeviceType::CPU;
-  /// Of a rank that has part of the model, for several micro-batches at a time: how many layers'
-  /// activations it keeps (micro-batches x layers), and how many micro-batches of the head's.
-  /// Below 0: all layers, once.
+  /// For a pipeline, where a rank has some of the layers and several micro-batches in flight: of
+  /// how many layers it keeps activations (micro-batches x layers), and of how many micro-batches
+  /// it keeps the head's. Below 0: all layers, one micro-batch.
   double layers = -1;
   double heads = 1;
   enum class Recompute : uint8_t { None, Block, Selective } recompute = Recompute::None;
 };
 
-/// A micro-batch, as a model is trained on it.
+/// A micro-batch to train on.
 struct MicroBatch {
   Flow inputs;
   at::Tensor targets;
 };
 
-/// A layer that can be trained: it has a loss. A model takes no part in communication; whatever
-/// cuts it attaches from outside.
+/// A layer with a loss, so that it can be trained. A model does not communicate: what cuts or
+/// replicates it attaches from outside.
 class ModelImpl : public LayerImpl {
  public:
-  /// Unless it is written otherwise, what the chain gives.
+  /// By default the loss of the chain.
   virtual Loss loss(const Flow& inputs, const at::Tensor& targets);
 
-  /// The same as links, for pipelines to cut between. Empty: it cannot be cut.
+  /// The model as a chain of links that a pipeline can cut. Empty: a pipeline cannot run it.
   virtual Chain chain() { return {}; }
 
-  /// A micro-batch of so many rows, of any values, for those who measure what links take.
+  /// A micro-batch of this many rows with arbitrary values, to measure the cost of links.
   virtual std::optional<MicroBatch> example(int64_t /*rows*/) const { return std::nullopt; }
 
-  /// The bytes that forward and backward of one micro-batch take at their peak, besides weights and
-  /// the gradients that are kept. 0: nobody knows.
+  /// The peak bytes of forward and backward of one micro-batch, without the weights and the
+  /// gradients that are kept. 0: unknown.
   virtual int64_t activation_bytes(const Batching& /*of*/) const { return 0; }
 
-  /// What `memory.recompute` computes again: "block" these, "selective" those.
+  /// The layers that `memory.recompute` recomputes: "block" the first, "selective" the second.
   virtual std::vector<std::shared_ptr<LayerImpl>> blocks() const { return {}; }
   virtual std::vector<std::shared_ptr<LayerImpl>> attentions() const { return {}; }
 };
 
-/// Tokens that count up, [rows, positions], and those that come next.
+/// Tokens [rows, positions] that count up, and as targets the tokens after them.
 MicroBatch counting_tokens(int64_t rows, int64_t positions, int64_t vocab);
 
 }  // namespace trireme::nn

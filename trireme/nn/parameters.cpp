@@ -24,7 +24,8 @@ double uniform_of(uint32_t high, uint32_t low) {  // in [0, 1)
   return static_cast<double>((uint64_t{high} << 32 | low) >> 11) * kTwoToMinus53;
 }
 
-/// Elements 2k and 2k + 1 of a parameter.
+/// The initial values of elements 2k and 2k + 1 of a parameter: two uniform numbers, made normal by
+/// Box-Muller if the rule wants that.
 std::array<double, 2> pair_of(const InitRule& rule, uint64_t seed, uint64_t name, int64_t k) {
   if (rule.kind == InitRule::Kind::Constant) return {rule.scale, rule.scale};
   const auto words = core::philox(seed, name, static_cast<uint64_t>(k));
@@ -36,7 +37,7 @@ std::array<double, 2> pair_of(const InitRule& rule, uint64_t seed, uint64_t name
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-/// Elements [first, first + count) of the whole parameter.
+/// The initial values of elements [first, first + count) of the whole parameter.
 void fill_run(double* to, int64_t first, int64_t count, const InitRule& rule, uint64_t seed,
               uint64_t name) {
   for (int64_t i = first; i < first + count;) {
@@ -46,12 +47,18 @@ void fill_run(double* to, int64_t first, int64_t count, const InitRule& rule, ui
   }
 }
 
-/// Elements [begin, begin + count) of a box of the whole: row by row of its last dims that are not
-/// cut.
+/// The initial values of elements [begin, begin + count) of a box, row by row. A row is the longest
+/// run of elements of the box that is consecutive in the whole, too: the last dims, as many as the
+/// box covers completely, and the dim before them.
+///
+///   whole [4, 6]    . . . . . .
+///                   . . r r r .    box [2, 3] at (1, 2): two rows of 3, which start at elements
+///                   . . r r r .    8 and 14 of the whole
+///                   . . . . . .
 at::Tensor values_of(const Box& box, int64_t begin, int64_t count,
                      const std::vector<int64_t>& whole, const InitRule& rule, uint64_t seed,
                      uint64_t name) {
-  std::size_t split = whole.size();  // dims from here on lie together
+  std::size_t split = whole.size();  // dims from here on form a row
   int64_t run = 1;
   while (split > 0 && (split == whole.size() || box.shape[split] == whole[split]))
     run *= box.shape[--split];
@@ -107,12 +114,12 @@ std::vector<Parameter> parameters_of(const torch::nn::Module& root) {
   const auto below = root.named_modules("", /*include_self=*/false);
   for (const auto& item : below) modules.emplace_back(item.key() + ".", item.value().get());
   // A tied weight may be registered by another layer before the one that declares it.
-  std::map<const void*, std::pair<const LayerImpl::Declared*, uint64_t>> declared;
+  std::map<const void*, std::pair<const DeclaredParameter*, uint64_t>> declared;
   for (const auto& [prefix, module] : modules) {
     const auto* layer = dynamic_cast<const LayerImpl*>(module);
     if (layer == nullptr) continue;
     for (const auto& item : module->named_parameters(/*recurse=*/false))
-      if (const auto* own = layer->declared(item.key()))
+      if (const auto* own = layer->declared().find(item.key()))
         declared[item.value().unsafeGetTensorImpl()] = {own, layer->seed()};
   }
   std::vector<Parameter> found;
@@ -122,8 +129,8 @@ std::vector<Parameter> parameters_of(const torch::nn::Module& root) {
       const void* const who = item.value().unsafeGetTensorImpl();
       if (!seen.insert(who).second) continue;
       const auto* layer = dynamic_cast<const LayerImpl*>(module);
-      if (const auto* adopted = layer != nullptr ? layer->adopted(item.key()) : nullptr) {
-        found.push_back(*adopted);
+      if (const auto* tied = layer != nullptr ? layer->declared().tied_to(item.key()) : nullptr) {
+        found.push_back(*tied);
         continue;
       }
       Parameter one{prefix + item.key(), item.value(), Layout(item.value().sizes().vec()),
@@ -145,10 +152,7 @@ std::vector<Parameter> parameters_of(const torch::nn::Module& root) {
 void initialize(torch::nn::Module& root, uint64_t seed) {
   name_layers(root);
   root.apply([seed](torch::nn::Module& module) {
-    if (auto* layer = dynamic_cast<LayerImpl*>(&module)) {
-      layer->seed_ = seed;
-      layer->initialized_ = true;
-    }
+    if (auto* layer = dynamic_cast<LayerImpl*>(&module)) layer->declared().set_seed(seed);
   });
   for (const Parameter& parameter : parameters_of(root))
     if (parameter.init && is_bound(parameter.tensor)) fill(parameter);

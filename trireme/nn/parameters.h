@@ -11,40 +11,41 @@
 
 namespace trireme::nn {
 
-/// One parameter of a model, under the first name it was registered by. A tied weight is one.
+/// One parameter of a model, by the first name under which it was registered. A tied weight is one
+/// parameter.
 struct Parameter {
   std::string name;
   at::Tensor tensor;
-  Layout layout;                 ///< uncut where the module is not one of our layers
-  std::optional<InitRule> init;  ///< none: it has the values that its module gave it
-  Coord coord = {};              ///< whose part the tensor is ...
-  Degrees degrees = {};          ///< ... on which mesh, as the layer was told when it was cut
-  uint64_t seed = 0;             ///< what `initialize` was told, or 0
+  Layout layout;                 ///< uncut if its module is not one of our layers
+  std::optional<InitRule> init;  ///< if none, its module has given it its values
+  Coord coord = {};              ///< the rank whose part the tensor is ...
+  Degrees degrees = {};          ///< ... on a mesh of these degrees, as of when the layer was cut
+  uint64_t seed = 0;             ///< the one that `initialize` was given, or 0
 };
 
-/// The part of a whole tensor that lies in a box. Shares its memory.
+/// The part of a tensor that a box covers. Shares its memory.
 at::Tensor box_of(const at::Tensor& tensor, const Box& box);
 
-/// The part of a rank's own tensor that is this box. Shares its memory.
+/// The part of a rank's local tensor that holds this box. Shares its memory.
 at::Tensor part_of(const at::Tensor& tensor, const Held& held);
 
 /// The distinct parameters of a module, in the order of registration.
 std::vector<Parameter> parameters_of(const torch::nn::Module& root);
 
-/// Names the layers, then gives every parameter with a rule its first values: element i of the
-/// whole is a function of (seed, name, i), so that a rank can make only what it holds.
+/// Names the layers, then initializes every parameter that has a rule. Element i of the whole is a
+/// function of (seed, name, i), so that a rank computes only the elements that it holds.
 ///
 ///   normal:   (u, v) uniform from Philox at (seed, XXH3-64 of the name, i / 2), Box-Muller in
 ///             double, the cosine for even i and the sine for odd, rounded to the dtype
 ///
-/// Parameters without memory (built under `Deferred`) stay so: who gives them memory fills it by
-/// `fill_piece`.
+/// Parameters without memory (built under `Deferred`) stay as they are; whoever gives them memory
+/// then calls `fill` or `fill_piece`.
 void initialize(torch::nn::Module& root, uint64_t seed);
 
-/// All first values of a parameter that has memory, by its rule and seed.
+/// Writes the initial values of a parameter that has memory, by its rule and seed.
 void fill(const Parameter& parameter);
 
-/// The first values of a piece of the parameter, into `to`, one after the other.
+/// Writes the initial values of a piece of the parameter to `to`, one after the other.
 void fill_piece(const Parameter& parameter, const Piece& piece, const at::Tensor& to);
 
 }  // namespace trireme::nn

@@ -8,10 +8,10 @@ namespace trireme::nn {
 
 namespace {
 
-struct Wanted {
+struct PlannedLayer {
   std::string name;
   LayerImpl* layer;
-  std::size_t pattern;  // its number in the plan
+  std::size_t pattern;  // its index in the plan
 };
 
 [[noreturn]] void refuse(const Plan& plan, std::size_t pattern, const std::string& why) {
@@ -19,8 +19,10 @@ struct Wanted {
                                 to_string(plan[pattern].second), why));
 }
 
-std::vector<Wanted> resolve(const torch::nn::Module& root, const Plan& plan) {
-  std::vector<Wanted> all;
+/// Finds the layers that the patterns match, and refuses a plan that is ambiguous or matches
+/// nothing.
+std::vector<PlannedLayer> resolve(const torch::nn::Module& root, const Plan& plan) {
+  std::vector<PlannedLayer> all;
   std::vector<bool> used(plan.size());
   std::vector<std::string> names;
   for (const auto& item : root.named_modules("", /*include_self=*/false)) {
@@ -32,8 +34,8 @@ std::vector<Wanted> resolve(const torch::nn::Module& root, const Plan& plan) {
       used[i] = true;
       if (chosen && plan[*chosen].second != plan[i].second)
         refuse(plan, i,
-               fmt::format("and \"{}\" ({}) both match '{}'; let one of them", plan[*chosen].first,
-                           to_string(plan[*chosen].second), item.key()));
+               fmt::format("and \"{}\" ({}) both match '{}'; let only one of them match",
+                           plan[*chosen].first, to_string(plan[*chosen].second), item.key()));
       if (!chosen) chosen = i;
     }
     if (!chosen) continue;
@@ -54,6 +56,7 @@ std::vector<Wanted> resolve(const torch::nn::Module& root, const Plan& plan) {
 
 }  // namespace
 
+/// Compares character by character; for a `*` it tries every length up to the next dot.
 bool matches(std::string_view pattern, std::string_view name) {
   if (pattern.empty()) return name.empty();
   if (pattern[0] != '*')
@@ -66,15 +69,15 @@ bool matches(std::string_view pattern, std::string_view name) {
 
 void cut(torch::nn::Module& root, const Plan& plan, const Mesh& mesh, Sequence sequence) {
   const auto wanted = resolve(root, plan);
-  // libtorch runs backward of a device on one thread of the process: ranks that are threads and
-  // wait for each other in it would wait for ever.
+  // libtorch runs the backward of a GPU on one thread of the process. Ranks that are threads of it
+  // and wait for each other in backward would wait forever.
   core::check(
       mesh.size(Axis::Tensor) == 1 || !mesh.device().is_cuda() || mesh.world().backend() != "local",
       "plan: ranks that are threads of one process cannot share layers on a GPU; use "
       "processes (comm.backend \"shm\")");
-  const auto region = c10::make_intrusive<Region>(mesh.group(Axis::Tensor), sequence);
+  const auto region = c10::make_intrusive<TensorRegion>(mesh.group(Axis::Tensor), sequence);
   const auto each = [&](const auto& body) {
-    for (const Wanted& one : wanted) {
+    for (const PlannedLayer& one : wanted) {
       try {
         body(*one.layer, plan[one.pattern].second);
       } catch (const MisuseError& error) {
@@ -82,8 +85,8 @@ void cut(torch::nn::Module& root, const Plan& plan, const Mesh& mesh, Sequence s
       }
     }
   };
-  each([&](LayerImpl& layer, Style style) { layer.check_cut(style, mesh); });
-  each([&](LayerImpl& layer, Style style) { layer.cut(style, mesh, region); });
+  each([&](LayerImpl& layer, Style style) { check_cut(layer, style, mesh); });
+  each([&](LayerImpl& layer, Style style) { cut_layer(layer, style, mesh, region); });
 }
 
 }  // namespace trireme::nn

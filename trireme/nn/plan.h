@@ -9,24 +9,23 @@
 
 namespace trireme::nn {
 
-/// Which layers are cut how: patterns of layer names. `*` stands for any characters but dots.
+/// The style of each layer, by patterns of layer names. `*` matches any characters except dots.
 ///
 ///   using enum nn::Style;
 ///   nn::cut(*model, {{"blocks.*.up", Column}, {"blocks.*.down", Row}}, mesh);
 using Plan = std::vector<std::pair<std::string, Style>>;
 
-/// Cuts the layers below `root` over the tensor axis of the mesh: from here on they hold this
-/// rank's part of their weights, and compute together with the other ranks of the axis. Comes
-/// before `initialize`. With Sequence::Cut the activations between Row and Column layers are parts
-/// of the positions; every layer with parameters that works on such a part is to be named as
-/// Positions.
+/// Cuts the layers below `root` over the tensor axis of the mesh: they then hold this rank's part
+/// of their weights, and compute together with the other ranks of the axis. Call it before
+/// `initialize`. With Sequence::Cut each rank has a part of the positions between Row and Column
+/// layers; the plan must name every layer with parameters that works on such a part as Positions.
 ///
-/// Throws MisuseError, before anything is cut, for a pattern that matches nothing, a layer that two
-/// patterns want cut differently, a module that cannot be cut, and sizes that cannot be.
+/// Throws MisuseError, before it cuts anything, if a pattern matches nothing, two patterns give a
+/// layer different styles, a module cannot be cut, or a rank would get nothing.
 void cut(torch::nn::Module& root, const Plan& plan, const Mesh& mesh,
          Sequence sequence = Sequence::Whole);
 
-/// Does `name` match?
+/// Does the name match the pattern?
 bool matches(std::string_view pattern, std::string_view name);
 
 }  // namespace trireme::nn

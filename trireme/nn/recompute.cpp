@@ -10,62 +10,63 @@ namespace {
 
 namespace ag = torch::autograd;
 
-/// What the second forward needs, carried by the graph.
-struct Again : torch::CustomClassHolder {
-  LayerImpl::Call call;
+/// What the autograd graph keeps of the first forward, for the second.
+struct FirstForward : torch::CustomClassHolder {
+  FlowFunction call;
   std::shared_ptr<const Where> where, where_after;
-  std::vector<at::Tensor> buffers, before;  // the layer's; their values at the first forward
+  std::vector<at::Tensor> buffers, buffer_values;  // of the layer, and what they were
 };
 
-/// While it lives, buffers have the values of the first forward. Their version does not change: a
-/// graph that has saved one would refuse to run.
-class BuffersAsBefore {
+/// As long as it exists, the buffers have the values of the first forward. It does not change their
+/// version, because autograd refuses to use a saved tensor whose version has changed.
+class RestoredBuffers {
  public:
-  explicit BuffersAsBefore(const Again& again) : again_(again) {
-    for (std::size_t i = 0; i < again.buffers.size(); ++i) {
-      now_.push_back(again.buffers[i].detach().clone());
-      again.buffers[i].variable_data().copy_(again.before[i]);
+  explicit RestoredBuffers(const FirstForward& first) : first_(first) {
+    for (std::size_t i = 0; i < first.buffers.size(); ++i) {
+      now_.push_back(first.buffers[i].detach().clone());
+      first.buffers[i].variable_data().copy_(first.buffer_values[i]);
     }
   }
-  ~BuffersAsBefore() {
-    for (std::size_t i = 0; i < now_.size(); ++i) again_.buffers[i].variable_data().copy_(now_[i]);
+  ~RestoredBuffers() {
+    for (std::size_t i = 0; i < now_.size(); ++i) first_.buffers[i].variable_data().copy_(now_[i]);
   }
-  BuffersAsBefore(const BuffersAsBefore&) = delete;
-  BuffersAsBefore& operator=(const BuffersAsBefore&) = delete;
+  RestoredBuffers(const RestoredBuffers&) = delete;
+  RestoredBuffers& operator=(const RestoredBuffers&) = delete;
 
  private:
-  const Again& again_;
+  const FirstForward& first_;
   std::vector<at::Tensor> now_;
 };
 
-struct Recompute : ag::Function<Recompute> {
-  static ag::variable_list forward(ag::AutogradContext* context, c10::intrusive_ptr<Again> again,
-                                   const at::Tensor& /*graph: makes the output need a gradient*/,
+struct RecomputeFunction : ag::Function<RecomputeFunction> {
+  static ag::variable_list forward(ag::AutogradContext* context,
+                                   c10::intrusive_ptr<FirstForward> first,
+                                   const at::Tensor& /*makes the output require a gradient*/,
                                    at::TensorList inputs) {
     context->save_for_backward(inputs.vec());
-    context->saved_data["again"] = c10::IValue::make_capsule(again);
+    context->saved_data["first"] = c10::IValue::make_capsule(first);
     const at::NoGradGuard guard;
-    Flow out = again->call(Flow(inputs.vec(), again->where));
-    again->where_after = out.where;
+    Flow out = first->call(Flow(inputs.vec(), first->where));
+    first->where_after = out.where;
     return out.tensors;
   }
 
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
     TORCH_CHECK(!at::GradMode::is_enabled(),
-                "recompute: a gradient of a gradient (create_graph) needs the graph that was not "
+                "recompute: a gradient of a gradient (create_graph) needs the graph, which was not "
                 "kept; do not recompute this layer");
-    const auto again =
-        c10::static_intrusive_pointer_cast<Again>(context->saved_data["again"].toCapsule());
+    const auto first =
+        c10::static_intrusive_pointer_cast<FirstForward>(context->saved_data["first"].toCapsule());
     ag::variable_list inputs;
     for (const at::Tensor& saved : context->get_saved_variables())
       inputs.push_back(saved.detach().requires_grad_(saved.requires_grad()));
     ag::variable_list outputs;
     {
-      const BuffersAsBefore buffers(*again);
+      const RestoredBuffers buffers(*first);
       const at::AutoGradMode on(true);
-      Where where = again->where != nullptr ? *again->where : Where{};
+      Where where = first->where != nullptr ? *first->where : Where{};
       where.again = true;
-      outputs = again->call(Flow(inputs, std::make_shared<const Where>(std::move(where)))).tensors;
+      outputs = first->call(Flow(inputs, std::make_shared<const Where>(std::move(where)))).tensors;
     }
     ag::variable_list roots, seeds;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -74,7 +75,7 @@ struct Recompute : ag::Function<Recompute> {
       seeds.push_back(gradients[i]);
     }
     if (!roots.empty()) ag::backward(roots, seeds);
-    ag::variable_list result(2);  // of `again` and `graph`
+    ag::variable_list result(2);  // for the arguments before `inputs`
     for (const at::Tensor& input : inputs) result.push_back(input.grad());
     return result;
   }
@@ -84,37 +85,37 @@ bool needs_gradient(const at::Tensor& one) {
   return one.defined() && one.requires_grad();
 }
 
-/// Of the layers that a call uses.
-struct Used {
+/// The tensors of the layers that a call uses.
+struct UsedTensors {
   std::vector<at::Tensor> parameters, buffers;
 };
 
-Flow call_recomputed(Flow in, const LayerImpl::Call& call, const Used& used) {
+Flow call_recomputed(Flow in, const FlowFunction& call, const UsedTensors& used) {
   if (!at::GradMode::is_enabled() ||
       (std::none_of(in.tensors.begin(), in.tensors.end(), needs_gradient) &&
        std::none_of(used.parameters.begin(), used.parameters.end(), needs_gradient)))
     return call(std::move(in));
-  auto again = c10::make_intrusive<Again>();
-  again->call = call;
-  again->where = in.where;
-  again->buffers = used.buffers;
-  for (const at::Tensor& one : used.buffers) again->before.push_back(one.detach().clone());
+  auto first = c10::make_intrusive<FirstForward>();
+  first->call = call;
+  first->where = in.where;
+  first->buffers = used.buffers;
+  for (const at::Tensor& one : used.buffers) first->buffer_values.push_back(one.detach().clone());
   const auto graph = at::empty({0}, in.x().options().dtype(at::kFloat)).requires_grad_();
-  ag::variable_list out = Recompute::apply(again, graph, at::TensorList(in.tensors));
-  return {std::move(out), again->where_after};
+  ag::variable_list out = RecomputeFunction::apply(first, graph, at::TensorList(in.tensors));
+  return {std::move(out), first->where_after};
 }
 
 }  // namespace
 
 void recompute(LayerImpl& layer) {
   layer.around(Seam::Recompute, [&layer](Flow in, const LayerImpl::Call& inner) {
-    return call_recomputed(std::move(in), inner, {layer.parameters(), layer.buffers()});
+    return call_recomputed(std::move(in), inner.run, {layer.parameters(), layer.buffers()});
   });
 }
 
-Flow recomputed(Flow in, const LayerImpl::Call& call,
+Flow recomputed(Flow in, const FlowFunction& call,
                 const std::vector<std::shared_ptr<LayerImpl>>& layers) {
-  Used used;
+  UsedTensors used;
   for (const auto& layer : layers) {
     for (at::Tensor& one : layer->parameters()) used.parameters.push_back(std::move(one));
     for (at::Tensor& one : layer->buffers()) used.buffers.push_back(std::move(one));

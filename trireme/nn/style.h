@@ -13,12 +13,12 @@ namespace trireme::nn {
 ///   Column        by output features   whole (entered)        features are cut
 ///   Row           by input features    features are cut       whole (left)
 ///   Vocabulary    an Embedding's or a Head's, by rows: tokens or classes
-///   Positions     whole                under sequence parallelism a part of the positions
-///   Inside        whole                features are cut       features are cut: a norm of each
-///   head
+///   Positions     whole                a part of the positions, under sequence parallelism
+///   Inside        whole                features are cut       features are cut
 ///
-/// A Column followed by a Row, and nothing but work on single features between them, costs one
-/// `enter` and one `leave` (Shoeybi et al. 2019).
+/// A Column and the Row after it cost one `enter` and one `leave`, if the layers between them work
+/// on single features (Shoeybi et al. 2019). Inside is for a layer between them that has weights
+/// and works on whole heads, such as a norm of each head.
 enum class Style : uint8_t { Whole, Column, Row, Vocabulary, Positions, Inside };
 
 constexpr std::string_view to_string(Style style) {

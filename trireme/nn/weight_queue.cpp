@@ -7,9 +7,9 @@
 namespace trireme::nn {
 
 std::vector<WeightJob> WeightQueue::defer(const std::function<void()>& backward) {
-  struct Ends {
+  struct StopDeferring {
     WeightQueue& queue;
-    ~Ends() {
+    ~StopDeferring() {
       queue.defers_ = false;
       queue.jobs_.clear();
     }

@@ -9,24 +9,25 @@
 
 namespace trireme::nn {
 
-/// The gradient of one parameter, to be computed later.
+/// A gradient of one parameter that is computed later.
 struct WeightJob {
   at::Tensor parameter;
   std::function<at::Tensor()> gradient;
 };
 
-/// Splits a backward in two: input gradients now, weights' later. While `defer` runs, the layers
-/// that know the queue (Linear: two thirds of a backward are its matrices) put what they need for
-/// their weights into it, and go on with what others wait for. (Not for a weight that has a hook
-/// of its own: that one wants its gradient from autograd.)
+/// Splits a backward in two: the gradients of inputs now, those of weights later. While `defer`
+/// runs, the layers that know the queue put what the gradients of their weights need into it, and
+/// compute only the gradient of their input, which other ranks wait for. These layers are Linear,
+/// whose matrix products are most of a backward. (A weight with a hook is not deferred: the hook
+/// must get its gradient from autograd.)
 ///
 ///   I   dx = dy W          queue: (x, dy)
 ///   W   dW = dy^T x  <──── queue
 ///
-/// One thread uses it.
+/// Not thread-safe.
 class WeightQueue {
  public:
-  /// Runs a backward, and returns what it has left to be done, in the order in which it came.
+  /// Runs a backward and returns the jobs that it has deferred, in order.
   std::vector<WeightJob> defer(const std::function<void()>& backward);
 
   bool defers() const { return defers_; }
@@ -38,11 +39,11 @@ class WeightQueue {
 };
 using WeightQueuePtr = std::shared_ptr<WeightQueue>;
 
-/// Computes a deferred gradient and gives it to the parameter, as autograd would: added to .grad,
-/// its hook called.
+/// Computes a deferred gradient and delivers it as autograd would: adds it to .grad of the
+/// parameter, and calls the parameter's hook.
 void deliver(const WeightJob& job);
 
-/// Tells the layers of a module that can defer which queue is theirs.
+/// Sets the queue of all layers of a module that can defer.
 void defer_weights(torch::nn::Module& module, const WeightQueuePtr& queue);
 
 }  // namespace trireme::nn

@@ -142,7 +142,7 @@ nn::Flow GatheredWeights::around(std::size_t user, nn::Flow in, const nn::LayerI
   const Phase phase = recomputes ? Phase::Recompute : Phase::Forward;
   if (recomputes) release_recomputed(user);
   use(user, phase, layer.is_training());
-  if (!at::GradMode::is_enabled() || !layer.backward_reads_weights()) {
+  if (!at::GradMode::is_enabled() || !inner.backward_reads_weights) {
     nn::Flow out = inner(std::move(in));
     release_after(user, phase);
     return out;

@@ -1,4 +1,4 @@
-#include "trireme/nn/region.h"
+#include "trireme/nn/tensor_region.h"
 
 #include "trireme/core/error.h"
 
@@ -10,21 +10,22 @@ namespace {
 
 constexpr int64_t kPositions = 1;  // the dim
 
-Moving ready(const at::Tensor& x) {
+TensorInFlight ready(const at::Tensor& x) {
   return {comm::Work(), [x] { return x; }};
 }
 
 }  // namespace
 
-int64_t Region::positions(const Flow& in) const {
+int64_t TensorRegion::positions(const Flow& in) const {
   if (!cuts_positions()) return in.x().dim() > kPositions ? in.x().size(kPositions) : 0;
-  core::check(in.where != nullptr && in.where->cut_from.has_value(),
-              "a layer under sequence parallelism was given positions that nobody has cut: pass on "
-              "the Flow of the layer before, not its tensor alone");
+  core::check(
+      in.where != nullptr && in.where->cut_from.has_value(),
+      "a layer under sequence parallelism was given positions that are not cut: pass on the "
+      "Flow of the layer before, not only its tensor");
   return in.where->cut_from->count;
 }
 
-int64_t Region::positions_to_cut(const at::Tensor& x) const {
+int64_t TensorRegion::positions_to_cut(const at::Tensor& x) const {
   if (!cuts_positions()) return 0;
   core::check(x.dim() > 2,
               "sequence parallelism cuts the positions of [rows, positions, features], but this "
@@ -33,7 +34,7 @@ int64_t Region::positions_to_cut(const at::Tensor& x) const {
   return x.size(kPositions);
 }
 
-std::shared_ptr<const Where> Region::entered(const Flow& in) const {
+std::shared_ptr<const Where> TensorRegion::entered(const Flow& in) const {
   if (!cuts_positions()) return in.where;
   Where whole = *in.where;
   whole.seq_begin = whole.cut_from->begin;
@@ -41,39 +42,39 @@ std::shared_ptr<const Where> Region::entered(const Flow& in) const {
   return std::make_shared<const Where>(std::move(whole));
 }
 
-std::shared_ptr<const Where> Region::left(const Flow& in, int64_t positions) const {
+std::shared_ptr<const Where> TensorRegion::left(const Flow& in, int64_t positions) const {
   if (!cuts_positions()) return in.where;
   Where part = in.where != nullptr ? *in.where : Where{};
   core::check(!part.cut_from.has_value(),
-              "sequence parallelism: the positions {} to {} are a part already, and cannot be cut "
-              "again",
+              "sequence parallelism: positions {} to {} are one rank's part already and cannot be "
+              "cut again",
               part.seq_begin, part.seq_begin + positions);
   part.cut_from = Part{part.seq_begin, positions};
   part.seq_begin += even_part(positions, size(), group_.rank()).begin;
   return std::make_shared<const Where>(std::move(part));
 }
 
-Flow Region::enter(const Flow& in) const {
+Flow TensorRegion::enter(const Flow& in) const {
   return {enter(in.x(), positions(in)), entered(in)};
 }
 
-Flow Region::leave(const Flow& in) const {
+Flow TensorRegion::leave(const Flow& in) const {
   return {leave(in.x()), left(in, positions_to_cut(in.x()))};
 }
 
-at::Tensor Region::enter(const at::Tensor& x, int64_t positions) const {
+at::Tensor TensorRegion::enter(const at::Tensor& x, int64_t positions) const {
   return cuts_positions() ? F::gather(x, kPositions, group_, positions) : F::fan_out(x, group_);
 }
 
-at::Tensor Region::leave(const at::Tensor& x) const {
+at::Tensor TensorRegion::leave(const at::Tensor& x) const {
   return cuts_positions() ? F::scatter(x, kPositions, group_) : F::fan_in(x, group_);
 }
 
-Moving Region::start_enter(const at::Tensor& x, int64_t positions) const {
+TensorInFlight TensorRegion::start_enter(const at::Tensor& x, int64_t positions) const {
   return cuts_positions() ? start_all_gather(x, kPositions, positions, group_) : ready(x);
 }
 
-Moving Region::start_leave(const at::Tensor& x) const {
+TensorInFlight TensorRegion::start_leave(const at::Tensor& x) const {
   if (size() == 1) return ready(x);
   return cuts_positions() ? start_reduce_scatter(x, kPositions, group_)
                           : start_all_reduce(x, group_);
