@@ -46,8 +46,8 @@ RankEntry from_text(const std::string& text) {
 
 constexpr auto kSilence = std::chrono::seconds(5);  // then rank 0 names the missing ranks
 
-constexpr char kGaveUp =
-    '!';  // begins a sentence that another rank wrote in a missing rank's entry
+/// Begins a sentence that another rank wrote into a missing rank's entry.
+constexpr char kGaveUp = '!';
 
 /// Another process has this rank: throws who, and what to do about it.
 [[noreturn]] void refuse_taken(const Bootstrap& bootstrap, const std::string& there) {

@@ -14,7 +14,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::nanoseconds;
 
-constexpr int kSpins = 30;  // looks in a row that found nothing: about a microsecond
+constexpr int kSpins = 30;  // steps in a row that moved nothing: about a microsecond
 // A futex sleep costs 40 to 50 us to come back from, a yield well under 1 us: many yields first.
 constexpr int kYields = 120;
 // The longest sleep. A rank that sleeps sees a failure on another host this late at worst.
@@ -31,25 +31,6 @@ void relax_cpu() {
 }
 
 }  // namespace
-
-Engine::Lock::Lock(Engine& e) : engine(e) {
-  if (engine.mutex_.try_lock()) return;
-  engine.wanting_.fetch_add(1, std::memory_order_relaxed);
-  engine.mutex_.lock();
-  engine.wanting_.fetch_sub(1, std::memory_order_relaxed);
-}
-
-Engine::Lock::~Lock() {
-  engine.mutex_.unlock();
-}
-
-Engine::Waiter::Waiter(Engine& e) : engine(e) {
-  engine.waiters_.fetch_add(1, std::memory_order_relaxed);
-}
-
-Engine::Waiter::~Waiter() {
-  engine.waiters_.fetch_sub(1, std::memory_order_relaxed);
-}
 
 void Engine::Patience::look_found(bool moved) {
   if (moved) {
@@ -174,17 +155,17 @@ bool Engine::look(Wait& wait) {
   return moves > 0;
 }
 
-/// Steps everything until the task is done or `most_looks` in a row found nothing to move. Returns
-/// how often something moved.
-int Engine::step_until_stuck(const Task& task, int most_looks) {
-  int looks = 0, moves = 0;
-  while (!task.done() && looks < most_looks) {
+/// Steps everything until the task is done or `most_idle_steps` in a row moved nothing. Returns how
+/// many steps moved something.
+int Engine::step_until_stuck(const Task& task, int most_idle_steps) {
+  int idle_steps = 0, moves = 0;
+  while (!task.done() && idle_steps < most_idle_steps) {
     if (step_all()) {
-      looks = 0;
+      idle_steps = 0;
       // Other tasks may go on moving forever while this one is stuck.
       if (++moves == kMoves || wanting_.load(std::memory_order_relaxed) > 0) break;
     } else {
-      ++looks;
+      ++idle_steps;
       relax_cpu();
     }
   }
@@ -324,7 +305,7 @@ void Engine::call_helper() {
     if (!helper_.joinable()) helper_ = std::jthread([this](std::stop_token stop) { help(stop); });
     helper_wanted_ = true;
   } catch (const std::system_error&) {
-    return;  // the system has no thread left: whoever waits does the work
+    return;  // the system has no thread left: threads that wait do the work
   }
   helper_wakes_.notify_one();
   if (helper_runs_.load()) sleeper_.wake();

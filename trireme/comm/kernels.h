@@ -14,8 +14,8 @@ namespace trireme::comm {
 /// Integers wrap; their means are summed in 64 bits and truncated toward zero. (Where several
 /// sources hold different NaNs, the sum is a NaN whose payload is not specified.)
 ///
-/// Pointers need no alignment. `DType::Other` can be copied but not reduced; whoever starts an
-/// operation checks that.
+/// Pointers need no alignment. `DType::Other` can be copied but not reduced; the code that starts
+/// an operation checks that.
 struct Kernels {
   const char* name;  ///< "base", "avx2" or "avx512"
 

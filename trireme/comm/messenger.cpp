@@ -112,6 +112,8 @@ bool Messenger::step() {
   return moved;
 }
 
+/// Writes as much as the stream takes of the sends to one peer, in the order in which they were
+/// posted.
 bool Messenger::step_sends(int rank, Peer& peer) {
   int64_t moved = 0;
   while (!peer.sends.empty() && moved < kMostPerStep) {
@@ -142,6 +144,11 @@ bool Messenger::step_sends(int rank, Peer& peer) {
   return moved > 0;
 }
 
+/// Reads what the stream of one peer has, message by message:
+///
+///   header --> its receive is posted and ready ----------> payload into its memory; finished
+///          \-> nobody waits for it yet -----------------> payload into `stored`, then `early`
+///          \-> its receive is posted, memory in use -----> stays in the stream until a later look
 bool Messenger::step_receives(int rank, Peer& peer) {
   int64_t moved = 0, finished = 0;
   while (moved < kMostPerStep && !mismatch_) {

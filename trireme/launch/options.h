@@ -54,11 +54,12 @@ struct RunOptions {
   std::chrono::milliseconds grace{5000};  ///< between SIGTERM and SIGKILL
   std::chrono::milliseconds interrupt_grace{
       30000};                           ///< after a signal, for ranks to save their work
-  std::string speaker = "trireme run";  ///< who its own messages say they come from
-  std::vector<int> answers{};  ///< exit codes that are no failure: passed on without a word
+  std::string speaker = "trireme run";  ///< begins the launcher's own messages
+  std::vector<int>
+      answers{};  ///< exit codes that are results, not failures: returned without a message
 };
 
-/// Throws ConfigError for what cannot be started: no program, no ranks, several hosts without the
+/// Throws ConfigError for options that cannot work: no program, no ranks, several hosts without the
 /// address of the first, log choices without a folder.
 void check_options(const RunOptions& options);
 
