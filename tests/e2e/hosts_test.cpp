@@ -266,7 +266,7 @@ TEST_F(TwoHosts, NameTheRanksOfAHostThatNeverCame) {
   EXPECT_LT(result.wall, 10s);
   for (const char* rank : {"[0] ", "[1] "}) {
     const std::regex form("\\[" + std::string(1, rank[1]) +
-                          "\\] error: [^\n]*\\b2\\b[^\n]*\\b3\\b[^\n]* never came");
+                          "\\] error: [^\n]*\\b2\\b[^\n]*\\b3\\b[^\n]* never joined");
     EXPECT_TRUE(std::regex_search(result.err, form))
         << "rank " << rank << "should name ranks 2 and 3:\n"
         << result.err;
@@ -281,7 +281,7 @@ TEST_F(TwoHosts, RefuseAHostWithAnotherSecret) {
   EXPECT_EQ(on_a.code, 1);
   EXPECT_EQ(on_b.code, 1);
   EXPECT_THAT(on_b.err, HasSubstr("secret"));
-  EXPECT_THAT(on_a.err, HasSubstr("never came"));
+  EXPECT_THAT(on_a.err, HasSubstr("never joined"));
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ TEST_P(BadDoor, AWrongSecretIsRefusedAndTheOthersSayWhoNeverCame) {
           EXPECT_THAT(refusal.said, HasSubstr("secret"));
           EXPECT_LT(refusal.after, 3s);
         } else {
-          EXPECT_THAT(refusal.said, AllOf(HasSubstr("rank 2 of 3"), HasSubstr("never came"),
+          EXPECT_THAT(refusal.said, AllOf(HasSubstr("rank 2 of 3"), HasSubstr("never joined"),
                                           HasSubstr("cannot prove"), HasSubstr("rank 2 of job")));
           EXPECT_TRUE(refusal.is_timeout);
           EXPECT_LT(refusal.after, 6s);
@@ -189,7 +189,7 @@ TEST(BadNeighbours, AtTheRanksOwnDoorsDisturbNobody) {
               }
               const auto began = Clock::now();
               const comm::Communicator world(
-                  "world", comm::make_tcp(comm::ProcessWorld(bootstrap, comm::Carrier::Tcp)));
+                  "world", comm::make_tcp(comm::ProcessWorld(bootstrap, comm::TransportKind::Tcp)));
               EXPECT_LT(Clock::now() - began, 3s) << "silent strangers held it up";
               expect_it_works(world);
             },
@@ -267,7 +267,7 @@ TEST_P(BadInit, RanksThatNeverCameAreNamedAndNothingStays) {
         be_patient_for("2");
         const Refusal refusal = refused([&] { init(url(self, {self.rank, 4})); });
         EXPECT_TRUE(refusal.is_timeout);
-        EXPECT_THAT(refusal.said, ::testing::ContainsRegex("ranks? 2,? (and )?3 of 4 never came"))
+        EXPECT_THAT(refusal.said, ::testing::ContainsRegex("ranks? 2,? (and )?3 of 4 never joined"))
             << refusal.said;
         EXPECT_LT(refusal.after, 6s);
         meet(self, "over", {0, 1});

@@ -39,8 +39,8 @@ void run_tcp_threads(int size, const std::function<void(const Communicator&)>& b
                                         .place = {},
                                         .deadline = deadline,
                                         .options = {.timeout = std::chrono::seconds(60)}};
-        const Communicator world("world",
-                                 comm::make_tcp(comm::ProcessWorld(bootstrap, comm::Carrier::Tcp)));
+        const Communicator world(
+            "world", comm::make_tcp(comm::ProcessWorld(bootstrap, comm::TransportKind::Tcp)));
         body(world);
         world.barrier();
       } catch (const std::exception& error) {
@@ -50,8 +50,8 @@ void run_tcp_threads(int size, const std::function<void(const Communicator&)>& b
   }
 }
 
-comm::Job job_of(OpKind kind, int64_t floats, int size) {
-  comm::Job job;
+comm::LoweredOp job_of(OpKind kind, int64_t floats, int size) {
+  comm::LoweredOp job;
   job.info.kind = kind;
   job.info.item_bytes = 4;
   job.info.root = 0;
@@ -128,7 +128,7 @@ TEST(Auto, NeverPicksWhatCostsMoreThanAnother) {
     for (int64_t floats = 1; floats < 64 << 20; floats *= 8) {
       for (const OpKind kind : {OpKind::AllReduce, OpKind::Reduce, OpKind::ReduceScatter,
                                 OpKind::AllGather, OpKind::Broadcast, OpKind::Barrier}) {
-        const comm::Job job = job_of(kind, floats, size);
+        const comm::LoweredOp job = job_of(kind, floats, size);
         const double picked = comm::price_us(job, comm::pick(job, size), size);
         for (const Algorithm other :
              {Algorithm::OneShot, Algorithm::Direct, Algorithm::Ring, Algorithm::Tree}) {

@@ -102,8 +102,8 @@ constexpr int64_t kChunkBytes = comm::SharedGroup::kChunkBytes;
 void expect_cost(const TrafficCase& one, const Communicator& world, const std::string& backend) {
   const Op op = one.op(world.rank(), world.size());
   const core::OpInfo info = comm::describe(op, world.rank(), world.size());
-  const comm::Cost cost = comm::cost(comm::lower(op, info, world.rank(), world.size()),
-                                     one.algorithm, world.rank(), world.size());
+  const comm::Cost cost =
+      comm::cost(comm::lower(op, info, world.size()), one.algorithm, world.rank(), world.size());
   const comm::Traffic before = world.traffic();
   world.start(op).wait();
   world.barrier();
@@ -169,7 +169,7 @@ TEST_P(Traffic, InPlaceOnRegisteredMemoryIsThatOfDirect) {
 }
 
 TEST(Cost, OfAGroupOfOneIsNothing) {
-  comm::Job job;
+  comm::LoweredOp job;
   job.info.kind = core::OpKind::AllReduce;
   job.info.item_bytes = 4;
   job.bytes = 400;

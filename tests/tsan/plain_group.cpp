@@ -137,7 +137,7 @@ void run_tcp(int size, const std::function<void(PlainGroup)>& body) {
                                     .host_key = {},
                                     .place = {},
                                     .deadline = deadline};
-    return comm::make_tcp(comm::ProcessWorld(bootstrap, comm::Carrier::Tcp));
+    return comm::make_tcp(comm::ProcessWorld(bootstrap, comm::TransportKind::Tcp));
   };
   run_threads(size, make, body);
 }

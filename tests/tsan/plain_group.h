@@ -17,7 +17,7 @@ class PlainGroup {
   int rank() const { return backend_->rank(); }
   int size() const { return backend_->size(); }
 
-  using Started = std::shared_ptr<comm::Pending>;
+  using Started = std::shared_ptr<comm::PendingOp>;
   Started all_reduce(float* data, int64_t count, core::Algorithm algorithm = core::Algorithm::Auto);
   Started broadcast(float* data, int64_t count, int root);
   Started all_gather(float* out, const float* in, int64_t count);

@@ -94,7 +94,7 @@ TEST(Log, SaysWhatItsLevelAllowsAndWho) {
   EXPECT_EQ(said("off"), "");
   const WithEnv loud("TRIREME_LOG", "loud");
   EXPECT_EQ(sentence_of<ConfigError>([] { Log(0, "world"); }),
-            "TRIREME_LOG is 'loud'; it can be trace, debug, info, warning, error or off");
+            "TRIREME_LOG='loud' must be trace, debug, info, warning, error or off");
 }
 
 TEST(Env, UnsetAndEmptyAreNothing) {
@@ -126,7 +126,7 @@ TEST(Env, NumbersAreReadWholeOrRefusedByName) {
 TEST(Json, KeepsTheOrderOfKeysAndSaysWhereItIsWrong) {
   EXPECT_EQ(parse_json(R"({"b": 1, "a": 2})", "x").dump(), R"({"b":1,"a":2})");
   EXPECT_EQ(sentence_of<Error>([] { parse_json(R"({"a" 1})", "index.json"); }),
-            "index.json is not JSON: wrong at byte 6");
+            "index.json is not JSON: error at byte 6");
 }
 
 TEST(Trace, MergesWhatRanksSawIntoOneDocument) {

@@ -30,7 +30,7 @@ constexpr auto kLong = seconds(20);
 /// Sleeps until it is woken, however long it was asked to: what is never woken is a hang.
 class DeepSleeper final : public Sleeper {
  public:
-  void prepare(const Hint&) override {
+  void prepare(const WakeCondition&) override {
     const std::lock_guard lock(mutex_);
     woken_ = false;
     ++asleep;
@@ -54,7 +54,7 @@ class DeepSleeper final : public Sleeper {
   bool woken_ = false;
 };
 
-class FakeWatch : public Watch {
+class FakeWorld : public EngineDelegate {
  public:
   bool failed() const override { return has_failed; }
   std::vector<int> left(const std::vector<int>& ranks) const override { return on_left(ranks); }
@@ -98,8 +98,8 @@ class EngineTest : public ::testing::Test {
   NoStreams streams_;
   Messenger messenger_{streams_, 0, 2, [](uint64_t, uint64_t) { return std::nullopt; }, [](int) {}};
   DeepSleeper sleeper_;
-  FakeWatch watch_;
-  Engine engine_{messenger_, sleeper_, watch_, Engine::Crowd::MoreThanCores};
+  FakeWorld world_;
+  Engine engine_{messenger_, sleeper_, world_, Engine::Cores::Oversubscribed};
   Lane first_{11, "first", {0, 1}, 0}, second_{12, "second", {0, 1}, 0};
 
   std::shared_ptr<FakeTask> start(Lane& lane, std::function<Task::Step()> step,
@@ -122,15 +122,15 @@ TEST_F(EngineTest, ATaskThatThrowsEndsTheWorldAndNotTheThreadThatSteppedIt) {
       Engine::Helper::Wake);
   EXPECT_THROW(task->wait(kLong), CommError);
   EXPECT_THROW(task->wait(kLong), CommError) << "it says so again";
-  EXPECT_EQ(watch_.cause, std::bad_alloc().what());
-  EXPECT_GE(watch_.untouched, 1) << "peers are waited for before memory is given back";
+  EXPECT_EQ(world_.cause, std::bad_alloc().what());
+  EXPECT_GE(world_.untouched, 1) << "peers are waited for before memory is given back";
 }
 
 TEST_F(EngineTest, WhatEndsWhileRanksThatLeftAreLookedForIsNotLookedAtAgain) {
   // Rank 1 seems to have left, and then turns out to have done its part. Meanwhile the other
   // communicator finishes, and drops out of the list that is being walked.
   bool looked = false;
-  watch_.on_left = [&](const std::vector<int>& ranks) {
+  world_.on_left = [&](const std::vector<int>& ranks) {
     return std::exchange(looked, true) ? std::vector<int>{} : ranks;
   };
   int steps = 0;
@@ -139,7 +139,7 @@ TEST_F(EngineTest, WhatEndsWhileRanksThatLeftAreLookedForIsNotLookedAtAgain) {
   const auto quick = start(second_, [&] { return looked ? Task::Step::Done : Task::Step::Stuck; });
   slow->wait(kLong);
   EXPECT_TRUE(quick->done());
-  EXPECT_FALSE(watch_.failed());
+  EXPECT_FALSE(world_.failed());
 }
 
 TEST_F(EngineTest, AThreadIsWokenWhenAnotherThreadOfItsRankStepsItsTaskToTheEnd) {
@@ -177,7 +177,7 @@ TEST_F(EngineTest, AThreadWhoseTaskHasEndedDoesNotGoToSleep) {
   while (!task->done()) engine_.poke();
   waiter.join();
   EXPECT_LT(std::chrono::steady_clock::now() - began, kLong / 2) << "it slept over its own end";
-  watch_.fail("over");
+  world_.fail("over");
   EXPECT_THROW(other->wait(kLong), CommError);
 }
 

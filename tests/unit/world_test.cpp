@@ -16,7 +16,7 @@
 #include "support/net_support.h"
 #include "support/no_streams.h"
 #include "trireme/comm/monitor.h"
-#include "trireme/comm/shared/touching.h"
+#include "trireme/comm/shared/peer_memory_access.h"
 #include "trireme/comm/shm/shm_segments.h"
 #include "trireme/comm/tcp/tcp_streams.h"
 #include "trireme/core/error.h"
@@ -69,7 +69,7 @@ TEST(HostPage, HasFailedWhenAClaimReturnsWhicheverThreadOfARankWasFirst) {
 
 class NoSleeper final : public Sleeper {
  public:
-  void prepare(const Hint&) override {}
+  void prepare(const WakeCondition&) override {}
   void sleep(std::chrono::nanoseconds) override {}
   void cancel() override {}
   void wake() override {}
@@ -122,14 +122,14 @@ class EndlessTask final : public Task {
   std::vector<int> missing() const override { return {1}; }
 };
 
-TEST(Touching, KeepsARankThatFailsFromGoingOnUntilItsMemoryIsLetGo) {
+TEST(PeerMemoryAccess, KeepsARankThatFailsFromGoingOnUntilItsMemoryIsReleased) {
   const auto page = make_page(2);
   const auto failing = local_world(page, 0), peer = local_world(page, 1);
   Lane lane(11, "pair", {0, 1}, 0);
   const auto task = std::make_shared<EndlessTask>(*failing, lane);
   failing->engine().start(task, Engine::Helper::Rest);
-  std::optional<Touching> touching(*peer);
-  ASSERT_TRUE(*touching);
+  std::optional<PeerMemoryAccess> access(*peer);
+  ASSERT_TRUE(*access);
   std::atomic<bool> thrown = false;
   std::jthread waiter([&] {
     EXPECT_THROW(task->wait(seconds(20)), CommError);
@@ -139,9 +139,9 @@ TEST(Touching, KeepsARankThatFailsFromGoingOnUntilItsMemoryIsLetGo) {
   std::this_thread::sleep_for(milliseconds(200));  // the scene: it has long seen the failure
   EXPECT_FALSE(thrown) << "its caller may free the memory that rank 1 is working in";
   EXPECT_FALSE(task->done());
-  touching.emplace(*peer);
-  EXPECT_FALSE(*touching) << "nobody begins anew in a world that has failed";
-  touching.reset();
+  access.emplace(*peer);
+  EXPECT_FALSE(*access) << "nobody begins anew in a world that has failed";
+  access.reset();
   waiter.join();
   EXPECT_TRUE(thrown);
 }

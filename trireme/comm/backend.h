@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "trireme/comm/op.h"
-#include "trireme/comm/pending.h"
+#include "trireme/comm/pending_op.h"
 #include "trireme/comm/traffic.h"
 #include "trireme/core/op_info.h"
 #include "trireme/core/trace.h"
@@ -21,45 +21,45 @@ class Backend {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Starts an operation that has been checked. `number` counts the collectives of this group, or
-  /// its sends and receives. Never blocks for a peer.
-  virtual std::shared_ptr<Pending> start(const Op& op, const core::OpInfo& info,
-                                         uint64_t number) = 0;
+  /// Starts an operation that has been checked. `number` is its number among the collectives of
+  /// this group, or among its sends and receives. Never waits for a peer.
+  virtual std::shared_ptr<PendingOp> start(const Op& op, const core::OpInfo& info,
+                                           uint64_t number) = 0;
 
-  /// Collective. Ranks with the same color form a group, ordered by key. `number` is that of the
-  /// last collective, and counts on for those that this takes.
+  /// Collective. Ranks with the same color form a group, ordered by key. `number` is the number of
+  /// the last collective; each collective that this call runs raises it by one.
   virtual std::shared_ptr<Backend> split(const std::string& name, int color, int key,
                                          uint64_t& number) = 0;
 
-  /// A group of this rank alone. Not collective: nobody else need know.
+  /// A group of this rank alone. Not collective: no other rank takes part.
   virtual std::shared_ptr<Backend> alone(const std::string& name) = 0;
 
-  /// Collective. `bytes` of zeroed memory for this rank that its peers can reach, or nothing where
-  /// this transport has no such thing. Freed with the last copy of the pointer.
+  /// Collective. Returns `bytes` of zeroed memory that the peers of this rank can reach, or null if
+  /// the transport has no such memory. The last copy of the pointer frees it.
   virtual std::shared_ptr<std::byte> allocate(int64_t bytes, uint64_t& number) = 0;
 
-  /// Moves whatever can be moved now, for programs that would rather not leave it to a thread.
+  /// Moves whatever can be moved now, for callers that do not want to leave it to a thread.
   virtual void step() = 0;
 
-  /// Ends the world on this rank, so that all ranks learn why.
+  /// Fails the world, so that all ranks learn why.
   virtual void abort(const std::string& why) noexcept = 0;
 
-  /// The same for a rank that ends by an exception of its own.
+  /// The same for a rank that ends because of its own exception.
   virtual void abandon() noexcept = 0;
 
-  /// Throws if the world has failed, in the name of this operation.
+  /// Throws if the world has failed; the error names this operation.
   virtual void check(const core::OpInfo& info, uint64_t number) = 0;
 
-  /// How long an operation of this group may wait; groups that are split off it inherit that.
+  /// How long an operation of this group may wait. Groups that are split off inherit it.
   virtual std::chrono::nanoseconds timeout() const = 0;
   virtual void set_timeout(std::chrono::nanoseconds timeout) = 0;
 
   virtual Traffic traffic() const = 0;
 
-  /// What this rank does, for the message of those who survive it.
+  /// Says what this rank does, for the errors of the ranks that survive it.
   virtual void note(std::string_view doing) = 0;
 
-  /// From now on every operation of this rank's world that ends is added.
+  /// From now on every operation of this rank's world is added to the trace when it ends.
   virtual void set_trace(std::shared_ptr<core::Trace> trace) = 0;
 
   /// What carries the data: "shm", "tcp" ...

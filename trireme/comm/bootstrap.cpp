@@ -31,24 +31,25 @@ std::string link_target(const char* path) {
   return length < 0 ? "" : std::string(target, static_cast<std::size_t>(length));
 }
 
-std::string to_text(const Entry& entry) {
+std::string to_text(const RankEntry& entry) {
   return core::Json{{"host", entry.host},  {"host_key", entry.host_key}, {"pid", entry.pid},
                     {"born", entry.born},  {"segments", entry.segments}, {"address", entry.address},
                     {"wants", entry.wants}}
       .dump();
 }
 
-Entry from_text(const std::string& text) {
+RankEntry from_text(const std::string& text) {
   const core::Json json = core::parse_json(text, "a rank's entry in the store");
   return {json.at("host"),     json.at("host_key"), json.at("pid"),  json.at("born"),
           json.at("segments"), json.at("address"),  json.at("wants")};
 }
 
-constexpr auto kSilence = std::chrono::seconds(5);  // then rank 0 says whom it waits for
+constexpr auto kSilence = std::chrono::seconds(5);  // then rank 0 names the missing ranks
 
-constexpr char kGaveUp = '!';  // before a sentence that somebody left where a rank should have come
+/// Begins a sentence that another rank wrote into a missing rank's entry.
+constexpr char kGaveUp = '!';
 
-/// Somebody else is this rank: says who, and what to do about it.
+/// Another process has this rank: throws who, and what to do about it.
 [[noreturn]] void refuse_taken(const Bootstrap& bootstrap, const std::string& there) {
   if (there[0] == kGaveUp) throw TimeoutError(there.substr(1));
   const std::string who = there.substr(0, there.find('\n'));
@@ -56,7 +57,7 @@ constexpr char kGaveUp = '!';  // before a sentence that somebody left where a r
   const auto pid = core::parse_int(who.substr(who.rfind(' ') + 1)).value_or(0);
   if (host == host_name() && process_born(pid) == 0)
     throw CommError(
-        fmt::format("rank {} of job '{}' is taken by pid {} of this host, which is gone; if its "
+        fmt::format("rank {} of job '{}' is taken by pid {} of this host, which has ended; if its "
                     "job is over, remove {}",
                     bootstrap.rank, bootstrap.job, pid, bootstrap.place));
   throw CommError(
@@ -70,7 +71,7 @@ std::string key_of(int rank) {
   return fmt::format("rank/{}", rank);
 }
 
-/// "ranks 3, 7", of those whose entry is not there. Throws what another rank gave up with.
+/// The ranks that have no entry yet. Throws the sentence of a rank that has given up.
 std::vector<int> missing_ranks(const Bootstrap& bootstrap, net::Deadline deadline) {
   std::vector<int> missing;
   for (int rank = 0; rank < bootstrap.size; ++rank) {
@@ -88,17 +89,17 @@ std::string name_ranks(const std::vector<int>& ranks) {
                      ranks.size() > kMost ? fmt::format(" and {} more", ranks.size() - kMost) : "");
 }
 
-/// Names the ranks that are not there, and leaves the sentence in their places: whoever waits for
-/// them says the same, at once.
+/// Throws an error that names the missing ranks, and writes it into their entries, so that every
+/// rank that waits for them throws the same error at once.
 [[noreturn]] void give_up(const Bootstrap& bootstrap, std::chrono::nanoseconds waited) {
   const auto soon = net::Clock::now() + std::chrono::seconds(5);  // after the deadline, once
   const std::vector<int> missing = missing_ranks(bootstrap, soon);
   std::string sentence =
-      fmt::format("{} {} never came to job '{}' (rank {} waited {})", name_ranks(missing),
+      fmt::format("{} {} never joined job '{}' (rank {} waited {})", name_ranks(missing),
                   bootstrap.size, bootstrap.job, bootstrap.rank, core::format_duration(waited));
   const auto refused = bootstrap.store.get(net::kTurnedAwayKey, soon);
   if (refused)
-    sentence += "; the store did not let in: " + refused->substr(0, refused->find('\n'));
+    sentence += "; the store refused: " + refused->substr(0, refused->find('\n'));
   else
     sentence += "; were all ranks started, or is one stopped?";
   for (int rank : missing)
@@ -106,7 +107,7 @@ std::string name_ranks(const std::vector<int>& ranks) {
   throw TimeoutError(sentence);
 }
 
-/// The values of all ranks.
+/// Returns the entries of all ranks as text.
 std::vector<std::string> wait_for_all(const Bootstrap& bootstrap) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < bootstrap.size; ++rank) keys.push_back(key_of(rank));
@@ -129,13 +130,13 @@ std::vector<std::string> wait_for_all(const Bootstrap& bootstrap) {
 
 }  // namespace
 
-std::vector<Entry> exchange_entries(const Bootstrap& bootstrap, const Entry& mine) {
-  // The process id makes it this process's own, so that a second one of the same rank shows.
+std::vector<RankEntry> exchange_entries(const Bootstrap& bootstrap, const RankEntry& mine) {
+  // Host and process id make the text unique, so that a second process of this rank is noticed.
   const std::string text = fmt::format("{} {}\n{}", host_name(), ::getpid(), to_text(mine));
   const std::string there =
       bootstrap.store.compare_and_set(key_of(bootstrap.rank), "", text, bootstrap.deadline);
   if (there != text) refuse_taken(bootstrap, there);
-  std::vector<Entry> entries;
+  std::vector<RankEntry> entries;
   for (const std::string& other : wait_for_all(bootstrap)) {
     if (other[0] == kGaveUp) throw TimeoutError(other.substr(1));
     entries.push_back(from_text(other.substr(other.find('\n') + 1)));
@@ -143,10 +144,10 @@ std::vector<Entry> exchange_entries(const Bootstrap& bootstrap, const Entry& min
   return entries;
 }
 
-std::vector<Member> members_of(const std::vector<Entry>& entries) {
+std::vector<Member> members_of(const std::vector<RankEntry>& entries) {
   std::vector<std::string> hosts;
   std::vector<Member> members;
-  for (const Entry& entry : entries) {
+  for (const RankEntry& entry : entries) {
     auto host = std::find(hosts.begin(), hosts.end(), entry.host_key);
     if (host == hosts.end()) host = hosts.insert(hosts.end(), entry.host_key);
     members.push_back({entry.host, entry.pid, static_cast<int>(host - hosts.begin())});
@@ -167,13 +168,13 @@ std::string host_key() {
 
 uint64_t process_born(int64_t pid) {
   std::string line = first_line(fmt::format("/proc/{}/stat", pid));
-  // The name, in parentheses, may hold anything; 20 fields after it comes the start time.
+  // The name, in parentheses, may contain anything; the start time is the 20th field after it.
   const auto name_end = line.rfind(')');
   if (name_end == line.npos) return 0;
   std::istringstream rest(line.substr(name_end + 2));
   std::string field;
   rest >> field;
-  if (field == "Z" || field == "X") return 0;  // dead, and only not yet reaped
+  if (field == "Z" || field == "X") return 0;  // dead, but not reaped yet
   for (int i = 1; i < 20; ++i) rest >> field;
   return static_cast<uint64_t>(core::parse_int(field).value_or(0));
 }

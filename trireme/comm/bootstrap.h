@@ -18,9 +18,9 @@ struct Bootstrap {
   std::string job;
   int rank = 0;
   int size = 1;
-  std::string address = "127.0.0.1";  ///< by which the other ranks reach this host
-  std::string host_key;               ///< the same for ranks of one host; empty: found out
-  std::string place;                  ///< of the store, for people: a path or an address
+  std::string address = "127.0.0.1";  ///< of this host, as the other ranks reach it
+  std::string host_key;               ///< the same for ranks of one host; empty: host_key()
+  std::string place;                  ///< of the store, for messages: a path or an address
   net::Deadline deadline;
   WorldOptions options = {};
 
@@ -28,28 +28,29 @@ struct Bootstrap {
 };
 
 /// A rank's entry in the table that all ranks exchange.
-struct Entry {
+struct RankEntry {
   std::string host;      ///< its name
-  std::string host_key;  ///< tells hosts apart
+  std::string host_key;  ///< identifies the host
   int64_t pid = 0;
   uint64_t born = 0;
-  std::string segments;  ///< name of the unix socket that passes its segments
+  std::string segments;  ///< name of the unix socket that hands out its segments
   std::string address;   ///< where it listens for streams; empty: it does not
   std::string wants;     ///< the backend that it was told to use
 };
 
-/// Puts this rank's entry into the job's table, and returns everybody's. Throws where somebody else
-/// is this rank already, and names the ranks that never came. Rank 0 says on stderr whom it waits
-/// for when that takes long. Collective.
-std::vector<Entry> exchange_entries(const Bootstrap& bootstrap, const Entry& mine);
+/// Puts this rank's entry into the job's table and returns the entries of all ranks. Throws if
+/// another process already has this rank; a timeout names the ranks that never joined. While it
+/// waits for long, rank 0 names the missing ranks on stderr. Collective.
+std::vector<RankEntry> exchange_entries(const Bootstrap& bootstrap, const RankEntry& mine);
 
-std::vector<Member> members_of(const std::vector<Entry>& entries);
+std::vector<Member> members_of(const std::vector<RankEntry>& entries);
 
-/// What makes a host a host, where nobody says: boot id and namespaces.
+/// Identifies this host if the launcher does not: its boot id and namespaces.
 std::string host_key();
 std::string host_name();
 
-/// When a process began, in the kernel's ticks, so that a reused pid shows. 0: no such process.
+/// The start time of a process in the kernel's ticks, which tells a reused pid from the original.
+/// 0: no such process.
 uint64_t process_born(int64_t pid);
 
 }  // namespace trireme::comm

@@ -23,16 +23,16 @@ bool is_point_to_point(core::OpKind kind) {
   return kind == core::OpKind::Send || kind == core::OpKind::Recv;
 }
 
-/// Replaces GPU tensors by pinned host copies; remembers what to copy back.
-void stage_through_host(Op& op, Work::State& state) {
+/// Replaces GPU tensors by pinned host copies and notes what to copy back.
+void stage_through_host(Op& op, Work::StartedOps& started) {
   for (at::Tensor* input : inputs(op)) {
     if (!input->defined() || input->is_cpu()) continue;
     const at::Tensor host =
         at::empty(input->sizes(), input->options().device(at::kCPU).pinned_memory(true));
     host.copy_(*input);
-    // Most work in place: the same tensor is then the output too.
+    // Most operations work in place: the input is then also the output.
     for (at::Tensor* output : outputs(op)) {
-      if (output == input) state.copy_back.emplace_back(*input, host);
+      if (output == input) started.copy_back.emplace_back(*input, host);
     }
     *input = host;
   }
@@ -40,7 +40,7 @@ void stage_through_host(Op& op, Work::State& state) {
     if (!output->defined() || output->is_cpu()) continue;
     const at::Tensor host =
         at::empty(output->sizes(), output->options().device(at::kCPU).pinned_memory(true));
-    state.copy_back.emplace_back(*output, host);
+    started.copy_back.emplace_back(*output, host);
     *output = host;
   }
 }
@@ -85,10 +85,10 @@ Traffic Communicator::traffic() const {
 
 Work Communicator::start(Op op) const {
   const core::OpInfo info = describe(op, rank(), size());
-  auto state = std::make_unique<Work::State>();
-  state->ops.push_back(std::move(op));
-  start_one(state->ops.front(), info, *state);
-  return Work(std::move(state));
+  auto started = std::make_unique<Work::StartedOps>();
+  started->ops.push_back(std::move(op));
+  start_one(started->ops.front(), info, *started);
+  return Work(std::move(started));
 }
 
 Work Communicator::start_all(std::vector<Op> ops, std::string_view name) const {
@@ -100,28 +100,28 @@ Work Communicator::start_all(std::vector<Op> ops, std::string_view name) const {
     infos.back().set_name(name);
     infos.back().tag = static_cast<int32_t>(core::hash64(name));
   }
-  auto owned = std::make_unique<Work::State>();
-  Work::State& state = *owned;
-  for (Op& op : ops) state.ops.push_back(std::move(op));
-  state.pending.reserve(infos.size());
-  // From here on: where one cannot be started, this ends those before it, while their tensors live.
+  auto owned = std::make_unique<Work::StartedOps>();
+  Work::StartedOps& started = *owned;
+  for (Op& op : ops) started.ops.push_back(std::move(op));
+  started.pending.reserve(infos.size());
+  // If one cannot be started, `work` waits for those before it while their tensors still exist.
   Work work(std::move(owned));
-  for (std::size_t i = 0; i < infos.size(); ++i) start_one(state.ops[i], infos[i], state);
+  for (std::size_t i = 0; i < infos.size(); ++i) start_one(started.ops[i], infos[i], started);
   return work;
 }
 
-void Communicator::start_one(Op& op, const core::OpInfo& info, Work::State& state) const {
-  state.timeout = group_->backend->timeout();
-  state.group = group_->backend;
-  if (!on_cpu(op)) stage_through_host(op, state);
+void Communicator::start_one(Op& op, const core::OpInfo& info, Work::StartedOps& started) const {
+  started.timeout = group_->backend->timeout();
+  started.group = group_->backend;
+  if (!on_cpu(op)) stage_through_host(op, started);
   const uint64_t number =
       is_point_to_point(info.kind) ? ++group_->transfers : ++group_->collectives;
   group_->backend->check(info, number);
   try {
     if (auto pending = group_->backend->start(op, info, number))
-      state.pending.push_back(std::move(pending));
+      started.pending.push_back(std::move(pending));
   } catch (const std::bad_alloc&) {
-    // It was counted, and the others will wait for it.
+    // This rank has counted it, so the others will wait for it.
     group_->backend->abort(fmt::format("no memory to start {}", core::to_string(info)));
     throw;
   }
@@ -213,12 +213,12 @@ at::Tensor Communicator::allocate(at::IntArrayRef shape, at::TensorOptions optio
   for (int64_t dim : shape) {
     TORCH_CHECK(dim >= 0, "allocate: shape ", shape, " has a negative dim");
     TORCH_CHECK(!__builtin_mul_overflow(bytes, dim, &bytes), "allocate: shape ", shape,
-                " has more bytes than there can be");
+                " is too large: its bytes do not fit 64 bits");
   }
   if (!options.device().is_cpu()) return at::zeros(shape, options);
   auto memory = group_->backend->allocate(bytes, group_->collectives);
   if (!memory) return at::zeros(shape, options);
-  // Told to whoever counts memory, as libtorch's own allocators do.
+  // Reported to memory profilers, as libtorch's own allocators do.
   c10::reportMemoryUsageToProfiler(memory.get(), bytes, 0, 0, at::kCPU);
   const auto free = [memory, bytes](void* place) {
     c10::reportMemoryUsageToProfiler(place, -bytes, 0, 0, at::kCPU);

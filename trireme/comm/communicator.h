@@ -41,19 +41,19 @@ class Communicator {
   Work reduce_scatter(at::Tensor out, at::Tensor in, ReduceOp op = ReduceOp::Sum, Rows rows = {},
                       Algorithm algorithm = Algorithm::Auto) const;
 
-  /// Several at once: out[i] and in[i] belong together, cut as rows[i] says (or all evenly). With a
-  /// name, ranks that give different ones get an error that has both: what they hold may be alike
-  /// in shape and yet not the same.
+  /// Several at once: out[i] and in[i] belong together, cut as rows[i] says (or all evenly). If
+  /// ranks pass different names, the error shows both: tensors of the same shape may still be
+  /// different ones.
   Work all_gather(std::vector<at::Tensor> out, std::vector<at::Tensor> in,
                   std::vector<Rows> rows = {}, std::string_view name = {}) const;
   Work reduce_scatter(std::vector<at::Tensor> out, std::vector<at::Tensor> in,
                       ReduceOp op = ReduceOp::Sum, std::vector<Rows> rows = {},
                       std::string_view name = {}) const;
 
-  /// Sends `in_rows[r]` rows to rank r and takes `out_rows[r]` from it; any may be 0.
+  /// Sends `in_rows[r]` rows to rank r and receives `out_rows[r]` from it; any may be 0.
   Work all_to_all(at::Tensor out, at::Tensor in, Rows out_rows = {}, Rows in_rows = {}) const;
 
-  /// `out` is looked at only on the root, for scatter `in`; elsewhere they may be undefined.
+  /// Gather uses `out`, and scatter `in`, only on the root; elsewhere they may be undefined.
   Work gather(at::Tensor out, at::Tensor in, int root, Rows rows = {}) const;
   Work scatter(at::Tensor out, at::Tensor in, int root, Rows rows = {}) const;
 
@@ -71,8 +71,8 @@ class Communicator {
   Communicator alone(std::string name) const;
 
   /// Zeroed memory that the other ranks of this host have mapped, so that reductions work in place
-  /// on it. Every rank may ask for another shape. Where there is no such memory (tcp, CUDA) it is a
-  /// plain tensor. Collective.
+  /// on it. Each rank may ask for its own shape. Where there is no such memory (tcp, CUDA), returns
+  /// a plain tensor. Collective.
   at::Tensor allocate(at::IntArrayRef shape, at::TensorOptions options = {}) const;
 
   /// From now on, an operation of this group that waits longer throws TimeoutError.
@@ -81,12 +81,12 @@ class Communicator {
   /// Ends the world: all its ranks get an error that carries `why`.
   void abort(const std::string& why) const;
 
-  /// What this rank does from now on, in its own words: if it dies or hangs, the others' errors say
-  /// so. Empty: nothing worth telling. At most 127 bytes are kept.
+  /// Says what this rank does from now on: if it dies or hangs, the errors of the others say so. An
+  /// empty text clears it. At most 127 bytes are kept.
   void note(std::string_view doing) const;
 
-  /// Every operation of this rank that ends is added from now on, of all groups of its world;
-  /// nullptr: no more.
+  /// From now on every operation of this rank, in all groups of its world, is added to the trace
+  /// when it ends. nullptr: stop tracing.
   void set_trace(std::shared_ptr<core::Trace> trace) const;
 
   /// What carries the data: "local", "shm" or "tcp".
@@ -97,7 +97,7 @@ class Communicator {
 
  private:
   struct Group;
-  void start_one(Op& op, const core::OpInfo& info, Work::State& state) const;
+  void start_one(Op& op, const core::OpInfo& info, Work::StartedOps& started) const;
   Work start_all(std::vector<Op> ops, std::string_view name) const;
   std::shared_ptr<Group> group_;
 };

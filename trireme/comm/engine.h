@@ -15,27 +15,27 @@
 
 namespace trireme::comm {
 
-/// How a rank of a world sleeps until something may have changed, and is woken.
+/// Puts a rank of a world to sleep until something may have changed, and wakes it.
 class Sleeper {
  public:
   virtual ~Sleeper() = default;
 
-  /// Announces that this thread is about to sleep. The engine then looks once more, so that no
-  /// change falls between the look and the sleep.
-  virtual void prepare(const Hint& hint) = 0;
+  /// Announces that this thread is about to sleep. The engine then looks once more, so that it
+  /// misses no change between its last look and the sleep.
+  virtual void prepare(const WakeCondition& condition) = 0;
   virtual void sleep(std::chrono::nanoseconds most) = 0;
   virtual void cancel() = 0;
 
-  /// From any thread of this rank: whoever sleeps looks again.
+  /// Any thread of this rank may call it: a thread that sleeps wakes and looks again.
   virtual void wake() = 0;
 };
 
-/// What the engine asks of the world that it drives.
-class Watch {
+/// What the engine asks of its world, and reports to it.
+class EngineDelegate {
  public:
-  virtual ~Watch() = default;
+  virtual ~EngineDelegate() = default;
   virtual bool failed() const = 0;
-  /// Ranks, of those given, that have left.
+  /// Those of the given ranks that have left.
   virtual std::vector<int> left(const std::vector<int>& ranks) const = 0;
   virtual void report_left(const Task& task, int rank) = 0;
   virtual void report_timeout(const Task& task, const std::vector<int>& missing,
@@ -52,30 +52,42 @@ class Watch {
   virtual void finished(const Task& task) = 0;
 };
 
-/// Steps every started operation of a world. Ops are state machines and none blocks a thread:
-/// whoever waits for one steps them all, so a small op costs no thread hop; a thread of the
-/// engine's own (the helper) does it while nobody waits.
+/// Steps every started operation of a world. An op is a state machine that never blocks a thread.
+/// A thread that waits for one op steps all of them, so a small op costs no thread switch. A thread
+/// of the engine (the helper) steps them while nobody waits.
 ///
 ///   start()  ->  lane: [running, queued, queued]  --step-->  done
 ///   start()  ->  loose: {send, recv, ...}         --step-->  done
 ///
-/// A thread that waits goes through three states, because ranks may outnumber cores:
+/// A thread inside wait() is in one of these states. Ranks may outnumber cores, so a thread whose
+/// op is stuck must soon leave its core to the rank that it waits for:
 ///
-///              nothing moves       after 120 yields
-///   spinning ----------------> yielding ----------> sleeping
-///      ^                          |                    |  woken, or after 20 ms
-///      \------ something moves ---/--------------------/
+///             nothing moved              nothing moved
+///             in 30 steps                after 120 yields
+///   Spinning -------------> Yielding ------------------> Sleeping --\  woken, or after 20 ms,
+///     ^  ^                   |    ^ |                     |    ^    |  and nothing moved
+///     |  |                   |    \-/ nothing moved       |    \----/
+///     |  \-- something moved-/                            |
+///     \----- something moved -----------------------------/
 ///
-/// It holds the turn (the right to step) only while it spins.
+///   any of them -- the op is done, or its time is up --> Ended
+///
+/// In each state the thread looks: it takes the engine's lock, steps everything, and releases the
+/// lock. Yielding calls sched_yield() before each look; Sleeping sleeps before it. A look of
+/// Spinning ends after 30 steps in a row that moved nothing (one if ranks outnumber cores), a look
+/// of the other states after one step.
+///
+/// The helper rests until it is called. It then goes through the same states, but always steps once
+/// per look, until nothing is left to step or another thread waits.
 class Engine {
  public:
   /// Where ranks outnumber cores, a rank that spins keeps the one that it waits for from running.
-  enum class Crowd : uint8_t { FewerThanCores, MoreThanCores };
-  Engine(Messenger& messenger, Sleeper& sleeper, Watch& watch, Crowd crowd);
+  enum class Cores : uint8_t { OnePerRank, Oversubscribed };
+  Engine(Messenger& messenger, Sleeper& sleeper, EngineDelegate& world, Cores cores);
   ~Engine();
 
-  /// Starts a collective in the order of its lane, or a send or receive at once. Wake: it is large
-  /// enough that the engine's thread should begin with it while the caller does something else.
+  /// Queues a collective in its lane, or starts a send or receive at once. Wake: the op is large
+  /// enough that the helper should begin with it while the caller does something else.
   enum class Helper : uint8_t { Rest, Wake };
   void start(std::shared_ptr<Task> task, Helper helper);
 
@@ -85,73 +97,110 @@ class Engine {
   /// Steps everything once.
   void poke();
 
-  /// Ends what a lane still runs: its communicator is going away.
+  /// Fails what a lane still runs: its communicator is being destroyed.
   void drop(Lane& lane);
 
   /// Runs `body` while nothing is being stepped.
   template <class Body>
   auto locked(Body body) {
-    const Turn turn(*this);
+    const Lock lock(*this);
     return body();
   }
 
  private:
-  /// The right to step. Whoever holds it longer than a moment looks whether others want it.
-  struct Turn {
-    explicit Turn(Engine& engine);
-    ~Turn();
+  /// The state of a thread that drives the engine; drawn above.
+  enum class DriveState : uint8_t { Spinning, Yielding, Sleeping, Ended };
+
+  /// Holds the engine's mutex. A holder that steps many times looks whether others want it.
+  struct Lock {
+    explicit Lock(Engine& e) : engine(e) {
+      if (engine.mutex_.try_lock()) return;
+      engine.wanting_.fetch_add(1, std::memory_order_relaxed);
+      engine.mutex_.lock();
+      engine.wanting_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    ~Lock() { engine.mutex_.unlock(); }
     Engine& engine;
   };
-  /// A thread inside wait(), which steps everything meanwhile.
+  /// Counts a thread inside wait(), which steps everything meanwhile.
   struct Waiter {
-    explicit Waiter(Engine& engine);
-    ~Waiter();
+    explicit Waiter(Engine& e) : engine(e) {
+      engine.waiters_.fetch_add(1, std::memory_order_relaxed);
+    }
+    ~Waiter() { engine.waiters_.fetch_sub(1, std::memory_order_relaxed); }
     Engine& engine;
   };
-  /// A stream that ended for no reason known yet.
-  struct Closed {
+  /// A stream that ended for a reason not known yet.
+  struct ClosedStream {
     int rank;
     std::chrono::steady_clock::time_point since;
   };
-  /// How far a call of wait() is.
+  /// Decides between Spinning, Yielding and Sleeping by what the last look found.
+  struct Patience {
+    DriveState state = DriveState::Spinning;
+    int yields = 0;  ///< since something moved
+    void look_found(bool moved);
+  };
+  /// One call of wait().
   struct Wait {
+    Task& task;
+    const std::chrono::nanoseconds timeout;
+    Patience patience = {};
     std::chrono::nanoseconds waited{0};
-    std::chrono::steady_clock::time_point last = {};
-    int round = 0;        ///< yields and naps since something moved
-    int looks = 0;        ///< at what may have failed
-    bool others = false;  ///< more than this task is started
+    std::chrono::steady_clock::time_point last_look = {};
+    int looks = 0;
+    bool others_started = true;  ///< true at first: the helper may rest because of this thread
   };
 
-  bool spin(Task& task, Wait& wait);
+  // Waiting. `drive` makes one transition of the picture. What is inline here is used in engine.cpp
+  // only, by every wait: an all-reduce of 8 bytes takes less than a microsecond.
+  inline void note_if_waited_at_once(const Task& task) const;
+  inline void drive_until_ended(Task& task, std::chrono::nanoseconds timeout);
+  inline DriveState drive(Wait& wait);
+  inline void pause(DriveState state, Task* task);
+  void sleep(Task* task);
+  inline bool look(Wait& wait);
+  inline int step_until_stuck(const Task& task, int most_idle_steps);
+  bool out_of_time(Wait& wait);
+  WakeCondition wake_condition() const;
+
+  // Stepping.
   bool step_all();
+  void step_while_moving();
+  bool step_messenger();
   bool step_lane(Lane& lane);
+  bool step_loose();
   Task::Step step(Task& task);
-  std::vector<int> missing(const Task& task) const;
+  bool nothing_started() const { return busy_.empty() && loose_.empty(); }
   void finish(Task& task);
+
+  // Failing (engine_failures.cpp).
   void fail(Task& task);
   void fail_all();
   bool look_at_failures();
   void look_for_ranks_that_left();
   void look_at_closed_streams();
-  bool timed_out(Task& task, std::chrono::nanoseconds waited, std::chrono::nanoseconds timeout);
-  Hint hint() const;
-  void idle(int round, Task* task);
+  void report_timeout(Task& task, std::chrono::nanoseconds timeout);
+
+  // The helper.
   bool waits_at_once(const Task& task) const;
   void call_helper();
   void help(std::stop_token stop);
+  void wait_for_call(const std::stop_token& stop);
+  bool help_once(Patience& patience);
 
   Messenger& messenger_;
   Sleeper& sleeper_;
-  Watch& watch_;
+  EngineDelegate& world_;
   const int spins_;
 
-  std::recursive_mutex
-      turn_;  ///< recursive: a task may end, and cancel its transfers, inside a turn
-  std::atomic<int> wanting_{0};  ///< threads that want the turn
+  /// Recursive: a task may be destroyed, and cancel its transfers, while its engine steps.
+  std::recursive_mutex mutex_;
+  std::atomic<int> wanting_{0};  ///< threads that want the mutex
   std::atomic<int> waiters_{0};  ///< threads inside wait()
   std::vector<Lane*> busy_;      ///< lanes with something started
   std::vector<std::shared_ptr<Task>> loose_;
-  std::vector<Closed> closed_;
+  std::vector<ClosedStream> closed_;
 
   std::mutex helper_mutex_;
   std::condition_variable_any helper_wakes_;

@@ -19,7 +19,7 @@ namespace {
 
 using core::OpKind;
 
-/// From here on a started operation is worth waking the engine's thread for.
+/// Operations of at least this size wake the engine's helper.
 constexpr int64_t kHelperBytes = 256 << 10;
 constexpr int64_t kHugePage = 2 << 20;
 constexpr auto kAskAfter = std::chrono::milliseconds(100);
@@ -27,9 +27,10 @@ constexpr auto kAskAfter = std::chrono::milliseconds(100);
 /// A collective over streams.
 class ProgramTask final : public Task {
  public:
-  ProgramTask(Job job, uint64_t op_number, uint64_t fingerprint, World& world, const Lane& group)
-      : job_(std::move(job)), fingerprint_(fingerprint), world_(world), lane_(group) {
-    info = job_.info;
+  ProgramTask(LoweredOp lowered, uint64_t op_number, uint64_t fingerprint, World& world,
+              const Lane& group)
+      : lowered_(std::move(lowered)), fingerprint_(fingerprint), world_(world), lane_(group) {
+    info = lowered_.info;
     number = op_number;
   }
   ~ProgramTask() override {
@@ -38,7 +39,7 @@ class ProgramTask final : public Task {
   Step step() override {
     if (!run_)
       run_ = std::make_unique<ProgramRun>(
-          job_, make_program(job_, pick(job_, lane_.size()), lane_.rank, lane_.size()),
+          lowered_, make_program(lowered_, pick(lowered_, lane_.size()), lane_.rank, lane_.size()),
           world_.messenger(), lane_, number, fingerprint_);
     const Step step = run_->step();
     if (step == Step::Stuck && !asked_) ask_when_stuck();
@@ -48,17 +49,17 @@ class ProgramTask final : public Task {
   bool certain() const override { return !run_ || run_->certain(); }
 
  private:
-  Job job_;
+  LoweredOp lowered_;
   uint64_t fingerprint_;
   World& world_;
   const Lane& lane_;
-  /// Nothing has come for a while: do the ranks that are missing mean the same operation?
+  /// If nothing has come for a while, asks the missing ranks whether they mean the same operation.
   void ask_when_stuck() {
     if (std::chrono::steady_clock::now() - started < kAskAfter) return;
     asked_ = true;
     for (int peer : run_->missing()) {
-      // One that has left has done its part, and what is still on the way from it would be lost if
-      // its closed socket were spoken to.
+      // A rank that has left has done its part. Writing to its closed socket would destroy what is
+      // still in flight from it.
       if (world_.has_left(peer)) continue;
       world_.messenger().ask(peer, lane_.id, number, fingerprint_, info);
     }
@@ -71,17 +72,17 @@ class ProgramTask final : public Task {
 /// A send or a receive.
 class TransferTask final : public Task {
  public:
-  TransferTask(const Job& job, uint64_t op_number, World& world, const Lane& group)
+  TransferTask(const LoweredOp& lowered, uint64_t op_number, World& world, const Lane& group)
       : world_(world) {
-    info = job.info;
+    info = lowered.info;
     number = op_number;
     ordered = false;
-    transfer_.peer = group.members[static_cast<std::size_t>(job.info.root)];
-    transfer_.data = job.in;
+    transfer_.peer = group.members[static_cast<std::size_t>(lowered.info.root)];
+    transfer_.data = lowered.in;
     transfer_.header.group = group.id;
-    transfer_.header.key = static_cast<uint32_t>(job.info.tag);
-    transfer_.header.bytes = static_cast<uint64_t>(job.bytes);
-    transfer_.header.info = job.info;
+    transfer_.header.key = static_cast<uint32_t>(lowered.info.tag);
+    transfer_.header.bytes = static_cast<uint64_t>(lowered.bytes);
+    transfer_.header.info = lowered.info;
   }
   ~TransferTask() override {
     if (posted_ && !transfer_.done)
@@ -105,15 +106,15 @@ class TransferTask final : public Task {
   bool posted_ = false;
 };
 
-/// On a group of one there is nobody to talk to: what was asked is a copy, or nothing.
-void run_alone(const Job& job) {
-  const OpKind kind = job.info.kind;
+/// In a group of one an operation is a copy, or nothing.
+void run_alone(const LoweredOp& lowered) {
+  const OpKind kind = lowered.info.kind;
   const int64_t bytes =
       kind == OpKind::AllToAll || kind == OpKind::Scatter || kind == OpKind::ReduceScatter
-          ? job.in_begin.back()
-          : (job.out_begin.empty() ? 0 : job.out_begin.back());
-  if (bytes > 0 && job.in != job.out)
-    std::memmove(job.out, job.in, static_cast<std::size_t>(bytes));
+          ? lowered.in_begin.back()
+          : (lowered.out_begin.empty() ? 0 : lowered.out_begin.back());
+  if (bytes > 0 && lowered.in != lowered.out)
+    std::memmove(lowered.out, lowered.in, static_cast<std::size_t>(bytes));
 }
 
 uint64_t mix(uint64_t a, uint64_t b) {
@@ -139,17 +140,17 @@ GroupBackend::~GroupBackend() {
   world_->remove(*lane_);
 }
 
-std::shared_ptr<Task> GroupBackend::make_task(Job job, uint64_t number) {
-  const int64_t bytes = job.bytes;
-  const uint64_t fingerprint = core::fingerprint(lane_->id, number, job.info);
+std::shared_ptr<Task> GroupBackend::make_task(LoweredOp lowered, uint64_t number) {
+  const int64_t bytes = lowered.bytes;
+  const uint64_t fingerprint = core::fingerprint(lane_->id, number, lowered.info);
   std::shared_ptr<Task> task;
-  if (job.info.kind == OpKind::Send || job.info.kind == OpKind::Recv) {
-    task = std::make_shared<TransferTask>(job, number, *world_, *lane_);
+  if (lowered.info.kind == OpKind::Send || lowered.info.kind == OpKind::Recv) {
+    task = std::make_shared<TransferTask>(lowered, number, *world_, *lane_);
   } else if (shared_) {
-    task = make_shared_collective(*shared_, std::move(job), number, fingerprint);
+    task = make_shared_collective(*shared_, std::move(lowered), number, fingerprint);
   } else {
-    world_->engine().locked([&] { lane_->remember(number, fingerprint, job.info); });
-    task = std::make_shared<ProgramTask>(std::move(job), number, fingerprint, *world_, *lane_);
+    world_->engine().locked([&] { lane_->remember(number, fingerprint, lowered.info); });
+    task = std::make_shared<ProgramTask>(std::move(lowered), number, fingerprint, *world_, *lane_);
   }
   task->engine = &world_->engine();
   task->lane = lane_.get();
@@ -159,18 +160,18 @@ std::shared_ptr<Task> GroupBackend::make_task(Job job, uint64_t number) {
   return task;
 }
 
-std::shared_ptr<Pending> GroupBackend::start(const Op& op, const core::OpInfo& info,
-                                             uint64_t number) {
-  Job job = lower(op, info, rank(), size());
+std::shared_ptr<PendingOp> GroupBackend::start(const Op& op, const core::OpInfo& info,
+                                               uint64_t number) {
+  LoweredOp lowered = lower(op, info, size());
   if (size() == 1) {
-    run_alone(job);
+    run_alone(lowered);
     return nullptr;
   }
-  const auto helper = job.bytes >= kHelperBytes || info.kind == OpKind::Send ||
+  const auto helper = lowered.bytes >= kHelperBytes || info.kind == OpKind::Send ||
                               info.kind == OpKind::Recv || !shared_
                           ? Engine::Helper::Wake
                           : Engine::Helper::Rest;
-  auto task = make_task(std::move(job), number);
+  auto task = make_task(std::move(lowered), number);
   world_->engine().start(task, helper);
   return task;
 }
@@ -179,23 +180,23 @@ std::vector<std::byte> GroupBackend::exchange_bytes(std::span<const std::byte> m
                                                     uint64_t& number) {
   const auto each = static_cast<int64_t>(mine.size());
   std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(size()));
-  Job job;
-  job.info.kind = OpKind::AllGather;
-  job.info.dtype = core::DType::UInt8;
-  job.info.item_bytes = 1;
-  job.bytes = each * size();
-  job.info.set_shape(std::array{job.bytes});
-  job.info.set_name("internal");
-  job.in = const_cast<std::byte*>(mine.data());
-  job.out = all.data();
-  for (int rank = 0; rank <= size(); ++rank) job.out_begin.push_back(each * rank);
+  LoweredOp lowered;
+  lowered.info.kind = OpKind::AllGather;
+  lowered.info.dtype = core::DType::UInt8;
+  lowered.info.item_bytes = 1;
+  lowered.bytes = each * size();
+  lowered.info.set_shape(std::array{lowered.bytes});
+  lowered.info.set_name("internal");
+  lowered.in = const_cast<std::byte*>(mine.data());
+  lowered.out = all.data();
+  for (int rank = 0; rank <= size(); ++rank) lowered.out_begin.push_back(each * rank);
   if (size() == 1) {
     std::copy(mine.begin(), mine.end(), all.begin());
     return all;
   }
   ++number;
-  world_->check(*lane_, number, job.info);
-  const auto task = make_task(std::move(job), number);
+  world_->check(*lane_, number, lowered.info);
+  const auto task = make_task(std::move(lowered), number);
   world_->engine().start(task, Engine::Helper::Rest);
   world_->engine().wait(*task, timeout_);
   return all;
@@ -216,7 +217,7 @@ void GroupBackend::agree(const std::string& problem, const std::string& what, ui
   const auto all = exchange(mine, number);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank][0] != '\0')
-      throw CommError(fmt::format("{} on '{}', rank {}: {} could not: {}", what, lane_->name,
+      throw CommError(fmt::format("{} on '{}', rank {}: it failed on {}: {}", what, lane_->name,
                                   lane_->rank, world_->describe(lane_->members[rank]),
                                   all[rank].data()));
   }
@@ -254,7 +255,7 @@ std::shared_ptr<Backend> GroupBackend::split(const std::string& name, int color,
 }
 
 std::shared_ptr<Backend> GroupBackend::alone(const std::string& name) {
-  // No message ever carries this id; it only has to be another one on this rank.
+  // No message carries this id; it only has to be unique on this rank.
   auto lane = std::make_unique<Lane>(
       world_->next_lone_id(), name,
       std::vector<int>{lane_->members[static_cast<std::size_t>(lane_->rank)]}, 0);
@@ -263,12 +264,12 @@ std::shared_ptr<Backend> GroupBackend::alone(const std::string& name) {
   return group;
 }
 
-/// What all ranks have offered. `most`: of any rank.
+/// Returns the ids that all ranks have offered. `most`: the longest offer of any rank.
 std::vector<uint64_t> GroupBackend::free_everywhere(const std::vector<uint64_t>& offered,
                                                     std::size_t most, uint64_t& number) {
   if (most == 0) return {};
   std::vector<uint64_t> mine = offered;
-  mine.resize(most);  // 0 is nobody's id
+  mine.resize(most);  // 0 is no id
   const auto bytes = exchange_bytes(std::as_bytes(std::span(mine)), number);
   std::vector<uint64_t> all(bytes.size() / sizeof(uint64_t));
   std::memcpy(all.data(), bytes.data(), bytes.size());
@@ -281,7 +282,7 @@ std::vector<uint64_t> GroupBackend::free_everywhere(const std::vector<uint64_t>&
   return free;
 }
 
-/// New memory for all ranks of the group.
+/// Makes new memory for all ranks of the group.
 void GroupBackend::make_memory(uint64_t id, const std::vector<int64_t>& wanted, uint64_t& number) {
   MemoryPool::Allocation fresh;
   fresh.begin.push_back(0);
@@ -290,7 +291,7 @@ void GroupBackend::make_memory(uint64_t id, const std::vector<int64_t>& wanted, 
   try {
     fresh.mapping =
         world_->segments()->make(id, static_cast<std::size_t>(fresh.bytes()), lane_->members);
-    // Known here before anybody can pass it on: the first to leave `agree` may use it at once.
+    // Added before `agree`: the first rank that leaves `agree` may use the memory at once.
     world_->engine().locked([&] { world_->segments()->add(id, fresh.mapping, lane_->members); });
   } catch (const std::exception& error) {
     problem = error.what();
@@ -309,7 +310,7 @@ void GroupBackend::make_memory(uint64_t id, const std::vector<int64_t>& wanted, 
 
 std::shared_ptr<std::byte> GroupBackend::allocate(int64_t bytes, uint64_t& number) {
   if (!shared_) return nullptr;
-  struct Ask {
+  struct AllocationRequest {
     int64_t bytes;
     std::size_t offers;
   };
@@ -321,10 +322,11 @@ std::shared_ptr<std::byte> GroupBackend::allocate(int64_t bytes, uint64_t& numbe
   {
     const MemoryPool::Offer offer(pool, ranks);
     std::size_t most = 0;
-    for (const Ask& ask :
-         exchange(Ask{round_up(std::max<int64_t>(bytes, 1)), offer.ids().size()}, number)) {
-      wanted.push_back(ask.bytes);
-      most = std::max(most, ask.offers);
+    for (const AllocationRequest& request :
+         exchange(AllocationRequest{round_up(std::max<int64_t>(bytes, 1)), offer.ids().size()},
+                  number)) {
+      wanted.push_back(request.bytes);
+      most = std::max(most, request.offers);
     }
     const auto free = free_everywhere(offer.ids(), most, number);
     if (const uint64_t old = pool.find(ranks, free, wanted)) {
@@ -338,7 +340,7 @@ std::shared_ptr<std::byte> GroupBackend::allocate(int64_t bytes, uint64_t& numbe
     make_memory(id, wanted, number);
     user = pool.use(ranks, id, rank());
   }
-  // First touch by its owner, now rather than in the first step; then as large pages, if we may.
+  // The owner touches it first, now rather than in the first step. Then ask for large pages.
   std::memset(user.get(), 0, static_cast<std::size_t>(wanted[static_cast<std::size_t>(rank())]));
   if (bytes >= kHugePage) ::madvise(user.get(), static_cast<std::size_t>(bytes), MADV_COLLAPSE);
   return user;

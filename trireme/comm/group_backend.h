@@ -14,17 +14,18 @@
 
 namespace trireme::comm {
 
-/// A group of a world's ranks. local, shm and tcp are all this: they differ in how their world
-/// moves bytes, and in whether the ranks of the group share memory.
+/// A group of a world's ranks, for local, shm and tcp alike: the three differ in how their world
+/// moves bytes and in whether the ranks of the group share memory.
 class GroupBackend final : public Backend {
  public:
-  /// `memory`: what the group shares; empty where its ranks do not.
+  /// `memory`: what the ranks of the group share; empty if they share none.
   GroupBackend(std::shared_ptr<World> world, std::unique_ptr<Lane> lane, Mapping memory);
   ~GroupBackend() override;
 
   int rank() const override { return lane_->rank; }
   int size() const override { return lane_->size(); }
-  std::shared_ptr<Pending> start(const Op& op, const core::OpInfo& info, uint64_t number) override;
+  std::shared_ptr<PendingOp> start(const Op& op, const core::OpInfo& info,
+                                   uint64_t number) override;
   std::shared_ptr<Backend> split(const std::string& name, int color, int key,
                                  uint64_t& number) override;
   std::shared_ptr<Backend> alone(const std::string& name) override;
@@ -43,12 +44,14 @@ class GroupBackend final : public Backend {
   std::string kind() const override { return world_->kind(); }
 
  private:
-  std::shared_ptr<Task> make_task(Job job, uint64_t number);
-  /// What every rank passed, in rank order: as many bytes from each. Internal, small, blocking.
+  std::shared_ptr<Task> make_task(LoweredOp lowered, uint64_t number);
+  /// Returns what every rank passed, in rank order; all pass the same number of bytes. For small
+  /// internal data; blocks.
   std::vector<std::byte> exchange_bytes(std::span<const std::byte> mine, uint64_t& number);
   template <class T>
   std::vector<T> exchange(const T& mine, uint64_t& number);
-  /// Throws on all ranks the first sentence that one of them passed; empty: all is well.
+  /// Throws on all ranks if one of them passed a problem: the first one. An empty text is no
+  /// problem.
   void agree(const std::string& problem, const std::string& what, uint64_t& number);
   std::vector<uint64_t> free_everywhere(const std::vector<uint64_t>& offered, std::size_t most,
                                         uint64_t& number);

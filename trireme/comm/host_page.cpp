@@ -36,7 +36,7 @@ bool HostPage::claim(int writer, const Cause& cause) {
   Seat& seat = seats[writer];
   uint32_t free = 0;
   if (!seat.cause_taken.compare_exchange_strong(free, 1)) {
-    // Another thread of this rank is about to: it lives as long as this one.
+    // Another thread of this rank is about to do it, and lives as long as this one.
     while (!failed()) ::sched_yield();
     return false;
   }

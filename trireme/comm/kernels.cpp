@@ -32,8 +32,8 @@ const Kernels& kernels_named(std::string_view name) {
   for (const Kernels* each : runnable_kernels()) {
     if (name == each->name) return *each;
   }
-  throw ConfigError(fmt::format(
-      "there are no kernels '{}' for this CPU; TRIREME_CPU takes base, avx2 or avx512", name));
+  throw ConfigError(
+      fmt::format("this CPU has no kernels '{}'; TRIREME_CPU must be base, avx2 or avx512", name));
 }
 
 int64_t item_bytes(core::DType dtype) {

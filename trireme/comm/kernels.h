@@ -14,8 +14,8 @@ namespace trireme::comm {
 /// Integers wrap; their means are summed in 64 bits and truncated toward zero. (Where several
 /// sources hold different NaNs, the sum is a NaN whose payload is not specified.)
 ///
-/// Pointers need no alignment. `DType::Other` can be copied but not reduced; whoever starts an
-/// operation checks that.
+/// Pointers need no alignment. `DType::Other` can be copied but not reduced; the code that starts
+/// an operation checks that.
 struct Kernels {
   const char* name;  ///< "base", "avx2" or "avx512"
 
@@ -25,25 +25,25 @@ struct Kernels {
                  const void* const* in, int num_in, int64_t count);
 
   /// acc[i] = acc[i] op in[i], for algorithms that combine pairwise. Mean only adds here, in the
-  /// dtype itself: `divide` ends it.
+  /// dtype itself; `divide` completes it.
   void (*fold)(core::DType dtype, core::ReduceOp op, void* acc, const void* in, int64_t count);
 
   /// x[i] /= divisor (integers truncate toward zero); divisor > 0.
   void (*divide)(core::DType dtype, void* x, int64_t divisor, int64_t count);
 
-  /// Copies with ordinary stores, whatever the size: what is copied will be read soon.
+  /// Copies with ordinary stores, for data that will be read soon.
   void (*copy)(void* to, const void* from, int64_t bytes);
 
   /// Copies past the cache, and makes the bytes visible (sfence) before it returns.
   void (*copy_streaming)(void* to, const void* from, int64_t bytes);
 };
 
-/// Those that this CPU can run, the best last. CMake picks the file that knows the CPU:
+/// The kernels that this CPU can run, the best last. CMake picks the file for the architecture:
 /// kernels_x86.cpp or kernels_plain.cpp.
 std::vector<const Kernels*> runnable_kernels();
 
-/// The best kernels for this CPU, or those that TRIREME_CPU=base|avx2|avx512 asks for. Throws
-/// ConfigError where the CPU cannot run them.
+/// The best kernels for this CPU, or those that TRIREME_CPU=base|avx2|avx512 names. Throws
+/// ConfigError if the CPU cannot run them.
 const Kernels& kernels();
 
 /// The kernels of that name, for tests. Throws ConfigError like kernels().

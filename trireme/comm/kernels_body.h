@@ -1,11 +1,11 @@
-// The reduction kernels, written once in vectors of gcc's and compiled for several kinds of CPU.
-// Each of kernels_base.cpp, kernels_avx2.cpp and kernels_avx512.cpp (x86-64) and kernels_plain.cpp
-// (all others) says kVectorBytes, includes this, and then defines what is only declared here:
-// half_to_float, float_to_half, stream and end_of_stream.
+// The reduction kernels, written once with gcc's vector types and compiled for several kinds of
+// CPU. Each of kernels_base.cpp, kernels_avx2.cpp and kernels_avx512.cpp (x86-64) and
+// kernels_plain.cpp (all others) defines kVectorBytes, includes this file, and then defines what is
+// only declared here: half_to_float, float_to_half, stream and end_of_stream.
 //
-// These files are compiled for CPUs that this one may not be. An inline function or a template of
-// std:: that they emitted could be the copy that the linker keeps for the whole program, so
-// everything here has internal linkage and nothing of std:: is called.
+// These files are compiled for CPUs that may differ from the one that runs them. An inline function
+// or a template of std:: that they emitted could be the copy that the linker keeps for the whole
+// program, so everything here has internal linkage and nothing of std:: is called.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,8 @@ struct VecOf<T, 1> {
   using type = T;
 };
 
-/// N numbers in a register; one is a plain T, so that the code for vectors serves the tail too.
+/// N numbers in a register. One number is a plain T, so that the same code handles vectors and the
+/// tail.
 template <class T, int N>
 using Vec = typename VecOf<T, N>::type;
 using Register = Vec<char, kVectorBytes>;
@@ -36,18 +37,18 @@ using Register = Vec<char, kVectorBytes>;
 /// A V at any address, over memory of any type. (memcpy would say the same, but gcc 12 sends 16
 /// bytes of it through two integer registers.)
 template <class V>
-struct Anywhere {
+struct Unaligned {
   typedef V type __attribute__((aligned(1), may_alias));
 };
 
 template <class V>
 inline V load(const char* from) {
-  return *reinterpret_cast<const typename Anywhere<V>::type*>(from);
+  return *reinterpret_cast<const typename Unaligned<V>::type*>(from);
 }
 
 template <class V>
 inline void store(char* to, V v) {
-  *reinterpret_cast<typename Anywhere<V>::type*>(to) = v;
+  *reinterpret_cast<typename Unaligned<V>::type*>(to) = v;
 }
 
 template <class To, class From>
@@ -79,7 +80,7 @@ void end_of_stream();
 
 // How an element is stored (Item) and what it is computed in (Number).
 template <class T>
-struct Same {
+struct Unconverted {
   using Item = T;
   using Number = T;
   template <int N>
@@ -188,7 +189,7 @@ struct Min : Sum {
 };
 
 /// One reduction: where from, where to, over how many elements.
-struct Job {
+struct ReduceArgs {
   void* const* out;
   int num_out;
   const void* const* in;
@@ -230,18 +231,18 @@ inline __attribute__((always_inline)) void step(char* const* out, int num_out,
 
 /// Four vectors at a time, then one, then single elements.
 template <class D, class Op, int kIn, int kOut>
-__attribute__((noinline)) void reduce_all(const Job& job) {
+__attribute__((noinline)) void reduce_all(const ReduceArgs& args) {
   constexpr int N = kVectorBytes / sizeof(typename D::Number);
   constexpr int kVectors = 4;
-  const auto divisor = static_cast<typename D::Number>(job.divisor);
+  const auto divisor = static_cast<typename D::Number>(args.divisor);
   const char* known_in[kIn ? kIn : 1];
   char* known_out[kOut ? kOut : 1];
-  for (int s = 0; s < kIn; ++s) known_in[s] = static_cast<const char*>(job.in[s]);
-  for (int k = 0; k < kOut; ++k) known_out[k] = static_cast<char*>(job.out[k]);
-  const char* const* in = kIn ? known_in : reinterpret_cast<const char* const*>(job.in);
-  char* const* out = kOut ? known_out : reinterpret_cast<char* const*>(job.out);
-  const int num_in = job.num_in, num_out = job.num_out;
-  const int64_t count = job.count;
+  for (int s = 0; s < kIn; ++s) known_in[s] = static_cast<const char*>(args.in[s]);
+  for (int k = 0; k < kOut; ++k) known_out[k] = static_cast<char*>(args.out[k]);
+  const char* const* in = kIn ? known_in : reinterpret_cast<const char* const*>(args.in);
+  char* const* out = kOut ? known_out : reinterpret_cast<char* const*>(args.out);
+  const int num_in = args.num_in, num_out = args.num_out;
+  const int64_t count = args.count;
 
   int64_t i = 0;
   for (; i + kVectors * N <= count; i += kVectors * N)
@@ -250,64 +251,65 @@ __attribute__((noinline)) void reduce_all(const Job& job) {
   for (; i < count; ++i) step<D, Op, kIn, kOut, 1, 1>(out, num_out, in, num_in, i, divisor);
 }
 
-/// The shapes that all-reduce of a few ranks (n to n) and reduce-scatter (n to 1) take all day.
+/// The most frequent shapes: all-reduce (n to n) and reduce-scatter (n to 1) of a few ranks.
 template <class D, class Op>
-void reduce_shapes(const Job& job) {
-  const int in = job.num_in, out = job.num_out;
-  if (in == 2 && out == 2) return reduce_all<D, Op, 2, 2>(job);
-  if (in == 2 && out == 1) return reduce_all<D, Op, 2, 1>(job);
-  if (in == 3 && out == 3) return reduce_all<D, Op, 3, 3>(job);
-  if (in == 4 && out == 4) return reduce_all<D, Op, 4, 4>(job);
-  if (in == 3 && out == 1) return reduce_all<D, Op, 3, 1>(job);
-  if (in == 4 && out == 1) return reduce_all<D, Op, 4, 1>(job);
-  if (in == 3 && out == 2) return reduce_all<D, Op, 3, 2>(job);
-  if (in == 4 && out == 2) return reduce_all<D, Op, 4, 2>(job);
-  if (out == 1) return reduce_all<D, Op, 0, 1>(job);
-  if (out == 2) return reduce_all<D, Op, 0, 2>(job);
-  reduce_all<D, Op, 0, 0>(job);
+void reduce_shapes(const ReduceArgs& args) {
+  const int in = args.num_in, out = args.num_out;
+  if (in == 2 && out == 2) return reduce_all<D, Op, 2, 2>(args);
+  if (in == 2 && out == 1) return reduce_all<D, Op, 2, 1>(args);
+  if (in == 3 && out == 3) return reduce_all<D, Op, 3, 3>(args);
+  if (in == 4 && out == 4) return reduce_all<D, Op, 4, 4>(args);
+  if (in == 3 && out == 1) return reduce_all<D, Op, 3, 1>(args);
+  if (in == 4 && out == 1) return reduce_all<D, Op, 4, 1>(args);
+  if (in == 3 && out == 2) return reduce_all<D, Op, 3, 2>(args);
+  if (in == 4 && out == 2) return reduce_all<D, Op, 4, 2>(args);
+  if (out == 1) return reduce_all<D, Op, 0, 1>(args);
+  if (out == 2) return reduce_all<D, Op, 0, 2>(args);
+  reduce_all<D, Op, 0, 0>(args);
 }
 
 template <class D, class Op>
-void reduce_few(const Job& job) {
-  if (job.num_in == 2 && job.num_out == 1) return reduce_all<D, Op, 2, 1>(job);
-  reduce_all<D, Op, 0, 0>(job);
+void reduce_few(const ReduceArgs& args) {
+  if (args.num_in == 2 && args.num_out == 1) return reduce_all<D, Op, 2, 1>(args);
+  reduce_all<D, Op, 0, 0>(args);
 }
 
-/// Floats: one way of computing serves every operation.
+/// Floats: every operation computes in the same type.
 template <class D>
-void reduce_float(ReduceOp op, const Job& job) {
+void reduce_float(ReduceOp op, const ReduceArgs& args) {
   switch (op) {
-    case ReduceOp::Sum: return reduce_few<D, Sum>(job);
-    case ReduceOp::Mean: return reduce_few<D, Mean>(job);
-    case ReduceOp::Max: return reduce_few<D, Max>(job);
-    case ReduceOp::Min: return reduce_few<D, Min>(job);
-    case ReduceOp::Product: return reduce_few<D, Product>(job);
+    case ReduceOp::Sum: return reduce_few<D, Sum>(args);
+    case ReduceOp::Mean: return reduce_few<D, Mean>(args);
+    case ReduceOp::Max: return reduce_few<D, Max>(args);
+    case ReduceOp::Min: return reduce_few<D, Min>(args);
+    case ReduceOp::Product: return reduce_few<D, Product>(args);
   }
 }
 
 /// Integers: sums and products as Unsigned (they wrap), comparisons as Signed, means in MeanIn.
 template <class Signed, class Unsigned, class MeanIn, class MeanOp>
-void reduce_integer(ReduceOp op, const Job& job) {
+void reduce_integer(ReduceOp op, const ReduceArgs& args) {
   switch (op) {
-    case ReduceOp::Sum: return reduce_few<Same<Unsigned>, Sum>(job);
-    case ReduceOp::Mean: return reduce_few<MeanIn, MeanOp>(job);
-    case ReduceOp::Max: return reduce_few<Same<Signed>, Max>(job);
-    case ReduceOp::Min: return reduce_few<Same<Signed>, Min>(job);
-    case ReduceOp::Product: return reduce_few<Same<Unsigned>, Product>(job);
+    case ReduceOp::Sum: return reduce_few<Unconverted<Unsigned>, Sum>(args);
+    case ReduceOp::Mean: return reduce_few<MeanIn, MeanOp>(args);
+    case ReduceOp::Max: return reduce_few<Unconverted<Signed>, Max>(args);
+    case ReduceOp::Min: return reduce_few<Unconverted<Signed>, Min>(args);
+    case ReduceOp::Product: return reduce_few<Unconverted<Unsigned>, Product>(args);
   }
 }
 
-void reduce_job(DType dtype, ReduceOp op, const Job& job) {
-  if (dtype == DType::Float32 && op == ReduceOp::Sum) return reduce_shapes<Same<float>, Sum>(job);
+void reduce_job(DType dtype, ReduceOp op, const ReduceArgs& args) {
+  if (dtype == DType::Float32 && op == ReduceOp::Sum)
+    return reduce_shapes<Unconverted<float>, Sum>(args);
   switch (dtype) {
-    case DType::Float32: return reduce_float<Same<float>>(op, job);
-    case DType::Float64: return reduce_float<Same<double>>(op, job);
-    case DType::Float16: return reduce_float<Half>(op, job);
-    case DType::BFloat16: return reduce_float<BFloat>(op, job);
-    case DType::Int32: return reduce_integer<int32_t, uint32_t, Wide<int32_t>, Mean>(op, job);
+    case DType::Float32: return reduce_float<Unconverted<float>>(op, args);
+    case DType::Float64: return reduce_float<Unconverted<double>>(op, args);
+    case DType::Float16: return reduce_float<Half>(op, args);
+    case DType::BFloat16: return reduce_float<BFloat>(op, args);
+    case DType::Int32: return reduce_integer<int32_t, uint32_t, Wide<int32_t>, Mean>(op, args);
     case DType::Int64:
-      return reduce_integer<int64_t, uint64_t, Same<int64_t>, WrappingMean>(op, job);
-    case DType::UInt8: return reduce_integer<uint8_t, uint8_t, Wide<uint8_t>, Mean>(op, job);
+      return reduce_integer<int64_t, uint64_t, Unconverted<int64_t>, WrappingMean>(op, args);
+    case DType::UInt8: return reduce_integer<uint8_t, uint8_t, Wide<uint8_t>, Mean>(op, args);
     case DType::Other: __builtin_trap();
   }
 }

@@ -15,8 +15,9 @@
 
 namespace trireme::comm {
 
-/// The order of one communicator: its collectives run one after the other, as they were started.
-/// Also remembers the last ones, to answer a peer that means another.
+/// The queue of one communicator: its collectives run one after the other, in the order in which
+/// they were started. It also remembers the latest ones, to answer a peer that called something
+/// else.
 class Lane {
  public:
   Lane(uint64_t its_id, std::string its_name, std::vector<int> its_members, int its_rank)
@@ -30,25 +31,25 @@ class Lane {
 
   std::deque<std::shared_ptr<Task>> waiting;  ///< the first one runs
   uint64_t last_finished = 0;
-  /// Whether the last one that may need the helper was waited for at once: a small one, a large
-  /// one.
+  /// Whether the caller waited at once for the last op that may need the helper: [0] of the small
+  /// ones, [1] of the large ones.
   std::array<std::atomic<bool>, 2> waited_at_once = {};
 
   void remember(uint64_t number, uint64_t fingerprint, const core::OpInfo& info) {
     recent_[number % recent_.size()] = {number, fingerprint, info};
   }
   std::optional<std::pair<uint64_t, core::OpInfo>> called(uint64_t number) const {
-    const Recent& recent = recent_[number % recent_.size()];
+    const RecentOp& recent = recent_[number % recent_.size()];
     if (recent.number != number) return std::nullopt;
     return std::pair(recent.fingerprint, recent.info);
   }
 
  private:
-  struct Recent {
+  struct RecentOp {
     uint64_t number = 0, fingerprint = 0;
     core::OpInfo info;
   };
-  std::array<Recent, 32> recent_{};
+  std::array<RecentOp, 32> recent_{};
 };
 
 }  // namespace trireme::comm

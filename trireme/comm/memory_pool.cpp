@@ -6,7 +6,7 @@ namespace trireme::comm {
 
 namespace {
 
-constexpr int64_t kPoolBytes = 256 << 20;  // that are kept though nobody uses them
+constexpr int64_t kPoolBytes = 256 << 20;  // kept although nobody uses them
 
 }  // namespace
 
@@ -31,7 +31,7 @@ MemoryPool::Offer::~Offer() {
 uint64_t MemoryPool::find(const Ranks& ranks, const std::vector<uint64_t>& free,
                           const std::vector<int64_t>& wanted) {
   const std::lock_guard lock(mutex_);
-  // Not for a crumb of something huge: that memory would never come back for what it was made for.
+  // Do not use something huge for a small request: it would then be missing for a large one.
   const int64_t total = std::accumulate(wanted.begin(), wanted.end(), int64_t{0});
   int64_t best_bytes = 4 * total + (1 << 20) + 1;
   uint64_t best = 0;

@@ -10,12 +10,12 @@ namespace trireme::comm {
 namespace {
 
 constexpr int64_t kHeaderBytes = sizeof(MessageHeader);
-constexpr int64_t kMostPerStep = 1 << 20;  // then others get their turn
+constexpr int64_t kMostPerStep = 1 << 20;  // then the other peers get their turn
 constexpr std::size_t kMostScratch = 64 << 20;
 constexpr int64_t kMostEarly = 64 << 20;  // per peer
 constexpr int64_t kFirstEarlyBytes = 1 << 20;
 constexpr uint64_t kMostBytes = uint64_t{1} << 46;
-constexpr uint64_t kGoodbye = ~uint64_t{0};  // the group of a message that is the last
+constexpr uint64_t kGoodbye = ~uint64_t{0};  // the group of a peer's last message
 
 bool matches(const MessageHeader& a, const MessageHeader& b) {
   return a.group == b.group && a.key == b.key;
@@ -32,7 +32,7 @@ Messenger::Messenger(Streams& streams, int rank, int size, Lookup lookup,
       goodbye_(std::move(goodbye)) {}
 
 void Messenger::say_goodbye(int peer) noexcept {
-  // In the middle of a message nobody could tell it from its bytes.
+  // In the middle of a message the goodbye would be taken for its bytes.
   const Peer& to = peers_[static_cast<std::size_t>(peer)];
   if (!to.sends.empty() || to.cut) return;
   MessageHeader header;
@@ -40,7 +40,7 @@ void Messenger::say_goodbye(int peer) noexcept {
   const iovec part{&header, sizeof header};
   try {
     streams_.write_some(peer, &part, 1);
-  } catch (const StreamClosed&) {  // it has left before us
+  } catch (const StreamClosed&) {  // the peer left first
   }
 }
 
@@ -64,7 +64,7 @@ void Messenger::make_ready(Transfer& transfer) {
 
 /// Takes the message if it came before the receive was posted.
 bool Messenger::take_early(Peer& peer, Transfer& transfer) {
-  const auto early = std::find_if(peer.early.begin(), peer.early.end(), [&](const Early& e) {
+  const auto early = std::find_if(peer.early.begin(), peer.early.end(), [&](const EarlyMessage& e) {
     return matches(e.header, transfer.header);
   });
   if (early == peer.early.end() || !agree(transfer.peer, transfer, early->header)) return false;
@@ -104,7 +104,7 @@ bool Messenger::step() {
   for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
     Peer& peer = peers_[static_cast<std::size_t>(rank)];
     if (!peer.sends.empty() && !peer.cut) moved |= step_sends(rank, peer);
-    // A header may be in, and wait for its receive, with nothing behind it in the stream.
+    // A complete header may wait for its receive while the stream has no more bytes.
     const bool parked = peer.header_bytes == kHeaderBytes;
     if (rank != rank_ && !peer.garbled && (parked || streams_.readable(rank)))
       moved |= step_receives(rank, peer);
@@ -112,6 +112,8 @@ bool Messenger::step() {
   return moved;
 }
 
+/// Writes as much as the stream takes of the sends to one peer, in the order in which they were
+/// posted.
 bool Messenger::step_sends(int rank, Peer& peer) {
   int64_t moved = 0;
   while (!peer.sends.empty() && moved < kMostPerStep) {
@@ -142,6 +144,11 @@ bool Messenger::step_sends(int rank, Peer& peer) {
   return moved > 0;
 }
 
+/// Reads what the stream of one peer has, message by message:
+///
+///   header --> its receive is posted and ready ----------> payload into its memory; finished
+///          \-> nobody waits for it yet -----------------> payload into `stored`, then `early`
+///          \-> its receive is posted, memory in use -----> stays in the stream until a later look
 bool Messenger::step_receives(int rank, Peer& peer) {
   int64_t moved = 0, finished = 0;
   while (moved < kMostPerStep && !mismatch_) {
@@ -154,7 +161,7 @@ bool Messenger::step_receives(int rank, Peer& peer) {
       peer.header_bytes += got;
       if (peer.header_bytes < kHeaderBytes) continue;
       if (peer.header.magic != MessageHeader::kMagic || peer.header.bytes > kMostBytes) {
-        peer.garbled = true;  // not a message: the stream is of no use
+        peer.garbled = true;  // not a message: the stream cannot be used any more
         throw StreamClosed{rank};
       }
       peer.payload_bytes = 0;
@@ -164,7 +171,7 @@ bool Messenger::step_receives(int rank, Peer& peer) {
         continue;
       }
     }
-    if (peer.target == nullptr && !peer.kept && !begin_payload(rank, peer)) break;
+    if (peer.target == nullptr && !peer.stored && !begin_payload(rank, peer)) break;
     if (mismatch_) break;
     const int64_t total = static_cast<int64_t>(peer.header.bytes);
     if (peer.payload_bytes < total) {
@@ -183,12 +190,12 @@ bool Messenger::step_receives(int rank, Peer& peer) {
       finish(*peer.target, peer.header);
       peer.target = nullptr;
     } else {
-      // Its receive may have been posted while it came in.
-      const MessageHeader header = peer.kept->header;
-      // The answer to a question is whether this rank, when it gets there, means the same.
+      // Its receive may have been posted in the meantime.
+      const MessageHeader header = peer.stored->header;
+      // A question is answered now if this rank has got there, else when it does (check_early).
       const bool answered = is_question(header.key) && lookup_(header.group, number_of(header.key));
-      if (!answered) peer.early.push_back(std::move(*peer.kept));
-      peer.kept.reset();
+      if (!answered) peer.early.push_back(std::move(*peer.stored));
+      peer.stored.reset();
       const auto posted =
           std::find_if(peer.receives.begin(), peer.receives.end(),
                        [&](const Transfer* t) { return t->ready && matches(t->header, header); });
@@ -202,7 +209,8 @@ bool Messenger::step_receives(int rank, Peer& peer) {
   return moved + finished > 0;
 }
 
-/// Finds where the message goes. False: its memory is not free yet; leave it in the stream.
+/// Finds where the message goes. Returns false if its memory is not free yet; it then stays in the
+/// stream.
 bool Messenger::begin_payload(int rank, Peer& peer) {
   const auto posted =
       std::find_if(peer.receives.begin(), peer.receives.end(),
@@ -222,20 +230,20 @@ bool Messenger::begin_payload(int rank, Peer& peer) {
       return true;
     }
   }
-  // A rank that runs far ahead waits, unless somebody here waits for what is behind.
+  // A rank that runs far ahead must wait, unless a task here waits for a message behind this one.
   if (peer.early_bytes > kMostEarly && !others_wait(peer)) return false;
   peer.early_bytes += static_cast<int64_t>(peer.header.bytes);
-  peer.kept.emplace(Early{peer.header, {}});
+  peer.stored.emplace(EarlyMessage{peer.header, {}});
   return true;
 }
 
-/// Where the next bytes of the payload go. What is kept aside takes memory as its bytes come, and
-/// not as its header announces them.
+/// Where the next bytes of the payload go. A stored message takes memory as its bytes arrive, not
+/// as its header announces them.
 std::pair<std::byte*, int64_t> Messenger::next_memory(Peer& peer) {
   const auto total = static_cast<int64_t>(peer.header.bytes);
   if (peer.target != nullptr)
     return {peer.target->data + peer.payload_bytes, total - peer.payload_bytes};
-  auto& payload = peer.kept->payload;
+  auto& payload = peer.stored->payload;
   if (static_cast<int64_t>(payload.size()) <= peer.payload_bytes)
     payload.resize(static_cast<std::size_t>(
         std::min(total, std::max(kFirstEarlyBytes, 2 * peer.payload_bytes))));
@@ -243,8 +251,8 @@ std::pair<std::byte*, int64_t> Messenger::next_memory(Peer& peer) {
           static_cast<int64_t>(payload.size()) - peer.payload_bytes};
 }
 
-/// Does anybody wait for something in this stream that is not of the collective whose message is
-/// next? Then that message must get out of the way, and is kept aside.
+/// Whether a task waits for a message of another operation behind the next one in this stream. The
+/// next message must then be stored to make way.
 bool Messenger::others_wait(const Peer& peer) const {
   return std::any_of(peer.receives.begin(), peer.receives.end(), [&](const Transfer* t) {
     return t->header.group != peer.header.group || !is_collective(t->header.key) ||
@@ -289,7 +297,7 @@ void Messenger::finish(Transfer& transfer, const MessageHeader& header) {
 void Messenger::check_early(uint64_t group, uint64_t number, uint64_t fingerprint,
                             const core::OpInfo& info) {
   for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
-    std::erase_if(peers_[rank].early, [&](const Early& early) {
+    std::erase_if(peers_[rank].early, [&](const EarlyMessage& early) {
       const uint64_t key = early.header.key;
       if (early.header.group != group || !is_collective(key) || number_of(key) != number)
         return false;

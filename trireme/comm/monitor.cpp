@@ -25,10 +25,10 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr auto kTick = milliseconds(100);
-constexpr auto kLinkedTick = milliseconds(20);  // the first rank of a host carries its news
+constexpr auto kLinkedTick = milliseconds(20);  // the first rank of a host passes on its failures
 constexpr auto kLastWords = milliseconds(200);
 
-// What the events of the epoll set carry: 0 is the wake-up, then peers, then links.
+// The ids of epoll events: 0 is the wake-up, then come the peers, then the links.
 constexpr uint64_t kWakeId = 0, kFirstPeer = 1, kFirstLink = uint64_t{1} << 32;
 
 net::Fd open_pidfd(int64_t pid) {
@@ -64,8 +64,8 @@ void Monitor::start(World& world) {
   for (int rank = 0; rank < world.size(); ++rank) {
     if (rank == world.rank() || !world.here(rank)) continue;
     Peer peer{rank, open_pidfd(world.member(rank).pid), 0, nanoseconds(0), false};
-    // Somebody else may have its number by now. Where there is no pidfd for another reason (an old
-    // kernel, no descriptors left) the heartbeat must do.
+    // Another process may have its pid by now. Without a pidfd for any other reason (an old kernel,
+    // no free descriptors) the heartbeat must suffice.
     peer.gone = process_born(world.member(rank).pid) != born_[static_cast<std::size_t>(rank)];
     peers.push_back(std::move(peer));
   }
@@ -94,7 +94,7 @@ void Monitor::leave() {
   thread_.request_stop();
   wake();
   thread_.join();
-  // The thread is gone: what it owned is ours now.
+  // The thread has ended, so this one may use what it owned.
   if (world_ != nullptr) tell_what_changed();
   flush_all(net::Clock::now() + kLastWords);
   world_ = nullptr;
@@ -114,7 +114,7 @@ void Monitor::run(std::stop_token stop) {
     const nanoseconds elapsed = std::min<nanoseconds>(now - last, 2 * kTick);
     last = now;
     const std::lock_guard lock(mutex_);
-    // Links first: a host that fell over may have said why just before.
+    // Links first: a host that failed may have sent the reason just before.
     for (const epoll_event& event : events) {
       if (event.data.u64 >= kFirstLink) on_event(links_[event.data.u64 - kFirstLink], event.events);
     }
@@ -132,7 +132,7 @@ void Monitor::run(std::stop_token stop) {
 
 void Monitor::on_peer_exit(Peer& peer) {
   peer.gone = true;
-  peer.pidfd.reset();  // and so leaves the epoll set
+  peer.pidfd.reset();  // which also removes it from the epoll set
   if (world_ == nullptr) return;
   if (world_->seat(peer.rank).state.load() == static_cast<uint32_t>(SeatState::Left)) return;
   world_->fail({CauseKind::Died, peer.rank,
@@ -145,8 +145,8 @@ void Monitor::tick(nanoseconds elapsed) {
   tell_what_changed();
 }
 
-/// Shows that this rank lives, and counts how long the others have not. Only time in which this
-/// thread itself ran counts: after Ctrl-Z, or a laptop's sleep, nobody has hung.
+/// Sends this rank's heartbeat and counts how long the others have been silent. Only time in which
+/// this thread ran counts: after Ctrl-Z or a laptop's sleep nobody has hung.
 void Monitor::beat(nanoseconds elapsed) {
   world_->seat(world_->rank()).heartbeat.fetch_add(1, std::memory_order_relaxed);
   for (Peer& peer : peers_) {
@@ -157,11 +157,11 @@ void Monitor::beat(nanoseconds elapsed) {
     peer.silent = moved || !present || peer.gone ? nanoseconds(0) : peer.silent + elapsed;
     if (peer.silent > heartbeat_ && !world_->failed())
       world_->fail({CauseKind::Hung, peer.rank,
-                    fmt::format("{} hangs{}: it is there, but gave no sign of life for {}",
+                    fmt::format("{} hangs{}: its process exists, but gave no sign of life for {}",
                                 world_->describe(peer.rank), world_->doing(peer.rank),
                                 core::format_duration(heartbeat_))});
   }
-  for (Link& link : links_) {
+  for (HostLink& link : links_) {
     link.silent = link.open ? link.silent + elapsed : nanoseconds(0);
     if (link.silent > heartbeat_ && !world_->failed())
       world_->fail({CauseKind::Hung, link.rank,
@@ -169,28 +169,28 @@ void Monitor::beat(nanoseconds elapsed) {
                                 world_->describe(link.rank), core::format_duration(heartbeat_),
                                 world_->doing(link.rank))});
   }
-  News sign;  // of life, with what this rank does
+  Message beat;  // with what this rank does
   const std::string doing = world_->seat(world_->rank()).get_note();
-  std::memcpy(sign.text, doing.data(), std::min(doing.size(), sizeof(sign.text) - 1));
-  tell(sign);
+  std::memcpy(beat.text, doing.data(), std::min(doing.size(), sizeof(beat.text) - 1));
+  tell(beat);
 }
 
-void Monitor::tell(const News& news) {
-  for (Link& link : links_) {
-    // A sign of life behind news that the other end has not taken yet would say nothing more.
-    if (!link.open || (news.kind == News::Kind::Beat && !link.output.empty())) continue;
-    link.output.append(reinterpret_cast<const char*>(&news), sizeof news);
+void Monitor::tell(const Message& message) {
+  for (HostLink& link : links_) {
+    // Behind a message that the other end has not read yet, a heartbeat would say nothing new.
+    if (!link.open || (message.kind == Message::Kind::Beat && !link.output.empty())) continue;
+    link.output.append(reinterpret_cast<const char*>(&message), sizeof message);
     flush(link);
   }
 }
 
-/// Sends what the socket takes now, and asks to be told when it takes more.
-void Monitor::flush(Link& link) {
+/// Sends what the socket takes now; if it is full, asks for an event when there is room.
+void Monitor::flush(HostLink& link) {
   while (!link.output.empty()) {
     const ssize_t sent = ::send(link.socket.fd(), link.output.data(), link.output.size(),
                                 MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) break;  // full; or lost, which is noticed where it is read
+    if (sent < 0) break;  // full; or lost, which the next read notices
     link.output.erase(0, static_cast<std::size_t>(sent));
   }
   if (link.is_full == !link.output.empty()) return;
@@ -199,9 +199,9 @@ void Monitor::flush(Link& link) {
                 kFirstLink + static_cast<uint64_t>(&link - links_.data()));
 }
 
-/// Before this rank goes: the last news must not be lost in a socket that is full at the moment.
+/// Before this rank leaves: sends the last messages even if the socket is full at the moment.
 void Monitor::flush_all(net::Deadline deadline) {
-  for (Link& link : links_) {
+  for (HostLink& link : links_) {
     try {
       if (link.open && !link.output.empty())
         link.socket.send_all(link.output.data(), link.output.size(), deadline);
@@ -210,59 +210,60 @@ void Monitor::flush_all(net::Deadline deadline) {
   }
 }
 
-/// Carries what the page of this host says to the other hosts, each thing once.
+/// Tells the other hosts what has changed on the page of this one, each change once.
 void Monitor::tell_what_changed() {
   if (links_.empty()) return;
   for (int rank = 0; rank < world_->size(); ++rank) {
     const bool left = world_->seat(rank).state.load() == static_cast<uint32_t>(SeatState::Left);
     if (!left || !world_->here(rank) || told_left_[static_cast<std::size_t>(rank)]) continue;
     told_left_[static_cast<std::size_t>(rank)] = true;
-    tell(News{News::Kind::Left, rank, CauseKind::None, {}});
+    tell(Message{Message::Kind::Left, rank, CauseKind::None, {}});
   }
   if (told_failure_ || !world_->failed()) return;
   told_failure_ = true;
   const Cause cause = world_->page().cause();
-  News news{News::Kind::Failed, cause.rank, cause.kind, {}};
-  std::copy_n(cause.text.begin(), std::min(cause.text.size(), sizeof news.text - 1), news.text);
-  tell(news);
+  Message message{Message::Kind::Failed, cause.rank, cause.kind, {}};
+  std::copy_n(cause.text.begin(), std::min(cause.text.size(), sizeof message.text - 1),
+              message.text);
+  tell(message);
 }
 
-void Monitor::on_event(Link& link, uint32_t events) {
+void Monitor::on_event(HostLink& link, uint32_t events) {
   if (!link.open) return;
   if ((events & EPOLLOUT) != 0) flush(link);
   if ((events & ~static_cast<uint32_t>(EPOLLOUT)) == 0) return;
-  std::array<char, 8 * sizeof(News)> bytes;
+  std::array<char, 8 * sizeof(Message)> bytes;
   const ssize_t got = ::recv(link.socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) return on_link_lost(link);
   link.input.append(bytes.data(), static_cast<std::size_t>(got));
-  while (link.input.size() >= sizeof(News)) {
-    News news;
-    std::memcpy(&news, link.input.data(), sizeof news);
-    link.input.erase(0, sizeof news);
-    on_news(link, news);
+  while (link.input.size() >= sizeof(Message)) {
+    Message message;
+    std::memcpy(&message, link.input.data(), sizeof message);
+    link.input.erase(0, sizeof message);
+    on_message(link, message);
   }
 }
 
-void Monitor::on_news(Link& link, News news) {
+void Monitor::on_message(HostLink& link, Message message) {
   link.silent = nanoseconds(0);
-  if (news.rank < -1 || news.rank >= world_->size()) return;
-  news.text[sizeof news.text - 1] = '\0';
-  if (news.kind == News::Kind::Beat) {
-    world_->seat(link.rank).set_note(news.text);
-  } else if (news.kind == News::Kind::Left && news.rank >= 0) {
-    world_->seat(news.rank).state.store(static_cast<uint32_t>(SeatState::Left));
-  } else if (news.kind == News::Kind::Failed) {
-    world_->fail({news.cause, news.rank, news.text});
+  if (message.rank < -1 || message.rank >= world_->size()) return;
+  message.text[sizeof message.text - 1] = '\0';
+  if (message.kind == Message::Kind::Beat) {
+    world_->seat(link.rank).set_note(message.text);
+  } else if (message.kind == Message::Kind::Left && message.rank >= 0) {
+    world_->seat(message.rank).state.store(static_cast<uint32_t>(SeatState::Left));
+  } else if (message.kind == Message::Kind::Failed) {
+    world_->fail({message.cause, message.rank, message.text});
   }
 }
 
-void Monitor::on_link_lost(Link& link) {
+void Monitor::on_link_lost(HostLink& link) {
   link.open = false;
   epoll_.remove(link.socket.fd());
   if (world_->seat(link.rank).state.load() == static_cast<uint32_t>(SeatState::Left)) return;
   world_->fail({CauseKind::Died, link.rank,
-                fmt::format("{} died, or its host or the network to it did{}",
+                fmt::format("{} died, or its host or the network to it failed{}",
                             world_->describe(link.rank), world_->doing(link.rank))});
 }
 

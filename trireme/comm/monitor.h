@@ -14,31 +14,31 @@ namespace trireme::comm {
 
 class World;
 
-/// Returns when that process of this host has ended, or after a moment.
+/// Waits until that process of this host has ended, but at most 200 ms.
 void wait_for_exit(int64_t pid);
 
-/// Watches over one rank's world, on a thread of its own: sees peers of this host die (pidfd) or
-/// hang (heartbeat), and carries news between hosts (a connection between their first ranks).
-/// Whoever sees a failure first writes it on the host's page.
+/// Watches the peers of one rank on its own thread: notices when peers of this host die (pidfd) or
+/// hang (heartbeat), and passes failures between hosts over connections between their first ranks.
+/// The first monitor that notices a failure writes it on the host's page.
 class Monitor {
  public:
-  /// `heartbeat`: silence after which a peer counts as hung.
+  /// `heartbeat`: how long a peer may be silent before it counts as hung.
   explicit Monitor(std::chrono::nanoseconds heartbeat);
   ~Monitor();
 
-  /// The connections to the first ranks of the other hosts, if this is the first of its own.
+  /// Adds a connection to the first rank of another host. Only the first rank of a host has them.
   void link(int rank, net::Socket socket);
 
-  /// When each rank's process began: whoever has its pid later is not it.
+  /// The start time of each rank's process, to notice a reused pid.
   void expect(std::vector<uint64_t> born) { born_ = std::move(born); }
 
-  /// From now on peers are watched.
+  /// Starts to watch the peers.
   void start(World& world);
 
-  /// Something failed on this host: tell the others.
+  /// Tells the other hosts soon that something failed on this one.
   void spread() { wake(); }
 
-  /// This rank goes. Tells the other hosts, and ends the thread.
+  /// Tells the other hosts that this rank leaves, and ends the thread.
   void leave();
 
  private:
@@ -49,36 +49,36 @@ class Monitor {
     std::chrono::nanoseconds silent{0};
     bool gone = false;
   };
-  /// What goes over a link: who left, or what failed, or only that the sender lives.
-  struct News {
+  /// A message between hosts: who left, what failed, or only that the sender is alive.
+  struct Message {
     enum class Kind : uint32_t { Beat, Left, Failed } kind = Kind::Beat;
     int32_t rank = -1;
     CauseKind cause = CauseKind::None;
     char text[500] = {};
   };
-  /// Neither end ever waits for the other: what does not fit into the socket stays in `output`,
-  /// what has come in part stays in `input`.
-  struct Link {
+  /// The connection to the first rank of another host. Neither end waits for the other: `output`
+  /// holds what does not fit into the socket, `input` an incomplete message.
+  struct HostLink {
     int rank = 0;
     net::Socket socket;
     std::string output = {};
     std::string input = {};
     std::chrono::nanoseconds silent{0};
-    bool is_full = false;  ///< the socket; `output` waits for room
+    bool is_full = false;  ///< the socket is full; `output` waits for room
     bool open = true;
   };
 
   void run(std::stop_token stop);
   void wake();
   void on_peer_exit(Peer& peer);
-  void on_event(Link& link, uint32_t events);
-  void on_news(Link& link, News news);
-  void on_link_lost(Link& link);
+  void on_event(HostLink& link, uint32_t events);
+  void on_message(HostLink& link, Message message);
+  void on_link_lost(HostLink& link);
   void tick(std::chrono::nanoseconds elapsed);
   void beat(std::chrono::nanoseconds elapsed);
-  void tell(const News& news);
+  void tell(const Message& message);
   void tell_what_changed();
-  void flush(Link& link);
+  void flush(HostLink& link);
   void flush_all(net::Deadline deadline);
 
   const std::chrono::nanoseconds heartbeat_;
@@ -88,7 +88,7 @@ class Monitor {
   std::mutex mutex_;  ///< of what `start` and `link` set while the thread runs
   World* world_ = nullptr;
   std::vector<Peer> peers_;
-  std::vector<Link> links_;
+  std::vector<HostLink> links_;
   std::vector<bool> told_left_;
   bool told_failure_ = false;
   std::chrono::nanoseconds since_beat_{0};

@@ -31,61 +31,62 @@ DType dtype_of(const at::Tensor& t) {
   }
 }
 
-/// The words that every refusal begins with: "all_reduce, rank 1 of 4: ".
-struct Who {
+/// Who called which operation. Every error begins with it: "all_reduce, rank 1 of 4: ".
+struct Caller {
   OpKind kind;
   int rank, size;
-  friend std::ostream& operator<<(std::ostream& out, const Who& who) {
-    return out << core::to_string(who.kind) << ", rank " << who.rank << " of " << who.size << ": ";
+  friend std::ostream& operator<<(std::ostream& out, const Caller& caller) {
+    return out << core::to_string(caller.kind) << ", rank " << caller.rank << " of " << caller.size
+               << ": ";
   }
 };
 
-void check_tensor(const Who& who, const at::Tensor& t, const char* name) {
-  TORCH_CHECK(t.defined(), who, name, " is an undefined tensor");
-  TORCH_CHECK(t.layout() == at::kStrided, who, name, " is not a dense tensor; use .to_dense()");
-  TORCH_CHECK(t.is_contiguous(), who, name, " of shape ", t.sizes(), " and strides ", t.strides(),
-              " is not contiguous; pass .contiguous() and copy the result back");
+void check_tensor(const Caller& caller, const at::Tensor& t, const char* name) {
+  TORCH_CHECK(t.defined(), caller, name, " is an undefined tensor");
+  TORCH_CHECK(t.layout() == at::kStrided, caller, name, " is not a dense tensor; use .to_dense()");
+  TORCH_CHECK(t.is_contiguous(), caller, name, " of shape ", t.sizes(), " and strides ",
+              t.strides(), " is not contiguous; pass .contiguous() and copy the result back");
 }
 
-void check_reduces(const Who& who, const at::Tensor& t) {
-  TORCH_CHECK(dtype_of(t) != DType::Other, who, "cannot reduce ", t.scalar_type(),
+void check_reduces(const Caller& caller, const at::Tensor& t) {
+  TORCH_CHECK(dtype_of(t) != DType::Other, caller, "cannot reduce ", t.scalar_type(),
               "; it must be float32, float64, float16, bfloat16, int32, int64 or uint8");
 }
 
-void check_rank(const Who& who, int rank, const char* name) {
-  TORCH_CHECK(rank >= 0 && rank < who.size, who, name, " ", rank,
-              " is not a rank of this group of ", who.size);
+void check_rank(const Caller& caller, int rank, const char* name) {
+  TORCH_CHECK(rank >= 0 && rank < caller.size, caller, name, " ", rank,
+              " is not a rank of this group of ", caller.size);
 }
 
-/// Rows of a part must add up to those of the whole; where none are given they must divide.
-Rows full_rows(const Who& who, const Rows& rows, const at::Tensor& whole, const char* name) {
-  TORCH_CHECK(whole.dim() > 0, who, name, " has no dim 0 to be cut along; pass .unsqueeze(0)");
+/// Returns the rows of each rank. Given rows must add up to those of the whole; without them the
+/// ranks share the whole evenly.
+Rows full_rows(const Caller& caller, const Rows& rows, const at::Tensor& whole, const char* name) {
+  TORCH_CHECK(whole.dim() > 0, caller, name, " has no dim 0 to be cut along; pass .unsqueeze(0)");
   const int64_t total = whole.size(0);
   if (rows.empty()) {
-    TORCH_CHECK(total % who.size == 0, who, name, " has ", total, " rows, which ", who.size,
-                " ranks cannot share evenly; say how many each has with `rows`");
-    return Rows(static_cast<std::size_t>(who.size), total / who.size);
+    TORCH_CHECK(total % caller.size == 0, caller, name, " has ", total, " rows, which ",
+                caller.size,
+                " ranks cannot share evenly; pass `rows` to say how many each rank has");
+    return Rows(static_cast<std::size_t>(caller.size), total / caller.size);
   }
-  TORCH_CHECK(static_cast<int>(rows.size()) == who.size, who, "rows has ", rows.size(),
-              " entries for ", who.size, " ranks");
-  for (int64_t count : rows) TORCH_CHECK(count >= 0, who, "a rank cannot have ", count, " rows");
+  TORCH_CHECK(static_cast<int>(rows.size()) == caller.size, caller, "rows has ", rows.size(),
+              " entries for ", caller.size, " ranks");
+  for (int64_t count : rows) TORCH_CHECK(count >= 0, caller, "a rank cannot have ", count, " rows");
   const int64_t sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
-  TORCH_CHECK(sum == total, who, "rows add up to ", sum, ", but ", name, " has ", total);
+  TORCH_CHECK(sum == total, caller, "rows add up to ", sum, ", but ", name, " has ", total);
   return rows;
 }
 
 /// `part` must be `rows` rows of `whole`'s shape and dtype.
-void check_part(const Who& who, const at::Tensor& part, const char* part_name,
+void check_part(const Caller& caller, const at::Tensor& part, const char* part_name,
                 const at::Tensor& whole, const char* whole_name, int64_t rows) {
-  TORCH_CHECK(part.scalar_type() == whole.scalar_type(), who, part_name, " is ", part.scalar_type(),
-              " but ", whole_name, " is ", whole.scalar_type());
-  TORCH_CHECK(part.device() == whole.device(), who, part_name, " is on ", part.device(), " but ",
+  TORCH_CHECK(part.scalar_type() == whole.scalar_type(), caller, part_name, " is ",
+              part.scalar_type(), " but ", whole_name, " is ", whole.scalar_type());
+  TORCH_CHECK(part.device() == whole.device(), caller, part_name, " is on ", part.device(), " but ",
               whole_name, " is on ", whole.device());
-  const int64_t per_row = whole.size(0) > 0 ? whole.numel() / whole.size(0)
-                                            : (part.dim() > 0 && part.size(0) > 0 ? 0 : 0);
-  TORCH_CHECK(whole.size(0) == 0 ? part.numel() == 0 : part.numel() == rows * per_row, who,
-              part_name, " of shape ", part.sizes(), " is not this rank's ", rows, " rows of ",
-              whole_name, ", which is ", whole.sizes());
+  const int64_t per_row = whole.size(0) > 0 ? whole.numel() / whole.size(0) : 0;
+  TORCH_CHECK(part.numel() == rows * per_row, caller, part_name, " of shape ", part.sizes(),
+              " is not this rank's ", rows, " rows of ", whole_name, ", which is ", whole.sizes());
 }
 
 OpInfo make_info(OpKind kind, const at::Tensor& shape_of) {
@@ -97,7 +98,8 @@ OpInfo make_info(OpKind kind, const at::Tensor& shape_of) {
   return info;
 }
 
-/// A part's shape without its rows, for operations whose ranks hold different numbers of them.
+/// Leaves the number of rows out of the description, for operations in which it differs between
+/// ranks.
 void forget_rows(OpInfo& info) {
   if (info.ndim > 0) info.dims[0] = -1;
 }
@@ -115,27 +117,29 @@ OpInfo with_rows(OpInfo info, const Rows& rows) {
   return info;
 }
 
-/// Describes a scatter or gather: the root's whole decides, the others know only their part.
+/// Describes a scatter or gather. Only the root has the whole tensor; the others know only their
+/// part.
 template <class T>
-OpInfo describe_rooted(const Who& who, const T& op, const at::Tensor& part, const char* part_name,
-                       const at::Tensor& whole, const char* whole_name) {
-  check_rank(who, op.root, "root");
-  check_tensor(who, part, part_name);
-  TORCH_CHECK(part.dim() > 0, who, part_name, " has no dim 0; pass .unsqueeze(0)");
-  OpInfo info = with_root(make_info(who.kind, part), op.root);
+OpInfo describe_rooted(const Caller& caller, const T& op, const at::Tensor& part,
+                       const char* part_name, const at::Tensor& whole, const char* whole_name) {
+  check_rank(caller, op.root, "root");
+  check_tensor(caller, part, part_name);
+  TORCH_CHECK(part.dim() > 0, caller, part_name, " has no dim 0; pass .unsqueeze(0)");
+  OpInfo info = with_root(make_info(caller.kind, part), op.root);
   if (!op.rows.empty()) {
-    TORCH_CHECK(static_cast<int>(op.rows.size()) == who.size, who, "rows has ", op.rows.size(),
-                " entries for ", who.size, " ranks");
-    TORCH_CHECK(op.rows[static_cast<std::size_t>(who.rank)] == part.size(0), who, part_name,
+    TORCH_CHECK(static_cast<int>(op.rows.size()) == caller.size, caller, "rows has ",
+                op.rows.size(), " entries for ", caller.size, " ranks");
+    TORCH_CHECK(op.rows[static_cast<std::size_t>(caller.rank)] == part.size(0), caller, part_name,
                 " has ", part.size(0), " rows, but `rows` says ",
-                op.rows[static_cast<std::size_t>(who.rank)]);
+                op.rows[static_cast<std::size_t>(caller.rank)]);
     forget_rows(info);
     info = with_rows(info, op.rows);
   }
-  if (who.rank == op.root) {
-    check_tensor(who, whole, whole_name);
-    const Rows rows = full_rows(who, op.rows, whole, whole_name);
-    check_part(who, part, part_name, whole, whole_name, rows[static_cast<std::size_t>(who.rank)]);
+  if (caller.rank == op.root) {
+    check_tensor(caller, whole, whole_name);
+    const Rows rows = full_rows(caller, op.rows, whole, whole_name);
+    check_part(caller, part, part_name, whole, whole_name,
+               rows[static_cast<std::size_t>(caller.rank)]);
   }
   return info;
 }
@@ -161,30 +165,30 @@ std::byte* data(const at::Tensor& t) {
 }
 
 OpInfo describe_kind(const Op& op, int rank, int size) {
-  const auto who = [&](OpKind kind) { return Who{kind, rank, size}; };
+  const auto caller = [&](OpKind kind) { return Caller{kind, rank, size}; };
   return std::visit(
       Overloaded{
           [&](const AllReduce& o) {
-            const Who me = who(OpKind::AllReduce);
+            const Caller me = caller(OpKind::AllReduce);
             check_tensor(me, o.data, "data");
             check_reduces(me, o.data);
             return with_root(make_info(me.kind, o.data), -1, o.op, o.algorithm);
           },
           [&](const Broadcast& o) {
-            const Who me = who(OpKind::Broadcast);
+            const Caller me = caller(OpKind::Broadcast);
             check_tensor(me, o.data, "data");
             check_rank(me, o.root, "root");
             return with_root(make_info(me.kind, o.data), o.root, ReduceOp::Sum, o.algorithm);
           },
           [&](const Reduce& o) {
-            const Who me = who(OpKind::Reduce);
+            const Caller me = caller(OpKind::Reduce);
             check_tensor(me, o.data, "data");
             check_reduces(me, o.data);
             check_rank(me, o.root, "root");
             return with_root(make_info(me.kind, o.data), o.root, o.op, o.algorithm);
           },
           [&](const AllGather& o) {
-            const Who me = who(OpKind::AllGather);
+            const Caller me = caller(OpKind::AllGather);
             check_tensor(me, o.out, "out");
             check_tensor(me, o.in, "in");
             const Rows rows = full_rows(me, o.rows, o.out, "out");
@@ -193,7 +197,7 @@ OpInfo describe_kind(const Op& op, int rank, int size) {
                              o.rows);
           },
           [&](const ReduceScatter& o) {
-            const Who me = who(OpKind::ReduceScatter);
+            const Caller me = caller(OpKind::ReduceScatter);
             check_tensor(me, o.out, "out");
             check_tensor(me, o.in, "in");
             check_reduces(me, o.in);
@@ -202,7 +206,7 @@ OpInfo describe_kind(const Op& op, int rank, int size) {
             return with_rows(with_root(make_info(me.kind, o.in), -1, o.op, o.algorithm), o.rows);
           },
           [&](const AllToAll& o) {
-            const Who me = who(OpKind::AllToAll);
+            const Caller me = caller(OpKind::AllToAll);
             check_tensor(me, o.out, "out");
             check_tensor(me, o.in, "in");
             full_rows(me, o.out_rows, o.out, "out");
@@ -216,13 +220,13 @@ OpInfo describe_kind(const Op& op, int rank, int size) {
             return info;
           },
           [&](const Gather& o) {
-            return describe_rooted(who(OpKind::Gather), o, o.in, "in", o.out, "out");
+            return describe_rooted(caller(OpKind::Gather), o, o.in, "in", o.out, "out");
           },
           [&](const Scatter& o) {
-            return describe_rooted(who(OpKind::Scatter), o, o.out, "out", o.in, "in");
+            return describe_rooted(caller(OpKind::Scatter), o, o.out, "out", o.in, "in");
           },
           [&](const Send& o) {
-            const Who me = who(OpKind::Send);
+            const Caller me = caller(OpKind::Send);
             check_tensor(me, o.data, "data");
             check_rank(me, o.to, "to");
             TORCH_CHECK(o.to != rank, me, "a rank cannot send to itself");
@@ -231,7 +235,7 @@ OpInfo describe_kind(const Op& op, int rank, int size) {
             return info;
           },
           [&](const Recv& o) {
-            const Who me = who(OpKind::Recv);
+            const Caller me = caller(OpKind::Recv);
             check_tensor(me, o.data, "data");
             check_rank(me, o.from, "from");
             TORCH_CHECK(o.from != rank, me, "a rank cannot receive from itself");
@@ -253,20 +257,20 @@ OpInfo describe_kind(const Op& op, int rank, int size) {
 
 core::OpInfo describe(const Op& op, int rank, int size) {
   const OpInfo info = describe_kind(op, rank, size);
-  TORCH_CHECK(has_algorithm(info.kind, info.algorithm), Who{info.kind, rank, size},
-              "there is no algorithm '", core::to_string(info.algorithm), "' for it");
+  TORCH_CHECK(has_algorithm(info.kind, info.algorithm), Caller{info.kind, rank, size},
+              "it has no algorithm '", core::to_string(info.algorithm), "'");
   return info;
 }
 
-Job lower(const Op& op, const core::OpInfo& info, int rank, int size) {
-  Job job{.info = info};
+LoweredOp lower(const Op& op, const core::OpInfo& info, int size) {
+  LoweredOp lowered{.info = info};
   const auto whole = [&](const at::Tensor& t) {
-    job.in = job.out = data(t);
-    job.bytes = static_cast<int64_t>(t.nbytes());
+    lowered.in = lowered.out = data(t);
+    lowered.bytes = static_cast<int64_t>(t.nbytes());
   };
   const auto cut = [&](const at::Tensor& out, const at::Tensor& in) {
-    job.out = data(out);
-    job.in = data(in);
+    lowered.out = data(out);
+    lowered.in = data(in);
   };
   std::visit(
       Overloaded{
@@ -277,35 +281,37 @@ Job lower(const Op& op, const core::OpInfo& info, int rank, int size) {
           [&](const Recv& o) { whole(o.data); },
           [&](const AllGather& o) {
             cut(o.out, o.in);
-            job.out_begin = begins(even_rows(o.rows, o.out.size(0), size), row_bytes(o.out));
-            job.bytes = job.out_begin.back();
+            lowered.out_begin = begins(even_rows(o.rows, o.out.size(0), size), row_bytes(o.out));
+            lowered.bytes = lowered.out_begin.back();
           },
           [&](const ReduceScatter& o) {
             cut(o.out, o.in);
-            job.in_begin = begins(even_rows(o.rows, o.in.size(0), size), row_bytes(o.in));
-            job.bytes = job.in_begin.back();
+            lowered.in_begin = begins(even_rows(o.rows, o.in.size(0), size), row_bytes(o.in));
+            lowered.bytes = lowered.in_begin.back();
           },
           [&](const AllToAll& o) {
             cut(o.out, o.in);
-            job.in_begin = begins(even_rows(o.in_rows, o.in.size(0), size), row_bytes(o.in));
-            job.out_begin = begins(even_rows(o.out_rows, o.out.size(0), size), row_bytes(o.out));
-            job.bytes = job.in_begin.back();
+            lowered.in_begin = begins(even_rows(o.in_rows, o.in.size(0), size), row_bytes(o.in));
+            lowered.out_begin =
+                begins(even_rows(o.out_rows, o.out.size(0), size), row_bytes(o.out));
+            lowered.bytes = lowered.in_begin.back();
           },
           [&](const Gather& o) {
             cut(o.out, o.in);
-            job.out_begin = begins(even_rows(o.rows, o.in.size(0) * size, size), row_bytes(o.in));
-            job.bytes = job.out_begin.back();
+            lowered.out_begin =
+                begins(even_rows(o.rows, o.in.size(0) * size, size), row_bytes(o.in));
+            lowered.bytes = lowered.out_begin.back();
           },
           [&](const Scatter& o) {
             cut(o.out, o.in);
-            job.in_begin = begins(even_rows(o.rows, o.out.size(0) * size, size), row_bytes(o.out));
-            job.bytes = job.in_begin.back();
+            lowered.in_begin =
+                begins(even_rows(o.rows, o.out.size(0) * size, size), row_bytes(o.out));
+            lowered.bytes = lowered.in_begin.back();
           },
           [](const Barrier&) {},
       },
       op);
-  (void)rank;
-  return job;
+  return lowered;
 }
 
 bool on_cpu(const Op& op) {

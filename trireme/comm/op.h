@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "trireme/comm/job.h"
+#include "trireme/comm/lowered_op.h"
 #include "trireme/core/op_info.h"
 
 namespace trireme::comm {
@@ -15,7 +15,7 @@ namespace trireme::comm {
 using core::Algorithm;
 using core::ReduceOp;
 
-/// Rows (of dim 0) of each rank's part; empty: all alike.
+/// Rows (of dim 0) of each rank's part; empty: every rank has the same number.
 using Rows = std::vector<int64_t>;
 
 // Every operation is a plain struct, and `Op` is the closed set of them: running, recording,
@@ -37,17 +37,17 @@ struct Barrier       {};
 using Op = std::variant<AllReduce, Broadcast, Reduce, AllGather, ReduceScatter, AllToAll, Gather,
                         Scatter, Send, Recv, Barrier>;
 
-/// Checks the operation for this rank of a group, and says what it is. Throws c10::Error that names
+/// Checks the operation for this rank of a group and describes it. Throws a c10::Error that names
 /// the operation, the values and the remedy.
 core::OpInfo describe(const Op& op, int rank, int size);
 
 /// The operation on plain memory. `op` has passed `describe`.
-Job lower(const Op& op, const core::OpInfo& info, int rank, int size);
+LoweredOp lower(const Op& op, const core::OpInfo& info, int size);
 
-/// Are all its tensors in the memory of the host?
+/// Whether all its tensors are in host memory.
 bool on_cpu(const Op& op);
 
-/// The tensors of an operation: those it reads and those it writes, for whoever must replace them.
+/// The tensors that an operation reads and those that it writes, for callers that replace them.
 std::vector<at::Tensor*> inputs(Op& op);
 std::vector<at::Tensor*> outputs(Op& op);
 

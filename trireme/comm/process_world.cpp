@@ -12,32 +12,32 @@ namespace trireme::comm {
 
 namespace {
 
-std::string_view to_string(Carrier carrier) {
-  switch (carrier) {
-    case Carrier::Auto: return "auto";
-    case Carrier::Shm: return "shm";
-    case Carrier::Tcp: return "tcp";
+std::string_view to_string(TransportKind kind) {
+  switch (kind) {
+    case TransportKind::Auto: return "auto";
+    case TransportKind::Shm: return "shm";
+    case TransportKind::Tcp: return "tcp";
   }
   return "";
 }
 
 }  // namespace
 
-ProcessWorld::ProcessWorld(const Bootstrap& given, Carrier carrier)
-    : bootstrap(given), wanted(carrier) {
+ProcessWorld::ProcessWorld(const Bootstrap& given, TransportKind kind)
+    : bootstrap(given), wanted(kind) {
   net::raise_file_limit(5 * bootstrap.size + 600, 2 * bootstrap.size + 64,
                         fmt::format("a rank of a world of {}", bootstrap.size));
-  Entry entry;
+  RankEntry entry;
   entry.host = host_name();
   entry.host_key = bootstrap.host_key.empty() ? host_key() : bootstrap.host_key;
   entry.pid = ::getpid();
   entry.born = process_born(entry.pid);
   entry.wants = to_string(wanted);
-  // A name that nobody can guess or take first; it goes with the process.
+  // A name that nobody can guess or take first. It disappears with the process.
   entry.segments = "trireme-" + net::Secret::random().to_text().substr(0, 32);
   auto server = std::make_unique<SegmentServer>(net::listen_unix_abstract(entry.segments),
                                                 bootstrap.secret, bootstrap.as("segments"));
-  if (wanted != Carrier::Shm) {
+  if (wanted != TransportKind::Shm) {
     listener.emplace(net::Address{bootstrap.address, 0});
     entry.address = listener->address().to_string();
   }
@@ -49,7 +49,7 @@ ProcessWorld::ProcessWorld(const Bootstrap& given, Carrier carrier)
     if (entries[rank].wants != entry.wants)
       throw CommError(
           fmt::format("rank {} asks for the backend {}, rank {} for {}; set "
-                      "TRIREME_BACKEND alike everywhere",
+                      "the same TRIREME_BACKEND on every rank",
                       bootstrap.rank, entry.wants, rank, entries[rank].wants));
     sockets.push_back(entries[rank].segments);
     born.push_back(entries[rank].born);
@@ -60,9 +60,9 @@ ProcessWorld::ProcessWorld(const Bootstrap& given, Carrier carrier)
   monitor->expect(std::move(born));
 }
 
-Carrier ProcessWorld::carrier() const {
-  if (wanted != Carrier::Auto) return wanted;
-  return here().size() == members.size() ? Carrier::Shm : Carrier::Tcp;
+TransportKind ProcessWorld::transport_kind() const {
+  if (wanted != TransportKind::Auto) return wanted;
+  return here().size() == members.size() ? TransportKind::Shm : TransportKind::Tcp;
 }
 
 std::vector<int> ProcessWorld::here() const {

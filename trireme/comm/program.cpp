@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "trireme/comm/algorithms/part.h"
+#include "trireme/comm/algorithms/rank_view.h"
 #include "trireme/core/error.h"
 
 namespace trireme::comm {
@@ -17,15 +17,15 @@ constexpr int kRankOrderRanks = 32;
 
 }  // namespace
 
-Range slice(int64_t count, int size, int rank) {
+Interval slice(int64_t count, int size, int rank) {
   constexpr int64_t kAlign = 16;
   const int64_t each = (count + size * kAlign - 1) / (size * kAlign) * kAlign;
   return {std::min(count, rank * each), std::min(count, (rank + 1) * each)};
 }
 
-int Program::add(Action action) {
-  actions.push_back(std::move(action));
-  return static_cast<int>(actions.size()) - 1;
+int CollectiveProgram::add(Instruction instruction) {
+  instructions.push_back(std::move(instruction));
+  return static_cast<int>(instructions.size()) - 1;
 }
 
 bool has_algorithm(OpKind kind, Algorithm algorithm) {
@@ -43,26 +43,26 @@ bool has_algorithm(OpKind kind, Algorithm algorithm) {
   return false;
 }
 
-Algorithm pick(const Job& job, int size) {
-  const OpKind kind = job.info.kind;
-  if (job.info.algorithm != Algorithm::Auto) return job.info.algorithm;
+Algorithm pick(const LoweredOp& op, int size) {
+  const OpKind kind = op.info.kind;
+  if (op.info.algorithm != Algorithm::Auto) return op.info.algorithm;
   const bool adds =
       kind == OpKind::AllReduce || kind == OpKind::Reduce || kind == OpKind::ReduceScatter;
   if (adds && size <= kRankOrderRanks) {
-    const bool small = kind == OpKind::AllReduce && job.bytes * (size - 1) <= kOneShotBytes;
+    const bool small = kind == OpKind::AllReduce && op.bytes * (size - 1) <= kOneShotBytes;
     return small ? Algorithm::OneShot : Algorithm::Direct;
   }
   Algorithm best = kind == OpKind::Barrier ? Algorithm::OneShot : Algorithm::Direct;
   for (const Algorithm other : {Algorithm::OneShot, Algorithm::Ring, Algorithm::Tree}) {
-    if (has_algorithm(kind, other) && price_us(job, other, size) < price_us(job, best, size))
+    if (has_algorithm(kind, other) && price_us(op, other, size) < price_us(op, best, size))
       best = other;
   }
   return best;
 }
 
-Program make_program(const Job& job, Algorithm algorithm, int rank, int size) {
-  const Part me{job, rank, size};
-  const OpKind kind = job.info.kind;
+CollectiveProgram make_program(const LoweredOp& op, Algorithm algorithm, int rank, int size) {
+  const RankView me{op, rank, size};
+  const OpKind kind = op.info.kind;
   core::check(has_algorithm(kind, algorithm) && algorithm != Algorithm::Auto,
               "{} has no algorithm '{}'", to_string(kind), to_string(algorithm));
   switch (algorithm) {

@@ -3,73 +3,74 @@
 #include <cstdint>
 #include <vector>
 
-#include "trireme/comm/job.h"
+#include "trireme/comm/op.h"
 
 namespace trireme::comm {
 
-/// Where bytes lie: in the operation's input, its output, or scratch memory of the program.
-struct Place {
+/// Bytes that an instruction reads or writes: in the operation's input, its output, or scratch
+/// memory.
+struct Operand {
   enum class Memory : uint8_t { In, Out, Scratch };
   Memory memory = Memory::In;
   int64_t begin = 0;
   int64_t bytes = 0;
 };
 
-/// One thing that a rank does as its part of a collective.
-struct Action {
+/// One thing that a rank does in a collective.
+struct Instruction {
   enum class Kind : uint8_t {
-    Send,    ///< `place` to `peer`
-    Recv,    ///< from `peer` into `place`
-    Reduce,  ///< all `sources`, in their order, into `place`
-    Fold,    ///< the one source into `place`, pairwise
-    Divide,  ///< `place` by the number of ranks
-    Copy,    ///< the one source to `place`
+    Send,    ///< `target` to `peer`
+    Recv,    ///< from `peer` into `target`
+    Reduce,  ///< all `sources`, in their order, into `target`
+    Fold,    ///< the one source into `target`, pairwise
+    Divide,  ///< `target` by the number of ranks
+    Copy,    ///< the one source to `target`
   };
   Kind kind = Kind::Send;
   int peer = 0;       ///< in the group
   int64_t total = 0;  ///< bytes of all transfers with this peer in this direction
   int label = 0;      ///< the same at both ends of a transfer, and unique in the collective
-  Place place = {};
-  std::vector<Place> sources = {};
-  std::vector<int> after = {};  ///< actions of this rank that must have finished: indices
+  Operand target = {};
+  std::vector<Operand> sources = {};
+  std::vector<int> after = {};  ///< indices of this rank's instructions that must finish first
 };
 
-/// What one rank does in a collective: a value that can be run, counted and printed. Actions run as
-/// soon as what they come after is done; nothing else orders them.
-struct Program {
-  std::vector<Action> actions;
+/// What one rank does in a collective, as a value that can be run, counted and printed. An
+/// instruction runs as soon as those in `after` have finished; nothing else orders them.
+struct CollectiveProgram {
+  std::vector<Instruction> instructions;
   int64_t scratch_bytes = 0;
 
-  int add(Action action);  ///< returns its index
+  int add(Instruction instruction);  ///< returns its index
 };
 
-/// This rank's part of a collective by the named algorithm (never Auto; see `pick`).
+/// This rank's program for a collective, by the given algorithm (not Auto; see `pick`).
 ///
 ///            all_reduce  broadcast  reduce  all_gather  reduce_scatter  barrier  others
 ///   OneShot      x                                                         x
 ///   Direct       x           x        x         x             x                     x
 ///   Ring         x                              x             x
 ///   Tree         x           x        x     x (doubling)                   x
-Program make_program(const Job& job, core::Algorithm algorithm, int rank, int size);
+CollectiveProgram make_program(const LoweredOp& op, core::Algorithm algorithm, int rank, int size);
 
 bool has_algorithm(core::OpKind kind, core::Algorithm algorithm);
 
-/// What Auto means over streams: the algorithm with the lowest price. Reductions of up to 32 ranks
-/// are OneShot or Direct, which add in rank order.
-core::Algorithm pick(const Job& job, int size);
+/// The algorithm that Auto stands for over streams: the one with the lowest price. For reductions
+/// of up to 32 ranks it is OneShot or Direct, which add in rank order.
+core::Algorithm pick(const LoweredOp& op, int size);
 
-/// What an algorithm costs, by its formula: the longest chain of transfers that wait for one
-/// another, over all ranks, and the bytes that this rank sends. Ring all-reduce of B bytes: 2(n-1)
-/// steps, 2(n-1)/n of B. A test holds these against what was really moved.
+/// The cost of an algorithm by formula: the longest chain of transfers that wait for one another,
+/// over all ranks, and the bytes that this rank sends. Ring all-reduce of B bytes: 2(n-1) steps,
+/// 2(n-1)/n of B. A test compares these with what was really moved.
 struct Cost {
   int steps = 0;
   int64_t sent_bytes = 0;
 };
-Cost cost(const Job& job, core::Algorithm algorithm, int rank, int size);
+Cost cost(const LoweredOp& op, core::Algorithm algorithm, int rank, int size);
 
-/// An estimate of the time, in microseconds, on the rank that has most to do: what a message takes
-/// on its way (for each step), what it costs the ranks at its ends (for each message), and the
-/// bytes. The constants are those of sockets on one host; what counts is which price is lower.
-double price_us(const Job& job, core::Algorithm algorithm, int size);
+/// An estimate of the time, in microseconds, on the busiest rank: the latency of each step, the
+/// work for each message, and the bytes. The constants are those of sockets on one host; only the
+/// comparison of two prices matters.
+double price_us(const LoweredOp& op, core::Algorithm algorithm, int size);
 
 }  // namespace trireme::comm

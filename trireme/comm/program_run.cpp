@@ -8,56 +8,56 @@ namespace trireme::comm {
 
 namespace {
 
-using Kind = Action::Kind;
+using Kind = Instruction::Kind;
 
-bool is_transfer(const Action& action) {
-  return action.kind == Kind::Send || action.kind == Kind::Recv;
+bool is_transfer(const Instruction& instruction) {
+  return instruction.kind == Kind::Send || instruction.kind == Kind::Recv;
 }
 
 }  // namespace
 
-ProgramRun::ProgramRun(const Job& job, Program program, Messenger& messenger, const Lane& lane,
-                       uint64_t number, uint64_t fingerprint)
-    : job_(job),
+ProgramRun::ProgramRun(const LoweredOp& op, CollectiveProgram program, Messenger& messenger,
+                       const Lane& lane, uint64_t number, uint64_t fingerprint)
+    : op_(op),
       program_(std::move(program)),
       messenger_(messenger),
       lane_(lane),
       scratch_(messenger.take_scratch(program_.scratch_bytes)),
-      transfers_(program_.actions.size()),
-      blocked_(program_.actions.size()),
-      unblocks_(program_.actions.size()),
-      steps_(program_.actions.size(), 0),
-      left_(program_.actions.size()) {
-  messenger_.check_early(lane.id, number, fingerprint, job.info);
-  moving_.reserve(program_.actions.size());
+      transfers_(program_.instructions.size()),
+      blocked_(program_.instructions.size()),
+      unblocks_(program_.instructions.size()),
+      steps_(program_.instructions.size(), 0),
+      left_(program_.instructions.size()) {
+  messenger_.check_early(lane.id, number, fingerprint, op.info);
+  moving_.reserve(program_.instructions.size());
   try {
     post_receives(number, fingerprint);
     begin_all();
   } catch (...) {
-    for (std::size_t i : moving_) messenger_.cancel(transfers_[i]);  // nobody else knows of them
+    for (std::size_t i : moving_) messenger_.cancel(transfers_[i]);  // no destructor will do it
     throw;
   }
 }
 
-/// Every receive is posted at once: a message that finds its memory still in use stays in the
-/// stream, which is what holds back a rank that is ahead.
+/// Posts every receive at once. A message whose memory is still in use stays in the stream, which
+/// holds back a sender that is ahead.
 void ProgramRun::post_receives(uint64_t number, uint64_t fingerprint) {
-  for (std::size_t i = 0; i < program_.actions.size(); ++i) {
-    const Action& action = program_.actions[i];
-    blocked_[i] = static_cast<int>(action.after.size());
-    for (int before : action.after)
+  for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+    const Instruction& instruction = program_.instructions[i];
+    blocked_[i] = static_cast<int>(instruction.after.size());
+    for (int before : instruction.after)
       unblocks_[static_cast<std::size_t>(before)].push_back(static_cast<int>(i));
-    if (!is_transfer(action)) continue;
+    if (!is_transfer(instruction)) continue;
     Transfer& transfer = transfers_[i];
-    transfer.peer = lane_.members[static_cast<std::size_t>(action.peer)];
-    transfer.data = at(action.place);
+    transfer.peer = lane_.members[static_cast<std::size_t>(instruction.peer)];
+    transfer.data = at(instruction.target);
     transfer.header.group = lane_.id;
-    transfer.header.key = collective_key(number, action.label);
+    transfer.header.key = collective_key(number, instruction.label);
     transfer.header.fingerprint = fingerprint;
-    transfer.header.bytes = static_cast<uint64_t>(action.place.bytes);
-    transfer.header.total = static_cast<uint64_t>(action.total);
-    transfer.header.info = job_.info;
-    if (action.kind == Kind::Recv) {
+    transfer.header.bytes = static_cast<uint64_t>(instruction.target.bytes);
+    transfer.header.total = static_cast<uint64_t>(instruction.total);
+    transfer.header.info = op_.info;
+    if (instruction.kind == Kind::Recv) {
       transfer.ready = blocked_[i] == 0;
       messenger_.receive(transfer);
       moving_.push_back(i);
@@ -65,11 +65,12 @@ void ProgramRun::post_receives(uint64_t number, uint64_t fingerprint) {
   }
 }
 
-/// First find, then begin: an action that finishes at once begins what it unblocks itself.
+/// Begins all instructions that wait for nothing. Finds them first: one that finishes at once
+/// begins those that waited for it.
 void ProgramRun::begin_all() {
   std::vector<std::size_t> ready;
-  for (std::size_t i = 0; i < program_.actions.size(); ++i) {
-    if (blocked_[i] == 0 && program_.actions[i].kind != Kind::Recv) ready.push_back(i);
+  for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+    if (blocked_[i] == 0 && program_.instructions[i].kind != Kind::Recv) ready.push_back(i);
   }
   for (std::size_t i : ready) begin(i);
 }
@@ -79,51 +80,51 @@ ProgramRun::~ProgramRun() {
   messenger_.give_scratch(std::move(scratch_));
 }
 
-std::byte* ProgramRun::at(const Place& place) {
+std::byte* ProgramRun::at(const Operand& place) {
   switch (place.memory) {
-    case Place::Memory::In: return job_.in + place.begin;
-    case Place::Memory::Out: return job_.out + place.begin;
-    case Place::Memory::Scratch: return scratch_.data() + place.begin;
+    case Operand::Memory::In: return op_.in + place.begin;
+    case Operand::Memory::Out: return op_.out + place.begin;
+    case Operand::Memory::Scratch: return scratch_.data() + place.begin;
   }
   return nullptr;
 }
 
-/// Everything it comes after has finished.
+/// Begins an instruction; all that it waits for has finished.
 void ProgramRun::begin(std::size_t index) {
-  const Action& action = program_.actions[index];
+  const Instruction& instruction = program_.instructions[index];
   Transfer& transfer = transfers_[index];
-  if (action.kind == Kind::Recv) {
+  if (instruction.kind == Kind::Recv) {
     messenger_.make_ready(transfer);
-  } else if (action.kind == Kind::Send) {
+  } else if (instruction.kind == Kind::Send) {
     transfer.header.step = steps_[index] + 1;
     messenger_.send(transfer);
     moving_.push_back(index);
   } else {
-    compute(action);
+    compute(instruction);
     finish(index);
   }
 }
 
-void ProgramRun::compute(const Action& action) {
+void ProgramRun::compute(const Instruction& instruction) {
   const Kernels& math = kernels();
-  const core::OpInfo& info = job_.info;
-  void* to = at(action.place);
-  const int64_t count = info.item_bytes > 0 ? action.place.bytes / info.item_bytes : 0;
-  switch (action.kind) {
+  const core::OpInfo& info = op_.info;
+  void* to = at(instruction.target);
+  const int64_t count = info.item_bytes > 0 ? instruction.target.bytes / info.item_bytes : 0;
+  switch (instruction.kind) {
     case Kind::Reduce: {
       std::vector<const void*> from;
-      for (const Place& source : action.sources) from.push_back(at(source));
+      for (const Operand& source : instruction.sources) from.push_back(at(source));
       math.reduce(info.dtype, info.reduce, &to, 1, from.data(), static_cast<int>(from.size()),
                   count);
       break;
     }
     case Kind::Fold:
-      math.fold(info.dtype, info.reduce, to, at(action.sources.front()), count);
+      math.fold(info.dtype, info.reduce, to, at(instruction.sources.front()), count);
       break;
     case Kind::Divide: math.divide(info.dtype, to, lane_.size(), count); break;
     case Kind::Copy: {
-      const void* from = at(action.sources.front());
-      if (from != to && action.place.bytes > 0) math.copy(to, from, action.place.bytes);
+      const void* from = at(instruction.sources.front());
+      if (from != to && instruction.target.bytes > 0) math.copy(to, from, instruction.target.bytes);
       break;
     }
     default: break;
@@ -132,12 +133,12 @@ void ProgramRun::compute(const Action& action) {
 
 void ProgramRun::finish(std::size_t index) {
   --left_;
-  const Action& action = program_.actions[index];
-  if (action.kind == Kind::Recv) steps_[index] = transfers_[index].step;
+  const Instruction& instruction = program_.instructions[index];
+  if (instruction.kind == Kind::Recv) steps_[index] = transfers_[index].step;
   for (int next : unblocks_[index]) {
     const auto i = static_cast<std::size_t>(next);
-    // A send only frees memory; what comes after it does not depend on what was sent.
-    if (action.kind != Kind::Send) steps_[i] = std::max(steps_[i], steps_[index]);
+    // After a send only its memory is free; what follows does not depend on the data that was sent.
+    if (instruction.kind != Kind::Send) steps_[i] = std::max(steps_[i], steps_[index]);
     if (--blocked_[i] == 0) begin(i);
   }
 }
@@ -159,11 +160,12 @@ Task::Step ProgramRun::step() {
   return moved ? Task::Step::Moved : Task::Step::Stuck;
 }
 
-/// Ranks of which something is pending: those that have sent nothing yet, and those that have.
+/// The ranks with pending transfers: those that have sent nothing yet, and those that have sent
+/// something.
 std::pair<std::set<int>, std::set<int>> ProgramRun::pending() const {
   std::set<int> came, silent, known;
   for (std::size_t i = 0; i < transfers_.size(); ++i) {
-    if (program_.actions[i].kind == Kind::Recv && transfers_[i].done)
+    if (program_.instructions[i].kind == Kind::Recv && transfers_[i].done)
       came.insert(transfers_[i].peer);
   }
   for (std::size_t i : moving_) {
@@ -174,7 +176,7 @@ std::pair<std::set<int>, std::set<int>> ProgramRun::pending() const {
 }
 
 std::vector<int> ProgramRun::missing() const {
-  // A rank that has sent anything has come; that it cannot send more is another's fault.
+  // A rank that has sent something has joined in; if it sends no more, another rank holds it up.
   const auto [silent, known] = pending();
   const auto& ranks = silent.empty() ? known : silent;
   return {ranks.begin(), ranks.end()};

@@ -14,7 +14,7 @@ namespace trireme::comm {
 /// Runs one rank's program of a collective over the messenger.
 class ProgramRun {
  public:
-  ProgramRun(const Job& job, Program program, Messenger& messenger, const Lane& lane,
+  ProgramRun(const LoweredOp& op, CollectiveProgram program, Messenger& messenger, const Lane& lane,
              uint64_t number, uint64_t fingerprint);
   ~ProgramRun();
   ProgramRun(const ProgramRun&) = delete;
@@ -22,7 +22,7 @@ class ProgramRun {
 
   Task::Step step();
 
-  /// Ranks (in the world) that still owe something, or have not taken what they are owed.
+  /// The ranks (in the world) that have not yet sent, or not yet taken, all they should.
   std::vector<int> missing() const;
   bool certain() const;
 
@@ -31,20 +31,20 @@ class ProgramRun {
   void post_receives(uint64_t number, uint64_t fingerprint);
   void begin_all();
   void begin(std::size_t index);
-  void compute(const Action& action);
+  void compute(const Instruction& instruction);
   void finish(std::size_t index);
-  std::byte* at(const Place& place);
+  std::byte* at(const Operand& place);
 
-  const Job& job_;
-  Program program_;
+  const LoweredOp& op_;
+  CollectiveProgram program_;
   Messenger& messenger_;
   const Lane& lane_;
   std::vector<std::byte> scratch_;
-  std::vector<Transfer> transfers_;         ///< by action; unused for arithmetic
-  std::vector<int> blocked_;                ///< by action: how many it still comes after
-  std::vector<std::vector<int>> unblocks_;  ///< by action: who comes after it
-  std::vector<uint32_t> steps_;             ///< by action: transfers in the chain up to it
-  std::vector<std::size_t> moving_;         ///< transfers that are under way
+  std::vector<Transfer> transfers_;         ///< by instruction; unused for arithmetic
+  std::vector<int> blocked_;                ///< by instruction: how many it still waits for
+  std::vector<std::vector<int>> unblocks_;  ///< by instruction: those that wait for it
+  std::vector<uint32_t> steps_;             ///< by instruction: transfers in the chain up to it
+  std::vector<std::size_t> moving_;         ///< transfers in flight
   std::size_t left_;
 };
 

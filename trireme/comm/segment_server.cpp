@@ -15,7 +15,7 @@ namespace trireme::comm {
 namespace {
 
 constexpr char kHere = 'h', kProblem = 'p';
-constexpr uint64_t kWakeId = 0, kDoorId = 1, kFirstAsker = 2;
+constexpr uint64_t kWakeId = 0, kAcceptorId = 1, kFirstClient = 2;
 /// An answer is a few bytes, and the connection is fresh: there is always room for it.
 constexpr auto kAnswerTime = std::chrono::milliseconds(100);
 
@@ -23,15 +23,15 @@ constexpr auto kAnswerTime = std::chrono::milliseconds(100);
 
 SegmentServer::SegmentServer(net::Fd listener, net::Secret secret, net::Identity me)
     : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      next_number_(kFirstAsker),
-      door_(std::move(listener),
-            {.secret = std::move(secret),
-             .me = std::move(me),
-             .roles = {"rank"},
-             .users = net::Door::Options::Users::Same},
-            [this](net::Socket socket, const net::Identity&) { welcome(std::move(socket)); }) {
+      next_number_(kFirstClient),
+      acceptor_(std::move(listener),
+                {.secret = std::move(secret),
+                 .me = std::move(me),
+                 .roles = {"rank"},
+                 .users = net::Acceptor::Options::Users::Same},
+                [this](net::Socket socket, const net::Identity&) { welcome(std::move(socket)); }) {
   epoll_.add(wake_.get(), EPOLLIN, kWakeId);
-  epoll_.add(door_.fd(), EPOLLIN, kDoorId);
+  epoll_.add(acceptor_.fd(), EPOLLIN, kAcceptorId);
   thread_ = std::jthread([this](std::stop_token stop) { run(stop); });
 }
 
@@ -49,7 +49,7 @@ void SegmentServer::put(uint64_t id, net::Fd fd, int takers) {
   if (takers == 0) return;
   {
     const std::lock_guard lock(mutex_);
-    items_[id] = {std::move(fd), takers, {}};
+    offered_[id] = {std::move(fd), takers, {}};
   }
   wake();
 }
@@ -57,7 +57,7 @@ void SegmentServer::put(uint64_t id, net::Fd fd, int takers) {
 void SegmentServer::put_problem(uint64_t id, std::string problem) {
   {
     const std::lock_guard lock(mutex_);
-    items_[id] = {net::Fd(), 1 << 20, std::move(problem)};
+    offered_[id] = {net::Fd(), 1 << 20, std::move(problem)};
   }
   wake();
 }
@@ -65,67 +65,67 @@ void SegmentServer::put_problem(uint64_t id, std::string problem) {
 void SegmentServer::run(std::stop_token stop) {
   std::array<epoll_event, 64> events;
   while (!stop.stop_requested()) {
-    for (const epoll_event& event : epoll_.wait(events, door_.due())) {
+    for (const epoll_event& event : epoll_.wait(events, acceptor_.due())) {
       if (event.data.u64 == kWakeId) {
         uint64_t count = 0;
         [[maybe_unused]] const auto got = ::read(wake_.get(), &count, sizeof count);
         answer_all();
-      } else if (event.data.u64 != kDoorId) {
+      } else if (event.data.u64 != kAcceptorId) {
         on_event(event.data.u64);
       }
     }
-    door_.step();
+    acceptor_.step();
   }
 }
 
 void SegmentServer::welcome(net::Socket socket) {
   const uint64_t number = next_number_++;
   epoll_.add(socket.fd(), EPOLLIN, number);
-  askers_[number].socket = std::move(socket);
+  clients_[number].socket = std::move(socket);
 }
 
-/// A rank says which segment it wants, or has gone.
+/// A client sent the id of the segment that it wants, or closed the connection.
 void SegmentServer::on_event(uint64_t number) {
-  const auto found = askers_.find(number);
-  if (found == askers_.end()) return;
-  Asker& asker = found->second;
-  // One byte more than the id: what comes after it is the end of the connection, or nonsense.
-  std::array<char, sizeof asker.id + 1> bytes;
-  const std::size_t room = bytes.size() - asker.id_bytes;
-  const ssize_t got = ::recv(asker.socket.fd(), bytes.data(), room, MSG_DONTWAIT);
+  const auto found = clients_.find(number);
+  if (found == clients_.end()) return;
+  Client& client = found->second;
+  // One byte more than the id, to notice a client that sends too much.
+  std::array<char, sizeof client.id + 1> bytes;
+  const std::size_t room = bytes.size() - client.id_bytes;
+  const ssize_t got = ::recv(client.socket.fd(), bytes.data(), room, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  const auto total = asker.id_bytes + static_cast<std::size_t>(std::max<ssize_t>(got, 0));
-  if (got <= 0 || total > sizeof asker.id) {
-    askers_.erase(found);
+  const auto total = client.id_bytes + static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+  if (got <= 0 || total > sizeof client.id) {
+    clients_.erase(found);
     return;
   }
-  std::copy_n(bytes.data(), got, reinterpret_cast<char*>(&asker.id) + asker.id_bytes);
-  asker.id_bytes = total;
+  std::copy_n(bytes.data(), got, reinterpret_cast<char*>(&client.id) + client.id_bytes);
+  client.id_bytes = total;
   const std::lock_guard lock(mutex_);
-  if (answer(asker)) askers_.erase(found);
+  if (answer(client)) clients_.erase(found);
 }
 
 void SegmentServer::answer_all() {
   const std::lock_guard lock(mutex_);
-  for (auto asker = askers_.begin(); asker != askers_.end();)
-    asker = answer(asker->second) ? askers_.erase(asker) : std::next(asker);
+  for (auto client = clients_.begin(); client != clients_.end();)
+    client = answer(client->second) ? clients_.erase(client) : std::next(client);
 }
 
-/// True: this one has been answered, or cannot be.
-bool SegmentServer::answer(Asker& asker) {
-  if (asker.id_bytes < sizeof asker.id) return false;
-  const auto found = items_.find(asker.id);
-  if (found == items_.end()) return false;
-  Item& item = found->second;
+/// Returns true if the client has been answered or cannot be reached.
+bool SegmentServer::answer(Client& client) {
+  if (client.id_bytes < sizeof client.id) return false;
+  const auto found = offered_.find(client.id);
+  if (found == offered_.end()) return false;
+  OfferedSegment& offer = found->second;
   const auto deadline = net::Clock::now() + kAnswerTime;
   try {
-    asker.socket.send_all(item.fd ? &kHere : &kProblem, 1, deadline);
-    if (!item.fd)
-      net::send_frame(asker.socket, item.problem, deadline);
+    client.socket.send_all(offer.fd ? &kHere : &kProblem, 1, deadline);
+    if (!offer.fd)
+      net::send_frame(client.socket, offer.problem, deadline);
     else
-      net::send_fd(asker.socket.fd(), item.fd.get(), deadline);
-    if (--item.takers == 0) items_.erase(found);
-  } catch (const std::exception&) {  // it has gone, and says so itself if it comes again
+      net::send_fd(client.socket.fd(), offer.fd.get(), deadline);
+    if (--offer.takers == 0) offered_.erase(found);
+  } catch (const std::exception&) {  // it has gone; if it needs the segment it asks again
   }
   return true;
 }

@@ -7,14 +7,14 @@
 
 namespace trireme::comm {
 
-/// Thrown once when the stream of a rank has ended.
+/// Thrown once, when the stream of a rank has ended.
 struct StreamClosed {
   int rank;
 };
 
-/// A byte stream to and from every other rank of a world, none of whose calls blocks.
-/// shm and local pass the bytes through rings in shared memory, tcp through sockets; the messages
-/// in the streams, and all that is built on them, are the same code.
+/// Byte streams to and from every other rank of a world. No call blocks. shm and local pass the
+/// bytes through rings in shared memory, tcp through sockets; the messages in the streams, and
+/// everything built on them, are the same code.
 class Streams {
  public:
   virtual ~Streams() = default;
@@ -25,17 +25,17 @@ class Streams {
   /// Reads what is there, up to `bytes`. 0: nothing.
   virtual int64_t read_some(int peer, void* data, int64_t bytes) = 0;
 
-  /// Has everything been read that this peer, which has left, will ever have written?
+  /// Whether everything that this peer, which has left, had written has been read.
   virtual bool ended(int peer) = 0;
 
-  /// Is it worth calling read_some for this peer? May say yes wrongly, but not no.
+  /// Whether read_some may find something for this peer. A wrong yes is allowed, a wrong no is not.
   virtual bool readable(int peer) = 0;
 
-  /// Finds out who has become readable or writable, where that takes a call. Once a step.
+  /// Finds out which peers have become readable or writable. Called once per step.
   virtual void look() {}
 
-  /// Before this rank goes: returns when peers need it no longer to get what was written, or after
-  /// `most`. What they still send meanwhile is read and thrown away.
+  /// Called before this rank leaves: waits until the peers' kernels have what it wrote, but at most
+  /// for `most`. Discards what they still send.
   virtual void deliver(std::chrono::nanoseconds most) { (void)most; }
 };
 

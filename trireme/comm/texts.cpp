@@ -21,7 +21,7 @@ std::string text_of(const at::Tensor& bytes, int64_t begin, int64_t count) {
   return {from + begin, static_cast<std::size_t>(count)};
 }
 
-/// How long the text of each rank is.
+/// The length of each rank's text.
 Rows sizes_of(const Communicator& group, const std::string& mine) {
   at::Tensor own_size = at::empty({1}, at::kLong), sizes = at::zeros({group.size()}, at::kLong);
   *own_size.data_ptr<int64_t>() = static_cast<int64_t>(mine.size());

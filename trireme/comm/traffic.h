@@ -5,7 +5,7 @@
 
 namespace trireme::comm {
 
-/// What a rank really moved. Counted where the bytes move, not where they were planned.
+/// What a rank really moved: counted where the bytes move, not where they are planned.
 struct Traffic {
   int64_t sent_bytes = 0;      ///< to other ranks: through a stream, or written into their memory
   int64_t received_bytes = 0;  ///< from other ranks: through a stream, or read in their memory

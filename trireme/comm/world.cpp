@@ -17,19 +17,19 @@ namespace trireme::comm {
 
 namespace {
 
-/// The longest that a peer which was stopped in the middle of touching memory is waited for.
+/// How long to wait for a peer that was stopped while it worked in this rank's memory.
 constexpr auto kUntouched = std::chrono::seconds(1);
 
-/// How long a rank that leaves stays until others have taken what it sent them.
+/// How long a rank that leaves waits for the others to take what it sent them.
 constexpr auto kDeliver = std::chrono::seconds(1);
 
-Engine::Crowd crowd_of(const std::vector<Member>& members, int rank) {
+Engine::Cores cores_for(const std::vector<Member>& members, int rank) {
   const int host = members[static_cast<std::size_t>(rank)].host_index;
   const auto here = std::count_if(members.begin(), members.end(),
                                   [&](const Member& member) { return member.host_index == host; });
   return here > static_cast<long>(std::thread::hardware_concurrency())
-             ? Engine::Crowd::MoreThanCores
-             : Engine::Crowd::FewerThanCores;
+             ? Engine::Cores::Oversubscribed
+             : Engine::Cores::OnePerRank;
 }
 
 }  // namespace
@@ -50,17 +50,17 @@ World::World(int rank, std::vector<Member> members, Transport transport, WorldOp
             return lane->second->called(number);
           },
           [this](int left) { seat(left).state.store(static_cast<uint32_t>(SeatState::Left)); }),
-      engine_(messenger_, *transport_.sleeper, *this, crowd_of(members_, rank)) {
+      engine_(messenger_, *transport_.sleeper, *this, cores_for(members_, rank)) {
   seat(rank_).state.store(static_cast<uint32_t>(SeatState::Present));
   if (transport_.monitor) transport_.monitor->start(*this);
 }
 
 World::~World() {
-  // Gone because of an exception: the others must not take that for a normal end.
+  // Destroyed by an exception: the others must not take that for a normal end.
   if (std::uncaught_exceptions() > exceptions_) abandon();
   seat(rank_).state.store(static_cast<uint32_t>(SeatState::Left));
   if (transport_.monitor) transport_.monitor->leave();
-  engine_.locked([&] {  // the helper still looks at the streams
+  engine_.locked([&] {  // the helper still uses the streams
     for (int other = 0; other < size(); ++other) {
       if (other == rank_) continue;
       if (here(other))
@@ -102,7 +102,7 @@ std::string World::describe(int rank) const {
 }
 
 std::string World::doing(int rank) const {
-  const std::string text = seat(rank).get_note();  // of other hosts, with their last sign of life
+  const std::string text = seat(rank).get_note();  // other hosts send it with their heartbeat
   return text.empty() ? text : (here(rank) ? " in " : ", a moment ago in ") + text;
 }
 
@@ -113,7 +113,7 @@ void World::set_trace(std::shared_ptr<core::Trace> trace) {
 void World::fail(const Cause& cause) {
   const bool first = transport_.page->claim(rank_, cause);
   wake_all();
-  if (first) log_.info("the world ends: " + cause.text);
+  if (first) log_.info("the world has failed: " + cause.text);
 }
 
 void World::wake_all() noexcept {
@@ -142,7 +142,7 @@ bool World::has_left(int rank) const {
 std::vector<int> World::left(const std::vector<int>& ranks) const {
   std::vector<int> gone;
   for (int rank : ranks) {
-    // What it did before it left may still be on the way.
+    // What it sent before it left may still be in flight.
     if (has_left(rank) && transport_.streams->ended(rank)) gone.push_back(rank);
   }
   return gone;
@@ -150,7 +150,7 @@ std::vector<int> World::left(const std::vector<int>& ranks) const {
 
 void World::report_left(const Task&, int rank) {
   fail({CauseKind::Left, rank,
-        fmt::format("{} has left the job normally, and will take no part", describe(rank))});
+        fmt::format("{} has left the job normally and will not take part", describe(rank))});
 }
 
 void World::report_timeout(const Task& task, const std::vector<int>& missing,
@@ -186,7 +186,7 @@ bool World::explained(int rank) const {
 
 void World::report_closed(int rank) {
   fail({CauseKind::Died, rank,
-        fmt::format("the connection to {} broke: it died, or the network between the hosts did",
+        fmt::format("the connection to {} broke: it died, or the network between the hosts failed",
                     describe(rank))});
 }
 
@@ -194,15 +194,15 @@ void World::report_broken(const char* what) noexcept {
   if (failed()) return;
   try {
     fail({CauseKind::Aborted, rank_, fmt::format("{} cannot go on: {}", describe(rank_), what)});
-  } catch (const std::exception&) {  // no memory even for that sentence
+  } catch (const std::exception&) {  // no memory even for the message
     transport_.page->claim(rank_, {CauseKind::Aborted, rank_, "out of memory"});
     wake_all();
   }
 }
 
 void World::wait_until_untouched() const {
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // see Touching
-  const bool threads = transport_.monitor == nullptr;   // which neither die nor stop alone
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // see PeerMemoryAccess
+  const bool threads = transport_.monitor == nullptr;   // threads neither die nor stop alone
   const auto until = std::chrono::steady_clock::now() + kUntouched;
   const auto gone = [&](int other) {
     return !threads &&
@@ -225,10 +225,11 @@ void World::raise(const Task& task) {
 void World::raise(const Lane& lane, uint64_t number, core::OpInfo info) {
   const Cause cause = transport_.page->cause();
   engine_.locked([&] { recorder_.write(cause.text); });
-  // It is about to say what is wrong: let it come first, also in the eyes of the launcher.
+  // That rank is about to print its error and exit: let it be the first that the launcher sees
+  // fail.
   if (cause.kind == CauseKind::Error && cause.rank != rank_ && here(cause.rank))
     wait_for_exit(member(cause.rank).pid);
-  // Ranks in messages are ranks of the world, whatever group they are about.
+  // Messages give ranks of the world, whatever group they are about.
   if (info.root >= 0)
     info.root = static_cast<int16_t>(lane.members[static_cast<std::size_t>(info.root)]);
   const std::string text = fmt::format("{} #{} on '{}', rank {}: {}", core::to_string(info), number,
@@ -243,7 +244,7 @@ void World::check(const Lane& lane, uint64_t number, const core::OpInfo& info) {
 
 void World::started(Task& task) {
   task.record = recorder_.started(task.lane->name, task.number, task.info);
-  if (trace_) task.started = core::Trace::Clock::now();  // small ones have no time of their own
+  if (trace_) task.started = core::Trace::Clock::now();  // small ops have no start time otherwise
 }
 
 void World::finished(const Task& task) {

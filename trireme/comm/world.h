@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "trireme/comm/engine.h"
+#include "trireme/comm/flight_recorder.h"
 #include "trireme/comm/host_page.h"
 #include "trireme/comm/memory_pool.h"
 #include "trireme/comm/messenger.h"
-#include "trireme/comm/recorder.h"
 #include "trireme/comm/streams.h"
 #include "trireme/core/log.h"
 #include "trireme/core/trace.h"
@@ -25,37 +25,37 @@ namespace trireme::comm {
 class Segments;
 class Monitor;
 
-/// What a world is told at its beginning; nothing below reads the environment.
+/// The options of a world. Nothing below reads the environment.
 struct WorldOptions {
   /// How long an operation may wait, unless its communicator says otherwise.
   std::chrono::nanoseconds timeout = std::chrono::seconds(300);
-  /// Silence after which a process counts as hung.
+  /// How long a process may be silent before it counts as hung.
   std::chrono::nanoseconds heartbeat = std::chrono::seconds(10);
-  /// Where the records of recent operations go when the world fails; nothing: nowhere.
+  /// The folder for the flight records when the world fails; none: they are not written.
   std::optional<std::string> record_dir = {};
 };
 
-/// Who a rank of the world is.
+/// Where a rank of the world runs.
 struct Member {
-  std::string host;  ///< its name, for people
+  std::string host;  ///< the host's name, for messages
   int64_t pid = 0;
   int host_index = 0;  ///< which host, counted from 0 in the order of ranks
 };
 
-/// What is different between ranks as threads, as processes on one host, and over sockets.
+/// What differs between ranks that are threads, processes on one host, and processes over sockets.
 struct Transport {
   const char* kind = "";         ///< "local", "shm" or "tcp"
   std::shared_ptr<void> memory;  ///< keeps the page mapped
   HostPage* page = nullptr;      ///< of this rank's host
   std::unique_ptr<Streams> streams;
   std::unique_ptr<Sleeper> sleeper;
-  std::shared_ptr<Segments> segments;  ///< memory that ranks share; null where they cannot
-  std::unique_ptr<Monitor> monitor;    ///< null for threads, which cannot die alone
+  std::shared_ptr<Segments> segments;  ///< memory that ranks share; null if they cannot
+  std::unique_ptr<Monitor> monitor;    ///< null for threads, which do not die alone
 };
 
-/// One rank's side of a world: all that its communicators have in common. Not a singleton: one
-/// process may be in several.
-class World : public Watch {
+/// One rank's side of a world: what all its communicators share. Not a singleton: a process may be
+/// in several worlds.
+class World : public EngineDelegate {
  public:
   World(int rank, std::vector<Member> members, Transport transport, WorldOptions options);
   ~World() override;
@@ -73,16 +73,18 @@ class World : public Watch {
   Engine& engine() { return engine_; }
   Segments* segments() const { return transport_.segments.get(); }
   MemoryPool& pool() { return pool_; }
-  Recorder& recorder() { return recorder_; }
+  FlightRecorder& recorder() { return recorder_; }
 
-  /// This rank has read so much in the memory of another rank of its host. The turn is held.
+  /// Counts bytes that this rank has read from the memory of another rank of its host. The engine's
+  /// lock is held.
   void took(int owner, int64_t bytes);
   Traffic traffic();
 
-  /// Whether that rank said that it leaves.
+  /// Whether that rank has announced that it leaves.
   bool has_left(int rank) const;
 
-  /// An id for a group of this rank alone. Those of shared groups are digests, and never so small.
+  /// An id for a group of this rank alone. The ids of shared groups are digests and never this
+  /// small.
   uint64_t next_lone_id() { return kFirstLoneId + lone_groups_.fetch_add(1); }
 
   void add(Lane& lane);
@@ -90,24 +92,24 @@ class World : public Watch {
 
   /// "rank 1 (host b, pid 8812)"
   std::string describe(int rank) const;
-  /// " in 1B3 (...)": what it said last that it does, where that is known (of other hosts, of their
-  /// first ranks); else nothing.
+  /// " in 1B3 (...)": what that rank last said that it does (note()). Empty if unknown; of other
+  /// hosts only the first ranks are known.
   std::string doing(int rank) const;
   void note(std::string_view doing) { seat(rank_).set_note(doing); }
 
-  /// From now on every operation of this rank that ends is added.
+  /// From now on every operation of this rank is added to the trace when it ends.
   void set_trace(std::shared_ptr<core::Trace> trace);
 
-  /// Makes this the cause of the world's end unless there is one already, and wakes everybody.
+  /// Fails the world with this cause, unless it has failed already, and wakes all ranks.
   void fail(const Cause& cause);
 
-  /// Ends the world on this rank: pending and later operations throw.
+  /// Fails the world: pending and later operations throw.
   void abort(const std::string& why);
 
-  /// The same for a rank that ends by an exception, which says why itself.
+  /// The same for a rank that ends because of an exception, which itself says why.
   void abandon();
 
-  // Watch
+  // EngineDelegate
   bool failed() const override { return transport_.page->failed(); }
   std::vector<int> left(const std::vector<int>& ranks) const override;
   void report_left(const Task& task, int rank) override;
@@ -122,7 +124,7 @@ class World : public Watch {
   void started(Task& task) override;
   void finished(const Task& task) override;
 
-  /// Throws if the world has failed, in the name of an operation that is about to start.
+  /// Throws if the world has failed; the error names an operation that is about to start.
   void check(const Lane& lane, uint64_t number, const core::OpInfo& info);
 
  private:
@@ -138,10 +140,10 @@ class World : public Watch {
   const WorldOptions options_;
   Transport transport_;
   MemoryPool pool_;
-  Recorder recorder_;
+  FlightRecorder recorder_;
   core::Log log_;
-  std::shared_ptr<core::Trace> trace_;         ///< under the engine's turn; or null
-  std::unordered_map<uint64_t, Lane*> lanes_;  ///< under the engine's turn
+  std::shared_ptr<core::Trace> trace_;         ///< under the engine's lock; or null
+  std::unordered_map<uint64_t, Lane*> lanes_;  ///< under the engine's lock
   Messenger messenger_;
   Engine engine_;
 };

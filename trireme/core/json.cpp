@@ -8,7 +8,7 @@ Json parse_json(std::string_view text, std::string_view what) {
   try {
     return Json::parse(text);
   } catch (const Json::parse_error& error) {
-    throw Error(fmt::format("{} is not JSON: wrong at byte {}", what, error.byte));
+    throw Error(fmt::format("{} is not JSON: error at byte {}", what, error.byte));
   }
 }
 

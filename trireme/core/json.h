@@ -7,7 +7,7 @@
 
 namespace trireme::core {
 
-/// Keys keep the order in which they were written, so that lines read alike.
+/// Keys keep the order in which they were written.
 using Json = nlohmann::ordered_json;
 
 /// Parses one document. Throws Error: "`what` is not JSON: ... at byte N".

@@ -39,8 +39,8 @@ Log::Log(int rank, std::string_view group) : who_(fmt::format("rank {} {}", rank
   if (!wanted) return;
   const auto found = std::find(kLevels.begin(), kLevels.end(), *wanted);
   if (found == kLevels.end())
-    throw ConfigError(fmt::format(
-        "TRIREME_LOG is '{}'; it can be trace, debug, info, warning, error or off", *wanted));
+    throw ConfigError(
+        fmt::format("TRIREME_LOG='{}' must be trace, debug, info, warning, error or off", *wanted));
   least_ = static_cast<Level>(found - kLevels.begin());
 }
 
@@ -51,7 +51,8 @@ void Log::say(Level level, std::string_view text) const {
     name = coloured(level == Level::Warning ? Colour::Yellow : Colour::Red, name, STDERR_FILENO);
   const std::string line =
       fmt::format("{}{} {} [{}] {}\n", line_start(STDERR_FILENO), time_of_day(), name, who_, text);
-  std::fwrite(line.data(), 1, line.size(), stderr);  // at once: lines of threads do not mix
+  std::fwrite(line.data(), 1, line.size(),
+              stderr);  // one write, so that lines of threads do not mix
 }
 
 }  // namespace trireme::core

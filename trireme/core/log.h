@@ -6,11 +6,11 @@
 
 namespace trireme::core {
 
-/// Says things on stderr, and who says them: "12:00:01.123 warning [rank 3 tensor] ...".
+/// Logs to stderr, with time, level, rank and group: "12:00:01.123 warning [rank 3 tensor] ...".
 ///
-/// Quiet by default: warnings and errors only. TRIREME_LOG=trace|debug|info|warning|error|off
-/// says otherwise; any other word is a ConfigError. There is no global one: whoever has a rank and
-/// a group makes one.
+/// By default it logs warnings and errors only. TRIREME_LOG=trace|debug|info|warning|error|off
+/// changes that; any other word is a ConfigError. There is no global log: code that knows its rank
+/// and group makes one.
 class Log {
  public:
   Log(int rank, std::string_view group);

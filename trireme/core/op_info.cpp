@@ -10,8 +10,8 @@ namespace trireme::core {
 
 namespace {
 
-/// One round of a 64 x 64 -> 128 bit multiply, folded: strong enough to tell calls apart, and
-/// three instructions.
+/// One 64 x 64 -> 128 bit multiply, folded: three instructions, and good enough to tell calls
+/// apart.
 uint64_t mix(uint64_t a, uint64_t b) {
   const auto product =
       static_cast<unsigned __int128>(a ^ 0x9E3779B97F4A7C15) * (b ^ 0xD1B54A32D192ED03);

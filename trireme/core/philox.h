@@ -6,11 +6,13 @@
 namespace trireme::core {
 
 /// Philox 4x32-10 (Salmon, Moraes, Dror, Shaw 2011): a stateless random function. The same counter
-/// and key give the same four words on every machine, so chance can be a function of logical
-/// coordinates instead of a generator's state.
+/// and key give the same four words on every machine, so random numbers can be a function of
+/// logical coordinates instead of a generator's state.
 ///
-///   one round:   (c0, c1, c2, c3) -> (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0
-///   c0)) ten rounds; between them the key grows by the golden ratio and sqrt(3) - 1.
+///   one round:   (c0, c1, c2, c3) ->
+///                (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0))
+///
+/// Ten rounds; between them the key grows by the golden ratio and sqrt(3) - 1.
 constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter,
                                          std::array<uint32_t, 2> key) {
   constexpr uint32_t kMultiply0 = 0xD2511F53, kMultiply1 = 0xCD9E8D57;
@@ -29,7 +31,7 @@ constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter,
   return counter;
 }
 
-/// The same with a 64-bit seed and a 128-bit place given as two words.
+/// The same with a 64-bit seed and a 128-bit position given as two words.
 constexpr std::array<uint32_t, 4> philox(uint64_t seed, uint64_t high, uint64_t low) {
   return philox({static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32),
                  static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32)},

@@ -17,7 +17,7 @@ constexpr std::string_view name_of(Trace::Row row) {
   return row == Trace::Row::Actions ? "actions" : "ops";
 }
 
-/// Exact: viewers drop events that seem to overlap.
+/// Microseconds with three decimals, exactly: viewers drop events that seem to overlap.
 std::string microseconds(nanoseconds time) {
   const int64_t ns = std::max<int64_t>(0, time.count());
   return fmt::format("{}.{:03}", ns / 1000, ns % 1000);

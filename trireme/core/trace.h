@@ -9,12 +9,12 @@
 
 namespace trireme::core {
 
-/// What happened when, on one rank: for chrome://tracing and ui.perfetto.dev. Any thread may add.
+/// A timeline of one rank, for chrome://tracing and ui.perfetto.dev. Any thread may add events.
 class Trace {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Actions come one after the other, or one in another; ops go on beside each other.
+  /// Actions follow or contain each other; ops may overlap.
   enum class Row : uint8_t { Actions, Ops };
 
   /// `origin`: the time of day that counts as 0, the same for all ranks whose traces are merged.
@@ -23,14 +23,14 @@ class Trace {
 
   void add(Row row, std::string name, Clock::time_point begin, Clock::time_point end);
 
-  /// The events as text, one per line, each ending in ",\n"; they are forgotten.
+  /// Removes the events and returns them as text, one per line, each ending in ",\n".
   std::string take();
 
-  /// The file, of what all ranks have taken. Times of ranks on one host are of one clock; of other
-  /// hosts, as exact as their clocks agree.
+  /// Makes the file from the texts of all ranks. Ranks of one host use the same clock; between
+  /// hosts, times are as exact as their clocks agree.
   static std::string merged(const std::vector<std::string>& taken);
 
-  /// The longest that is kept between two takes; what comes after is counted, not kept.
+  /// The most events kept between two takes; further ones are only counted.
   static constexpr std::size_t kMostEvents = 1 << 20;
 
  private:

@@ -54,7 +54,7 @@ std::string format_duration(std::chrono::nanoseconds duration) {
 }
 
 std::chrono::nanoseconds from_seconds(double seconds) {
-  // Far beyond any timeout that is meant, and still far from overflow.
+  // Longer than any real timeout, and still far from overflow.
   constexpr double kMost = 1e9;
   return std::chrono::nanoseconds(static_cast<int64_t>(std::min(seconds, kMost) * 1e9));
 }

@@ -21,7 +21,7 @@ std::optional<int64_t> parse_bytes(std::string_view text);
 /// "12 us", "3.4 ms", "30 s", "5 min".
 std::string format_duration(std::chrono::nanoseconds duration);
 
-/// Seconds, as people write timeouts, as a duration.
+/// Converts seconds, as people write timeouts, to a duration.
 std::chrono::nanoseconds from_seconds(double seconds);
 
 }  // namespace trireme::core

@@ -20,9 +20,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto kLastWords = 300ms;  ///< for the others to say what they saw of a failure
+constexpr auto kLastWords = 300ms;  ///< for the others to report what they saw of a failure
 
-/// How many milliseconds poll() may sleep; -1: for ever. Rounded up, lest it wake too early.
+/// How many milliseconds poll() may sleep; -1: for ever. Rounded up, so that it does not wake too
+/// early.
 int poll_timeout(std::optional<net::Deadline> due) {
   if (!due) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*due - net::Clock::now());
@@ -33,7 +34,7 @@ int poll_timeout(std::optional<net::Deadline> due) {
 bool is_stopped(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   const std::string text(std::istreambuf_iterator<char>(file), {});
-  const size_t name_end = text.rfind(") ");  // the name may have anything in it
+  const size_t name_end = text.rfind(") ");  // the name may contain anything
   return name_end != text.npos && (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
 }
 
@@ -42,9 +43,9 @@ bool is_stopped(pid_t pid) {
 struct Attempt::Rank {
   int rank = 0;
   Child child;
-  std::optional<Ending> ending;
+  std::optional<ExitStatus> ending;
   Tail tail;
-  std::unique_ptr<Output> out;  ///< null: it has our own stdout, stderr
+  std::unique_ptr<Output> out;  ///< null: the rank has the launcher's own stdout or stderr
   std::unique_ptr<Output> err;
 };
 
@@ -91,7 +92,8 @@ Failure Attempt::failure() const {
     failure.was_shown = failed_->err == nullptr || failed_->err->is_shown();
     return failure;
   }
-  // Rank 0 was heard when it spoke. Where all ranks stumble over one thing, they say the same.
+  // What rank 0 wrote has been shown. If all ranks fail for the same reason, they write the same
+  // lines.
   const auto& heard = ranks_[0]->tail.lines();
   const auto was_heard = [&](const std::string& line) {
     return std::ranges::find(heard, line) != heard.end();
@@ -118,8 +120,8 @@ void Attempt::start_ranks() {
 void Attempt::start_rank(Spawner& spawner, int local_rank) {
   auto rank = std::make_unique<Rank>();
   rank->rank = job_.rank(local_rank);
-  // A rank that is alone has our own files. So has the one that speaks for all, but we read what it
-  // says on stderr, lest others' words for the same be shown again.
+  // A rank that is alone gets the launcher's own files. With Display::Bare so does rank 0, but we
+  // read its stderr, so that the same lines of other ranks are not shown again.
   const bool alone = job_.num_hosts * job_.num_ranks == 1;
   const bool bare = options_.display == Display::Bare && local_rank == 0;
   const bool logs = !options_.log_dir.empty();
@@ -177,7 +179,7 @@ void Attempt::wait() {
   const size_t first_output = waited.size();
   for (const Output* output : outputs) waited.push_back({output->poll_fd(), POLLIN, 0});
 
-  if (poll(waited.data(), waited.size(), poll_timeout(stopping_.due())) < 0 && errno != EINTR)
+  if (poll(waited.data(), waited.size(), poll_timeout(stop_plan_.due())) < 0 && errno != EINTR)
     throw Error(fmt::format("poll: {}", core::errno_text(errno)));
 
   console_.flush();
@@ -185,7 +187,7 @@ void Attempt::wait() {
     if (waited[first_output + i].revents != 0) outputs[i]->read_some();
   handle_signals();
   notice_endings();
-  if (const int signal = stopping_.take(net::Clock::now())) signal_groups(signal);
+  if (const int signal = stop_plan_.take(net::Clock::now())) signal_groups(signal);
 }
 
 void Attempt::handle_signals() {
@@ -200,16 +202,16 @@ void Attempt::handle_signals() {
   }
 }
 
-/// The first signal is passed on, and the ranks may take their time; the second ends them.
+/// The first signal is passed on, and the ranks get time to end; the second kills them.
 void Attempt::interrupt(int signal) {
   const auto now = net::Clock::now();
   if (interrupted_by_ != 0) {
-    stopping_.plan({{0s, SIGKILL}}, now);
+    stop_plan_.plan({{0s, SIGKILL}}, now);
   } else if (failed_ != nullptr) {
-    stopping_.plan({{0s, SIGTERM}, {options_.grace, SIGKILL}}, now);
+    stop_plan_.plan({{0s, SIGTERM}, {options_.grace, SIGKILL}}, now);
   } else {
     signal_groups(signal);
-    stopping_.plan({{options_.interrupt_grace, SIGTERM}, {options_.grace, SIGKILL}}, now);
+    stop_plan_.plan({{options_.interrupt_grace, SIGTERM}, {options_.grace, SIGKILL}}, now);
   }
   if (interrupted_by_ == 0) interrupted_by_ = signal;
 }
@@ -221,8 +223,8 @@ void Attempt::pause() {
 }
 
 void Attempt::notice_endings() {
-  // epoll lists the ranks in the order in which they died, so that the first failure is the first
-  // even where we were slow to look.
+  // epoll lists the ranks in the order in which they ended, so we find the first failure even if we
+  // look late.
   std::vector<epoll_event> ended(ranks_.size());
   const int count = epoll_wait(deaths_.get(), ended.data(), static_cast<int>(ended.size()), 0);
   for (int i = 0; i < count; ++i) {
@@ -231,8 +233,8 @@ void Attempt::notice_endings() {
     const auto pid = static_cast<id_t>(rank.child.pid);
     if (waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) continue;
     epoll_ctl(deaths_.get(), EPOLL_CTL_DEL, rank.child.pidfd.get(), nullptr);
-    rank.ending = info.si_code == CLD_EXITED ? Ending{.code = info.si_status, .signal = 0}
-                                             : Ending{.code = 0, .signal = info.si_status};
+    rank.ending = info.si_code == CLD_EXITED ? ExitStatus{.code = info.si_status, .signal = 0}
+                                             : ExitStatus{.code = 0, .signal = info.si_status};
     if (!rank.ending->good() && failed_ == nullptr) fail(rank);
   }
 }
@@ -242,15 +244,17 @@ void Attempt::fail(const Rank& rank) {
   for (const auto& other : ranks_)
     if (!other->ending && is_stopped(other->child.pid)) stopped_ = other.get();
   const int signal = rank.ending->signal;
-  if (terminal_ && (signal == SIGINT || signal == SIGQUIT)) interrupted_by_ = signal;  // by hand
-  if (interrupted_by_ != 0) return;  // it was asked to end, and the others may still be saving
-  stopping_.plan({{kLastWords, SIGTERM}, {options_.grace, SIGKILL}}, net::Clock::now());
+  if (terminal_ && (signal == SIGINT || signal == SIGQUIT))
+    interrupted_by_ = signal;        // the user pressed Ctrl-C
+  if (interrupted_by_ != 0) return;  // it was told to end, and the others may still be saving
+  stop_plan_.plan({{kLastWords, SIGTERM}, {options_.grace, SIGKILL}}, net::Clock::now());
 }
 
 void Attempt::signal_groups(int signal) {
   for (const auto& rank : ranks_) {
     kill(-rank->child.pid, signal);
-    if (signal == SIGTERM) kill(-rank->child.pid, SIGCONT);  // a stopped process hears no TERM
+    if (signal == SIGTERM)
+      kill(-rank->child.pid, SIGCONT);  // a stopped process does not handle TERM
   }
 }
 

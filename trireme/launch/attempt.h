@@ -14,49 +14,49 @@
 #include "trireme/launch/output.h"
 #include "trireme/launch/signals.h"
 #include "trireme/launch/spawn.h"
-#include "trireme/launch/stopping.h"
+#include "trireme/launch/stop_plan.h"
 #include "trireme/launch/terminal.h"
 
 namespace trireme::launch {
 
 /// How a rank ended.
-struct Ending {
-  int code = 0;    ///< of exit()
+struct ExitStatus {
+  int code = 0;    ///< passed to exit()
   int signal = 0;  ///< that killed it; 0: none
 
   bool good() const { return code == 0 && signal == 0; }
   int exit_code() const { return signal != 0 ? 128 + signal : code; }
 };
 
-/// The first rank that failed, and what it said last.
+/// The first rank that failed, and the last lines that it wrote.
 struct Failure {
   int rank = 0;
   pid_t pid = 0;
-  Ending ending;
+  ExitStatus ending;
   std::vector<std::string> last_lines;
-  bool was_shown = false;  ///< what it said last was shown when it said it
-  int stopped_rank = -1;   ///< one that was there, but stopped: what the failing rank waited for
+  bool was_shown = false;  ///< its last lines have been shown already
+  int stopped_rank = -1;   ///< a rank that was stopped (SIGSTOP), for which the failing rank waited
   pid_t stopped_pid = 0;
 };
 
 /// How an attempt ended. Without a failure every rank returned 0.
 struct Outcome {
   std::optional<Failure> failure;
-  int interrupted_by = 0;  ///< the first signal that we were sent; 0: none
+  int interrupted_by = 0;  ///< the first signal that the launcher received; 0: none
 };
 
-/// One life of all ranks of this host: started together, watched, ended together.
+/// One attempt of all ranks of this host: starts them together, watches them, ends them together.
 ///
 ///     poll: pidfd of each rank ── a rank ended          pipes ── lines to show
-///           signalfd           ── we were told          time  ── the next step of Stopping
+///           signalfd           ── a signal for us       time  ── the next signal of StopPlan
 ///
-/// Ranks that ended stay zombies until all have: as long as its leader is not reaped, the number of
-/// a process group is nobody else's, and killing it hits who it should.
+/// Ranks that ended stay zombies until all have ended: while its leader is not reaped, the number
+/// of a process group is not reused, so killing the group cannot hit another process.
 class Attempt {
  public:
   Attempt(const RunOptions& options, const Job& job, const Keeper& keeper, Signals& signals,
           Console& console);
-  /// Nothing of the ranks' process groups is left afterwards.
+  /// Kills what is left of the ranks' process groups.
   ~Attempt();
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
@@ -91,9 +91,9 @@ class Attempt {
   net::Fd deaths_;  ///< an epoll of all pidfds
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::optional<Terminal> terminal_;
-  Stopping stopping_;
+  StopPlan stop_plan_;
   const Rank* failed_ = nullptr;
-  const Rank* stopped_ = nullptr;  ///< one that was stopped when another failed
+  const Rank* stopped_ = nullptr;  ///< a rank that was stopped when another failed
   int interrupted_by_ = 0;
 };
 

@@ -7,8 +7,8 @@
 
 namespace trireme::launch {
 
-/// Our stdout and stderr. Where both are the same terminal or file they are one sink, so that lines
-/// stay whole across the two.
+/// The launcher's stdout and stderr. If both are the same terminal or file, they share one sink, so
+/// that their lines do not mix.
 class Console {
  public:
   Console();
@@ -16,7 +16,7 @@ class Console {
   Sink& out() { return out_; }
   Sink& err() { return err_ ? *err_ : out_; }
   void flush();
-  /// Waits until everything is written, nobody reads any more, or a signal says to go.
+  /// Waits until everything is written, nobody reads any more, or a signal tells us to end.
   void drain(Signals& signals);
 
  private:
@@ -24,7 +24,8 @@ class Console {
   std::unique_ptr<Sink> err_;
 };
 
-/// Opens /dev/null for each of 0, 1 and 2 that is closed, lest a pipe of ours be taken for one.
+/// Opens /dev/null for each of 0, 1 and 2 that is closed, so that no pipe of ours gets their
+/// number.
 void open_standard_files();
 
 }  // namespace trireme::launch

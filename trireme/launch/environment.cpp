@@ -42,7 +42,7 @@ std::vector<std::string> rank_environment(const Job& job, int local_rank) {
   set("TORCHELASTIC_RESTART_COUNT", std::to_string(job.attempt));
   set("TORCHELASTIC_MAX_RESTARTS", std::to_string(job.max_restarts));
   set("TORCHELASTIC_RUN_ID", job.run_id);
-  // Inherited from a torchrun above us it would make torch wait for a store that we do not serve.
+  // Inherited from an outer torchrun, it would make torch wait for a store that we do not serve.
   variables.erase("TORCHELASTIC_USE_AGENT_STORE");
   if (!job.secret.empty()) set("TRIREME_SECRET", job.secret);
   if (job.colour) set("TRIREME_COLOR", "1");

@@ -16,7 +16,7 @@ namespace trireme::launch {
 
 namespace {
 
-/// Returns when the launcher said goodbye, or when every group that it left behind is killed.
+/// Returns when the launcher has said goodbye, or after killing every group that it left behind.
 void keep(int pipe) {
   std::vector<pid_t> groups;
   for (;;) {
@@ -73,7 +73,7 @@ Keeper::~Keeper() {
 }
 
 void Keeper::tell(pid_t message) const {
-  // Four bytes go into a pipe whole or not at all. A keeper that somebody killed hears nothing.
+  // A pipe takes four bytes completely or not at all. If the keeper was killed, nobody reads them.
   while (write(pipe_.get(), &message, sizeof(message)) < 0 && errno == EINTR) {
   }
 }

@@ -6,14 +6,14 @@
 
 namespace trireme::launch {
 
-/// A tiny process that ends the ranks' process groups when the launcher dies without saying so,
-/// kill -9 included. PDEATHSIG ends the ranks themselves; their children have only the keeper.
+/// A small process that kills the ranks' process groups if the launcher dies without a goodbye, for
+/// example by kill -9. PDEATHSIG kills the ranks themselves, but not their children.
 ///
 ///     launcher ──pipe──> keeper        +pid: a group began    -pid: it is over    0: goodbye
 ///        └─ rank, rank ...             end of pipe: kill every group that is not over
 ///
-/// It is no child of the launcher, has a session of its own and holds no file but the pipe, so that
-/// whoever reads the launcher's output sees its end.
+/// It is not a child of the launcher, has its own session, and has no open file but the pipe, so
+/// that a reader of the launcher's output sees its end.
 class Keeper {
  public:
   /// Throws Error if no process can be started.
@@ -23,10 +23,10 @@ class Keeper {
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
 
-  /// Safe in a child between fork and exec: each rank announces itself there, so there is no moment
-  /// in which it runs unknown.
+  /// Safe in a child between fork and exec. Each rank calls it there, so the keeper knows the rank
+  /// before it runs.
   void began(pid_t group) const { tell(group); }
-  /// To be said before the group's leader is reaped: from then on its number may be another's.
+  /// Call it before the group's leader is reaped: after that the number may be reused.
   void over(pid_t group) const { tell(-group); }
 
  private:

@@ -41,7 +41,7 @@ int parse_num_ranks(std::string_view text) {
     if (const int gpus = num_gpus(); gpus > 0) return gpus;
     throw ConfigError(
         "one rank per GPU was asked for ('gpu'), but there is no /dev/nvidia0; "
-        "say a number, or 'cpu'");
+        "use a number, or 'cpu'");
   }
   const auto ranks = core::parse_int(text);
   if (!ranks || *ranks < 1 || *ranks > 1'000'000)

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kMaxRanks = 4096;
 
-Streams parse_streams(std::string_view digit, std::string_view whole) {
+OutputStreams parse_streams(std::string_view digit, std::string_view whole) {
   const auto value = core::parse_int(digit);
   if (!value || *value < 0 || *value > 3)
     throw ConfigError(fmt::format(
@@ -42,7 +42,7 @@ StreamChoice StreamChoice::parse(std::string_view text) {
   return choice;
 }
 
-Streams StreamChoice::of(int local_rank) const {
+OutputStreams StreamChoice::of(int local_rank) const {
   const auto found = ranks_.find(local_rank);
   return found == ranks_.end() ? all_ : found->second;
 }
@@ -57,7 +57,7 @@ void check_options(const RunOptions& o) {
   require(!o.command.empty() && !o.command[0].empty(), "no program was given");
   require(o.num_ranks >= 1 && o.num_ranks <= kMaxRanks,
           fmt::format("{} ranks per host: must be 1 to {}", o.num_ranks, kMaxRanks));
-  require(o.num_hosts >= 1, fmt::format("{} hosts were asked for", o.num_hosts));
+  require(o.num_hosts >= 1, fmt::format("--nnodes {} must be at least 1", o.num_hosts));
   require(o.host >= 0 && o.host < o.num_hosts,
           fmt::format("--node-rank {} is not one of 0 to {} (--nnodes {})", o.host, o.num_hosts - 1,
                       o.num_hosts));
@@ -69,7 +69,7 @@ void check_options(const RunOptions& o) {
           fmt::format("--master-port {} is not a port (1 to 65535)", o.master_port));
   require(o.max_restarts >= 0, fmt::format("--max-restarts {} is negative", o.max_restarts));
   require(!o.log_dir.empty() || (!o.redirects.any() && !o.tee.any()),
-          "--redirects and --tee write files; say where with --log-dir DIR");
+          "--redirects and --tee write log files: they need --log-dir DIR");
   require(o.run_id.find('/') == o.run_id.npos && o.run_id != "." && o.run_id != "..",
           fmt::format("--rdzv-id '{}' cannot name a folder", o.run_id));
   for (const int rank : o.shown_ranks)

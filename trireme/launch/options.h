@@ -9,7 +9,7 @@
 namespace trireme::launch {
 
 /// Which of a rank's two output streams something applies to.
-struct Streams {
+struct OutputStreams {
   bool out = false;
   bool err = false;
 };
@@ -23,20 +23,20 @@ class StreamChoice {
   /// Throws ConfigError that shows `text` and says what is allowed.
   static StreamChoice parse(std::string_view text);
 
-  Streams of(int local_rank) const;
+  OutputStreams of(int local_rank) const;
   bool any() const;
 
  private:
-  Streams all_;
-  std::map<int, Streams> ranks_;
+  OutputStreams all_;
+  std::map<int, OutputStreams> ranks_;
 };
 
-/// Prefixed: lines of every rank, with "[rank] " before them where there are several.
-/// Bare: only what local rank 0 says, untouched; the others are heard only when they fail.
+/// Prefixed: shows the lines of every rank, with "[rank] " before them if there are several ranks.
+/// Bare: shows only the output of local rank 0, unchanged; that of the others only if they fail.
 enum class Display { Prefixed, Bare };
 
-/// All that `run` needs to know. Ranks of this host are local ranks; hosts are numbered from 0 and
-/// all have as many ranks.
+/// The options of `run`. Local ranks are the ranks of this host; hosts are numbered from 0, and all
+/// have the same number of ranks.
 struct RunOptions {
   std::vector<std::string> command{};  ///< the program and its arguments
   int num_ranks = 1;                   ///< on this host
@@ -54,11 +54,12 @@ struct RunOptions {
   std::chrono::milliseconds grace{5000};  ///< between SIGTERM and SIGKILL
   std::chrono::milliseconds interrupt_grace{
       30000};                           ///< after a signal, for ranks to save their work
-  std::string speaker = "trireme run";  ///< who its own messages say they come from
-  std::vector<int> answers{};  ///< exit codes that are no failure: passed on without a word
+  std::string speaker = "trireme run";  ///< begins the launcher's own messages
+  std::vector<int>
+      answers{};  ///< exit codes that are results, not failures: returned without a message
 };
 
-/// Throws ConfigError for what cannot be started: no program, no ranks, several hosts without the
+/// Throws ConfigError for options that cannot work: no program, no ranks, several hosts without the
 /// address of the first, log choices without a folder.
 void check_options(const RunOptions& options);
 

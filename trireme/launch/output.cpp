@@ -75,7 +75,7 @@ bool Output::read_some() {
 }
 
 void Output::finish() {
-  // What is there now and no more: somebody who left the rank's process group may still write.
+  // Only what is in the pipe now: a process that left the rank's process group may still write.
   int left_bytes = 0;
   if (reader_) ioctl(reader_.get(), FIONREAD, &left_bytes);
   for (; left_bytes > 0 && read_some(); left_bytes -= kPieceBytes) {
@@ -97,7 +97,8 @@ void Output::pass_on(std::string_view text) {
   if (log_ && !write_all(log_.get(), text)) {
     const std::string why = core::errno_text(errno);
     log_.reset();
-    const std::string sentence = fmt::format("trireme: '{}' ends here: {}", to_.log_file, why);
+    const std::string sentence =
+        fmt::format("trireme: cannot write '{}' any more: {}", to_.log_file, why);
     if (to_.sink != nullptr)
       to_.sink->say(sentence);
     else
@@ -106,7 +107,8 @@ void Output::pass_on(std::string_view text) {
   if (to_.sink == nullptr) return;
   to_.sink->show(this, to_.prefix, text);
   to_.sink->flush();
-  // Nobody sees it and nobody keeps it: let the rank find its stdout closed, as without a launcher.
+  // Nobody reads this output any more: close the pipe, so that the rank sees what it would see
+  // without a launcher.
   if (to_.sink->closed() && !log_) reader_.reset();
 }
 

@@ -9,7 +9,7 @@
 
 namespace trireme::launch {
 
-/// Where the lines of one stream of one rank go. Each may be absent.
+/// Where the lines of one stream of one rank go. Each member may be empty.
 struct Destinations {
   Sink* sink = nullptr;
   std::string prefix;
@@ -19,7 +19,7 @@ struct Destinations {
 
 /// One output stream of one rank: a pipe that is cut into lines.
 ///
-/// A line is passed on when it is whole, at 64 KiB, or when the pipe ends.
+/// A line is passed on when it is complete, when it reaches 64 KiB, or when the pipe ends.
 class Output {
  public:
   /// Throws Error if the log file cannot be written.
@@ -30,11 +30,11 @@ class Output {
   /// The end that the rank writes into; the caller closes it once the rank runs.
   net::Fd take_writer() { return std::move(writer_); }
 
-  /// Whether people see it as it comes.
+  /// Whether the output is shown while the rank runs.
   bool is_shown() const { return to_.sink != nullptr; }
-  /// To be polled for POLLIN; -1 when the stream is over, or when it has to wait for its sink.
+  /// Poll this for POLLIN; -1 when the stream has ended or has to wait for its sink.
   int poll_fd() const;
-  /// Passes on what is in the pipe, at most 64 KiB. True if there may be more.
+  /// Passes on what is in the pipe, at most 64 KiB. Returns true if there may be more.
   bool read_some();
   /// Passes on all that is left and ends the stream.
   void finish();
@@ -47,7 +47,7 @@ class Output {
   net::Fd reader_;
   net::Fd writer_;
   net::Fd log_;
-  std::string line_;  ///< what has come of the current line
+  std::string line_;  ///< the beginning of the current line
 };
 
 }  // namespace trireme::launch

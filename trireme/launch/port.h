@@ -4,13 +4,13 @@
 
 namespace trireme::launch {
 
-/// A free TCP port of 127.0.0.1, held as long as this lives.
+/// A free TCP port of 127.0.0.1, reserved until the destructor runs.
 ///
-/// The socket is bound but does not listen: the kernel gives the port to nobody who asks for "any",
-/// yet rank 0, who asks for it by number with SO_REUSEADDR, gets it.
+/// The socket is bound but does not listen: the kernel does not give the port to processes that ask
+/// for any port, but rank 0, which asks for it by number with SO_REUSEADDR, gets it.
 class ReservedPort {
  public:
-  /// Throws CommError if there is none.
+  /// Throws CommError if no port is free.
   ReservedPort();
 
   int number() const { return number_; }

@@ -10,7 +10,7 @@ namespace trireme::launch {
 /// "rank 3 (pid 8812 on a) was killed by SIGSEGV", "... exited with code 7".
 std::string sentence(const Failure& failure);
 
-/// The sentence and the last lines that the rank wrote.
+/// The sentence, and the last lines that the rank wrote.
 std::string report(const Failure& failure, std::string_view speaker);
 
 }  // namespace trireme::launch

@@ -17,10 +17,10 @@ namespace trireme::launch {
 namespace {
 
 constexpr int kMasterPort = 29500;  // torchrun's
-constexpr int kUsage = 2;           // the exit code for what was asked and cannot work
+constexpr int kUsage = 2;           // the exit code for wrong arguments
 
-/// The secret for ranks of one host; none where it was given, or where several launchers would have
-/// to agree on it and the ranks derive it from the user's key.
+/// Makes a secret for ranks of one host. Returns none if it was given, or if there are several
+/// hosts: their launchers could not agree on one, so the ranks derive it from the user's key.
 std::string make_secret(const RunOptions& options) {
   const bool given = core::env("TRIREME_SECRET") || core::env("TRIREME_SECRET_FILE");
   return given || options.num_hosts > 1 ? "" : net::Secret::random().to_text();
@@ -43,14 +43,15 @@ Job make_job(const RunOptions& options) {
   return job;
 }
 
-/// Whether the rank ended as it was told to, by the signal that we were sent or by ours after it.
+/// Whether the rank ended because it was told to: by the signal that we received, or by ours after
+/// it.
 bool obeyed(const Outcome& outcome) {
   const auto [code, signal] = outcome.failure->ending;
   return outcome.interrupted_by != 0 && (signal == outcome.interrupted_by || signal == SIGTERM ||
                                          signal == SIGKILL || code == 128 + outcome.interrupted_by);
 }
 
-/// What was asked cannot work, however often it is tried.
+/// Whether the arguments were wrong, so that a restart cannot help.
 bool is_usage(const Failure& failure) {
   return failure.ending.signal == 0 && failure.ending.code == kUsage;
 }
@@ -66,7 +67,7 @@ int conclude(const Outcome& outcome, const RunOptions& options, Console& console
   if (is_answer) return outcome.failure->ending.exit_code();
   Failure failure = *outcome.failure;
   const bool is_said = is_usage(failure) && failure.was_shown;
-  if (is_said) failure.last_lines.clear();  // its one sentence is enough
+  if (is_said) failure.last_lines.clear();  // its own error message is enough
   if (!is_said || options.display == Display::Prefixed)
     console.err().say(report(failure, options.speaker));
   return failure.ending.exit_code();
@@ -99,7 +100,7 @@ int run(const RunOptions& options) {
   Console console;
   int code = 1;
   try {
-    // Of each rank: its process, what it says, and where that is logged.
+    // Descriptors per rank: its process, its two outputs, and their log files.
     const int of_rank = options.log_dir.empty() ? 3 : 5;
     net::raise_file_limit(5 * options.num_ranks + 64, of_rank * options.num_ranks + 32,
                           fmt::format("a launcher of {} ranks", options.num_ranks));

@@ -22,7 +22,7 @@ Signals::Signals() {
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, &pipe_before_);
-  // Whoever started us may have ignored SIGCHLD; then no child would leave its exit code.
+  // Our parent may have ignored SIGCHLD; then children would leave no exit code.
   struct sigaction normal {};
   normal.sa_handler = SIG_DFL;
   sigaction(SIGCHLD, &normal, &child_before_);

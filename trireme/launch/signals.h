@@ -8,8 +8,8 @@
 
 namespace trireme::launch {
 
-/// While this lives, the signals that ask a job to end or to pause arrive as reads of a file
-/// descriptor, and a closed stdout is an error of write() rather than a death.
+/// While this object exists, the signals that ask a job to end or to pause arrive through a file
+/// descriptor, and writing to a closed stdout is an error instead of a SIGPIPE.
 ///
 /// A signal that was ignored when we started (nohup, a shell's background job) stays ignored.
 class Signals {
@@ -22,7 +22,7 @@ class Signals {
   int fd() const { return fd_.get(); }
   /// The next signal that arrived; 0 if there is none.
   int next();
-  /// Puts things back as they were. Safe between fork and exec.
+  /// Restores the previous signal handling. Safe between fork and exec.
   void restore() const;
 
  private:

@@ -14,8 +14,8 @@ namespace trireme::launch {
 Sink::Sink(int fd) : fd_(fd), step_bytes_(SSIZE_MAX) {
   struct stat info;
   if (fstat(fd, &info) != 0 || S_ISREG(info.st_mode)) return;
-  // O_NONBLOCK belongs to the open file, which we share with the shell and with others: open our
-  // own. Where that cannot be (sockets), write no more than what poll() promises to take.
+  // O_NONBLOCK belongs to the open file, which we share with the shell and others, so open it anew.
+  // If that fails (sockets), write no more at a time than poll() guarantees to take.
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
   own_ = net::Fd(open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!own_) step_bytes_ = PIPE_BUF;

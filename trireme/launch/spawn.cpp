@@ -23,7 +23,7 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   return all;
 }
 
-/// 0 if `file` can be executed, else why not.
+/// 0 if `file` can be executed, else the errno.
 int executable_error(const std::string& file) {
   struct stat info;
   if (stat(file.c_str(), &info) != 0) return errno;
@@ -31,7 +31,7 @@ int executable_error(const std::string& file) {
   return access(file.c_str(), X_OK) == 0 ? 0 : errno;
 }
 
-/// A name without a slash is looked for on PATH alone, as a shell does.
+/// A hint for a name without a slash, which is searched on PATH only, as in a shell.
 std::string remedy(const std::string& program, int errno_value) {
   if (errno_value != ENOENT || program.empty() || program.find('/') != program.npos) return "";
   if (executable_error("./" + program) == 0)
@@ -39,7 +39,7 @@ std::string remedy(const std::string& program, int errno_value) {
   return "; it is not on PATH";
 }
 
-/// dup2 that also clears close-on-exec where both are the same.
+/// dup2 that also clears close-on-exec if both are the same descriptor.
 bool put_at(int fd, int place) {
   if (fd < 0) return true;
   if (fd == place) return fcntl(fd, F_SETFD, 0) == 0;
@@ -89,8 +89,8 @@ Child Spawner::start(const std::vector<std::string>& environment, const Stdio& s
   if (pid < 0)
     throw Error(fmt::format("cannot start '{}': fork: {}", command_[0], core::errno_text(errno)));
   if (pid == 0) {
-    // Only calls that are safe after fork. If the launcher died before PDEATHSIG was set, nobody
-    // would tell us: so look.
+    // Only calls that are safe after fork. If the launcher died before PDEATHSIG was set, no signal
+    // comes, so check.
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher) _exit(1);
@@ -103,7 +103,7 @@ Child Spawner::start(const std::vector<std::string>& environment, const Stdio& s
     if (write(errors_writer_.get(), &error, sizeof(error)) < 0) _exit(126);
     _exit(127);
   }
-  setpgid(pid, pid);  // whoever comes first; the child's exec makes ours fail, and that is fine
+  setpgid(pid, pid);  // the child does the same; ours fails harmlessly after its exec
   Child child{pid, net::Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)))};
   if (!child.pidfd) {
     const int error = errno;

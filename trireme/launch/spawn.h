@@ -12,8 +12,8 @@
 
 namespace trireme::launch {
 
-/// The program cannot be started. The exit code is the shell's: 127 if it is not there, 126 if it
-/// is there and cannot be executed.
+/// The program cannot be started. The exit code is the shell's: 127 if it does not exist, 126 if it
+/// cannot be executed.
 class StartError : public Error {
  public:
   StartError(const std::string& program, int errno_value);
@@ -23,8 +23,8 @@ class StartError : public Error {
   int exit_code_;
 };
 
-/// The file that `program` names: itself if it has a slash, else the first on PATH that can be
-/// executed. Throws StartError.
+/// The file that `program` names: `program` itself if it has a slash, else the first executable on
+/// PATH. Throws StartError.
 std::string find_program(const std::string& program);
 
 /// Files for a child's stdin, stdout and stderr; -1: the launcher's own.
@@ -39,8 +39,8 @@ struct Child {
   net::Fd pidfd;
 };
 
-/// Starts copies of one program. Each child leads a process group of its own, is known to the
-/// keeper before it runs, and dies with us.
+/// Starts copies of one program. Each child leads its own process group, is known to the keeper
+/// before it runs, and dies with the launcher.
 ///
 ///     Spawner spawner(command, keeper, signals);
 ///     for (...) children.push_back(spawner.start(environment, stdio));
@@ -50,10 +50,10 @@ class Spawner {
   /// Throws StartError if there is no such program.
   Spawner(const std::vector<std::string>& command, const Keeper& keeper, const Signals& signals);
 
-  /// Throws Error if the system has no room for one more process.
+  /// Throws Error if the system cannot start another process.
   Child start(const std::vector<std::string>& environment, const Stdio& stdio);
 
-  /// Waits until every child has left our code. Throws StartError if the program could not be
+  /// Waits until every child has called exec. Throws StartError if the program could not be
   /// executed; the children that failed have exited.
   void finish();
 
@@ -62,7 +62,7 @@ class Spawner {
   std::string file_;
   const Keeper& keeper_;
   const Signals& signals_;
-  net::Fd errors_;         ///< children write the errno of a failed exec; closed by a good one
+  net::Fd errors_;  ///< children write the errno of a failed exec; a successful one closes it
   net::Fd errors_writer_;  ///< the children's end
 };
 

@@ -6,11 +6,11 @@
 
 namespace trireme::launch {
 
-/// The last lines that somebody wrote, for the report of a failure. Bounded: 20 lines, of each at
-/// most the first 500 bytes.
+/// The last lines of an output, for the report of a failure: at most 20 lines, of each at most the
+/// first 500 bytes.
 class Tail {
  public:
-  /// Whole lines, or a part of one that goes on with the next call.
+  /// Adds text. An incomplete last line continues with the next call.
   void add(std::string_view text);
   const std::deque<std::string>& lines() const { return lines_; }
 

@@ -20,12 +20,12 @@ Terminal::~Terminal() {
 
 void Terminal::lend() {
   if (available()) tcsetpgrp(STDIN_FILENO, group_);
-  kill(-group_, SIGCONT);  // it may have read too early and been stopped for it
+  kill(-group_, SIGCONT);  // it may have been stopped because it read too early
 }
 
 void Terminal::take_back() {
   if (tcgetpgrp(STDIN_FILENO) != group_) return;
-  // From the background, taking the terminal asks for SIGTTOU.
+  // Taking the terminal from the background would raise SIGTTOU.
   sigset_t blocked, before;
   sigemptyset(&blocked);
   sigaddset(&blocked, SIGTTOU);

@@ -4,14 +4,15 @@
 
 namespace trireme::launch {
 
-/// Lends our terminal to a rank that is alone in its job, so that a debugger, a prompt or a full
-/// screen works under the launcher. Ctrl-C and Ctrl-Z then reach the rank and not us.
+/// Makes a rank that is alone in its job the foreground process of our terminal, so that debuggers,
+/// prompts and full-screen programs work under the launcher. Ctrl-C and Ctrl-Z then reach the rank
+/// and not us.
 ///
-/// Several ranks are not lent it: they lie in the background, where reading a terminal stops a
-/// process, and get /dev/null instead.
+/// Several ranks do not get it: they run in the background, where reading the terminal would stop
+/// them, and read /dev/null instead.
 class Terminal {
  public:
-  /// Whether there is a terminal to lend: stdin is one, and we are in its foreground.
+  /// Whether stdin is a terminal and we are in its foreground.
   static bool available();
 
   explicit Terminal(pid_t group);
@@ -19,8 +20,8 @@ class Terminal {
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
-  /// If the rank was stopped by Ctrl-Z: takes the terminal back, stops us too, so that the shell
-  /// notices, and when we are continued lends it again and continues the rank.
+  /// If Ctrl-Z stopped the rank: takes the terminal back and stops us too, so that the shell
+  /// notices. When we are continued, gives the terminal to the rank again and continues it.
   void follow_stop();
 
  private:

@@ -16,7 +16,7 @@ namespace trireme {
 
 namespace {
 
-/// libtorch's sentence without its stack; a failed allocation said as everything else is.
+/// The message of an error: libtorch's without its stack, and a plain one for a failed allocation.
 std::string sentence_of(const std::exception& error) {
   if (const auto* torch = dynamic_cast<const c10::Error*>(&error)) {
     const std::string whole = torch->what_without_backtrace();

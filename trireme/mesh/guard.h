@@ -5,8 +5,8 @@
 
 namespace trireme {
 
-/// Says on stderr what went wrong, in one sentence, and returns the exit code that scripts rely on:
-/// 2 for what was asked (a ConfigError), 1 for the rest.
+/// Prints what went wrong to stderr, in one sentence, and returns the exit code that scripts rely
+/// on: 2 for a ConfigError, 1 for any other error.
 int report(const std::exception& error);
 
 /// Runs the body of `main`, and reports what it throws instead of aborting.

@@ -28,17 +28,17 @@ namespace trireme {
 
 namespace {
 
-/// For the other ranks, before the store that tells them what went wrong goes away.
+/// How long the other ranks have to read what went wrong, before the store ends.
 constexpr auto kReading = std::chrono::milliseconds(300);
 
-using comm::Carrier;
+using comm::TransportKind;
 using std::chrono::nanoseconds;
 
-Carrier carrier_named(const std::string& name, int size) {
-  if (name == "auto") return Carrier::Auto;
-  if (name == "shm") return Carrier::Shm;
-  if (name == "tcp") return Carrier::Tcp;
-  if (name == "local" && size == 1) return Carrier::Auto;
+TransportKind transport_named(const std::string& name, int size) {
+  if (name == "auto") return TransportKind::Auto;
+  if (name == "shm") return TransportKind::Shm;
+  if (name == "tcp") return TransportKind::Tcp;
+  if (name == "local" && size == 1) return TransportKind::Auto;
   if (name == "local")
     throw ConfigError(
         fmt::format("TRIREME_BACKEND=local: the {} ranks of this job are processes; ranks that are "
@@ -58,7 +58,7 @@ nanoseconds seconds_of(const char* variable, const std::optional<nanoseconds>& s
   return time;
 }
 
-/// The door to the environment: from here on everything is a value.
+/// Reads the environment; everything below gets its options as values.
 comm::WorldOptions world_options(const InitOptions& options) {
   comm::WorldOptions found;
   found.timeout = seconds_of("TRIREME_TIMEOUT_S", options.timeout, found.timeout);
@@ -68,7 +68,7 @@ comm::WorldOptions world_options(const InitOptions& options) {
   return found;
 }
 
-/// What the launcher counts as one host; empty: nobody says.
+/// The launcher's name for this host; empty if it has none.
 std::string launchers_host() {
   const auto group = core::env("GROUP_RANK");
   return group ? "group " + *group : "";
@@ -78,7 +78,7 @@ std::string launchers_host() {
 struct Meeting {
   std::unique_ptr<net::StoreServer> server;
   std::unique_ptr<net::Store> store;
-  std::string address = "127.0.0.1";  ///< of this host, as the others see it
+  std::string address = "127.0.0.1";  ///< of this host, as the others reach it
 };
 
 Meeting meet(const Rendezvous& where, const net::Secret& secret, net::Deadline deadline) {
@@ -97,7 +97,7 @@ Meeting meet(const Rendezvous& where, const net::Secret& secret, net::Deadline d
   return meeting;
 }
 
-/// A meeting that fails on rank 0 ends the store for all: the others get a moment to read why.
+/// If joining fails on rank 0, the store ends for all: waits so that the others can read why.
 struct LetOthersRead {
   const Meeting& meeting;
   ~LetOthersRead() {
@@ -105,8 +105,8 @@ struct LetOthersRead {
   }
 };
 
-/// Finds the other ranks, and makes the world with them.
-comm::Communicator join(const Rendezvous& where, Carrier wanted, comm::WorldOptions options) {
+/// Finds the other ranks and makes the world with them.
+comm::Communicator join(const Rendezvous& where, TransportKind wanted, comm::WorldOptions options) {
   const std::chrono::nanoseconds longest = std::chrono::hours(24 * 365);  // more could overflow
   const auto deadline = net::Clock::now() + std::min(options.timeout, longest);
   const net::Secret secret = net::secret_of_job(where.job);
@@ -125,17 +125,17 @@ comm::Communicator join(const Rendezvous& where, Carrier wanted, comm::WorldOpti
                                   .options = std::move(options)};
   try {
     comm::ProcessWorld process(bootstrap, wanted);
-    const bool shared = process.carrier() == Carrier::Shm;
+    const bool shared = process.transport_kind() == TransportKind::Shm;
     comm::Communicator world(
         "world", shared ? comm::make_shm(std::move(process)) : comm::make_tcp(std::move(process)));
     core::Log(where.rank, "world")
         .info(fmt::format("{} ranks over {}", where.size, world.backend()));
-    // Nobody needs the store any more once all ranks are here: only then may rank 0 take it down.
+    // Rank 0 may remove the store only after all ranks have joined: until then some need it.
     world.barrier();
     if (where.rank == 0) meeting.store->remove();
     return world;
   } catch (const TimeoutError&) {
-    // Nobody will meet here any more, once the others have read why.
+    // The store is of no further use once the others have read why.
     std::this_thread::sleep_for(kReading);
     meeting.store->remove();
     throw;
@@ -145,10 +145,10 @@ comm::Communicator join(const Rendezvous& where, Carrier wanted, comm::WorldOpti
 }  // namespace
 
 comm::Communicator init(const InitOptions& options) {
-  comm::kernels();  // picked here, where TRIREME_CPU may be refused
+  comm::kernels();  // picks the kernels now, so that a wrong TRIREME_CPU fails here
   const Rendezvous where =
       find_rendezvous(options.url.empty() ? core::env("TRIREME_INIT").value_or("") : options.url);
-  const Carrier wanted = carrier_named(
+  const TransportKind wanted = transport_named(
       options.backend.value_or(core::env("TRIREME_BACKEND").value_or("auto")), where.size);
   const comm::WorldOptions world = world_options(options);
   if (where.kind == Rendezvous::Kind::Alone)

@@ -8,8 +8,8 @@
 
 namespace trireme {
 
-/// How to join a job. What is not said here comes from the environment, which is read by `init` and
-/// by nothing below it: two worlds of one process may have different options.
+/// How to join a job. What is not set here comes from the environment, which only `init` reads and
+/// nothing below it: two worlds of one process may have different options.
 struct InitOptions {
   /// How the ranks find each other (TRIREME_INIT):
   ///   env://                            RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as `trireme
@@ -23,14 +23,15 @@ struct InitOptions {
   std::optional<std::string> backend = {};
   /// How long an operation, and `init` itself, may wait (TRIREME_TIMEOUT_S; 300 s).
   std::optional<std::chrono::nanoseconds> timeout = {};
-  /// Silence after which a process counts as hung (TRIREME_HEARTBEAT_S; 10 s).
+  /// How long a process may be silent before it counts as hung (TRIREME_HEARTBEAT_S; 10 s).
   std::optional<std::chrono::nanoseconds> heartbeat = {};
-  /// Where records of recent operations go on failure (TRIREME_RECORD_DIR); "": nowhere.
+  /// The folder for records of recent operations after a failure (TRIREME_RECORD_DIR); "": none.
   std::optional<std::string> record_dir = {};
 };
 
 /// Joins the job that this process was started for, and returns the communicator of all its ranks.
-/// Throws CommError that names the rank that is missing, double, or does not belong. Collective.
+/// Throws a CommError that names a rank that is missing, started twice, or of another job.
+/// Collective.
 comm::Communicator init(const InitOptions& options = {});
 comm::Communicator init(const std::string& url);
 

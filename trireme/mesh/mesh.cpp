@@ -19,9 +19,9 @@ bool has(const std::vector<Axis>& axes, Axis axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
-/// Two ranks are in one group along `axes` when this is the same for both: what is left of their
-/// coordinates. The expert axis re-uses ranks of replica x shard x context, so with it the place
-/// among those that hold the same experts stands for the three.
+/// The coordinates of a rank along the axes that are not in `axes`. Two ranks are in one group
+/// along `axes` if these are the same for both. The expert axis reuses ranks of replica x shard x
+/// context, so with it the rank's place among those with the same experts replaces the three.
 std::array<int, 5> fixed(const Coord& coord, const Degrees& degrees,
                          const std::vector<Axis>& axes) {
   const auto keep = [&](Axis axis) { return has(axes, axis) ? 0 : coord.of(axis); };
@@ -48,7 +48,7 @@ std::string name_of(const std::vector<Axis>& axes) {
   return fmt::format("{}", fmt::join(names, "+"));
 }
 
-/// The expert axis re-uses ranks of three others.
+/// The expert axis reuses the ranks of three others.
 bool counts_ranks_twice(const std::vector<Axis>& axes) {
   return has(axes, Axis::Expert) &&
          (has(axes, Axis::Replica) || has(axes, Axis::Shard) || has(axes, Axis::Context));
@@ -66,7 +66,7 @@ Mesh::Mesh(comm::Communicator world, Degrees degrees, c10::Device device)
   for (Axis axis : kAxes) {
     if (degrees_.of(axis) > 1) cut.push_back(axis);
   }
-  // Every subset of the axes that are really cut: the bits of a counter say which axes are in it.
+  // Every subset of the axes above 1: the bits of a counter say which axes are in it.
   for (unsigned bits = 0; bits < 1u << cut.size(); ++bits) {
     std::vector<Axis> axes;
     for (std::size_t i = 0; i < cut.size(); ++i) {

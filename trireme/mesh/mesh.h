@@ -24,31 +24,32 @@ namespace trireme {
 ///                 pipe 0                             pipe 1
 class Mesh {
  public:
-  /// Makes all groups that there can be. Collective over `world`. Throws, with the numbers, if the
+  /// Makes all possible groups. Collective over `world`. Throws, with the numbers, if the
   /// degrees do not multiply to its size. `device`: where this rank's tensors live.
   Mesh(comm::Communicator world, Degrees degrees,
        c10::Device device = c10::Device(c10::DeviceType::CPU));
 
   const comm::Communicator& world() const { return world_; }
 
-  /// The ranks that differ from this one only along `axis`, in the order of their places on it.
+  /// The ranks that differ from this one only along `axis`, in the order of their coordinates on
+  /// it.
   const comm::Communicator& group(Axis axis) const;
 
-  /// Several axes flattened into one group, in the order of ranks. Sets of axes that differ only by
-  /// axes of degree 1 are one group; a set with one axis above 1 is another group than
-  /// `group(axis)` of it, so that what runs there does not queue behind what runs here.
+  /// Several axes flattened into one group, in rank order. Sets of axes that differ only in axes of
+  /// degree 1 share a group. A set with a single axis above 1 is a separate group from
+  /// `group(axis)`, so that their operations do not queue behind each other.
   const comm::Communicator& group(const std::vector<Axis>& axes) const;
   const comm::Communicator& group(std::initializer_list<Axis> axes) const {
     return group(std::vector<Axis>(axes));
   }
 
-  /// The ranks among which the samples of a batch are dealt.
+  /// The ranks that share the samples of a batch.
   const comm::Communicator& samples() const { return group({Axis::Replica, Axis::Shard}); }
 
   const Degrees& degrees() const { return degrees_; }
   const Coord& coord() const { return coord_; }
-  int size(Axis axis) const { return degrees_.of(axis); }  ///< how many ways `axis` is cut
-  int coord(Axis axis) const { return coord_.of(axis); }   ///< where this rank sits along it
+  int size(Axis axis) const { return degrees_.of(axis); }  ///< the number of ranks along `axis`
+  int coord(Axis axis) const { return coord_.of(axis); }   ///< this rank's coordinate along `axis`
   c10::Device device() const { return device_; }
 
   /// The box and its groups as a table, for the log of rank 0.
@@ -66,7 +67,7 @@ class Mesh {
   std::map<std::vector<Axis>, comm::Communicator> across_;  ///< sets of axes above 1
 };
 
-/// A mesh of this process alone: the reference that every other mesh is held against.
+/// A mesh of this process alone: the reference that other meshes are compared with.
 Mesh mesh_of_one(c10::Device device = c10::Device(c10::DeviceType::CPU));
 
 }  // namespace trireme

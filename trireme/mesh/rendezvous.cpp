@@ -14,8 +14,7 @@ namespace {
 constexpr uint16_t kDefaultPort = 29500;
 constexpr int64_t kMostRanks = 32767;
 
-/// Who started the ranks, by the variables that it leaves: rank, size, and (of several ranks) who
-/// is on this host.
+/// A launcher, recognised by the variables that it sets for rank and size.
 struct Starter {
   const char *name, *rank, *size;
 };
@@ -31,8 +30,8 @@ void check_rank(int64_t rank, int64_t size, std::string_view where) {
     throw ConfigError(
         fmt::format("{}: a world of {} ranks; there must be at least one", where, size));
   if (size > kMostRanks)
-    throw ConfigError(fmt::format("{}: a world of {} ranks; at most {} can be told apart", where,
-                                  size, kMostRanks));
+    throw ConfigError(
+        fmt::format("{}: a world of {} ranks; it may have at most {}", where, size, kMostRanks));
   if (rank < 0 || rank >= size)
     throw ConfigError(fmt::format("{}: rank {} in a world of {}; ranks count from 0 to {}", where,
                                   rank, size, size - 1));
@@ -59,7 +58,7 @@ std::map<std::string, std::string, std::less<>> parse_query(std::string_view que
 std::string job_name() {
   std::string job =
       core::env("TRIREME_JOB").value_or(core::env("TORCHELASTIC_RUN_ID").value_or("trireme"));
-  // A restarted group must not meet what is left of the one before.
+  // A restarted job must not meet the remains of the previous attempt.
   if (const auto restart = core::env_int("TORCHELASTIC_RESTART_COUNT"); restart && *restart > 0)
     job += fmt::format("/{}", *restart);
   return job;
@@ -83,7 +82,7 @@ Rendezvous from_environment() {
     if (port < 1 || port > 65535)
       throw ConfigError(fmt::format("MASTER_PORT={} is not a port", port));
     found.kind = Rendezvous::Kind::Tcp;
-    // torchrun's agent serves a store of its own at MASTER_PORT: meet beside it.
+    // torchrun's agent has its own store at MASTER_PORT: use the next port.
     if (core::env("TORCHELASTIC_USE_AGENT_STORE") == "True") port += port < 65535 ? 1 : -1;
     found.address = {core::env("MASTER_ADDR").value_or("127.0.0.1"), static_cast<uint16_t>(port)};
     return found;

@@ -8,7 +8,7 @@
 
 namespace trireme {
 
-/// Where a rank of a job meets the others, and who it is: what init() reads out of a URL and the
+/// Where a rank of a job meets the others, and who it is, as init() reads it from a URL and the
 /// environment. A value, so that each way of starting ranks can be tested without starting any.
 struct Rendezvous {
   enum class Kind : uint8_t { Alone, Tcp, File } kind = Kind::Alone;
@@ -19,7 +19,7 @@ struct Rendezvous {
   int size = 1;
 };
 
-/// Throws ConfigError with what is wrong and what would be right.
+/// Throws a ConfigError that says what is wrong and what would be right.
 Rendezvous find_rendezvous(std::string_view url);
 
 }  // namespace trireme

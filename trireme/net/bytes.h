@@ -16,15 +16,15 @@ void put(std::string& out, T value) {
     out.push_back(static_cast<char>(static_cast<uint64_t>(value) >> (8 * i)));
 }
 
-/// Appends a text after its length, as wide as `Length`.
+/// Appends the length of a text, as a `Length`, and the text.
 template <std::unsigned_integral Length>
 void put_text(std::string& out, std::string_view text) {
   put(out, static_cast<Length>(text.size()));
   out.append(text);
 }
 
-/// Takes numbers and texts off the front of a message. Throws CommError when the message ends
-/// too early; never reads past its end and takes no memory.
+/// Takes numbers and texts off the front of a message. Throws CommError if the message ends too
+/// early; never reads past its end and allocates nothing.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : left_(bytes) {}
@@ -56,7 +56,7 @@ class ByteReader {
   std::string_view left_;
 };
 
-/// Bytes that a stranger sent, fit for a message: short, and without control characters.
+/// Makes received bytes fit for an error message: short, and without control characters.
 std::string printable(std::string_view bytes);
 
 }  // namespace trireme::net

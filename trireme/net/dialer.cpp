@@ -49,7 +49,7 @@ void Dialer::dial(std::size_t index) {
   epoll_.add(line.connecting.get(), EPOLLOUT, index);
 }
 
-/// Whatever went wrong may pass: the peer is not there yet, or was busy.
+/// Tries again later: the peer may not be up yet, or may have been busy.
 void Dialer::hang_up(Line& line) {
   line.connecting.reset();
   line.talk.reset();

@@ -7,20 +7,20 @@
 #include <vector>
 
 #include "trireme/net/epoll.h"
-#include "trireme/net/handshaking.h"
+#include "trireme/net/socket_handshake.h"
 
 namespace trireme::net {
 
-/// Connects to many doors at once and proves itself at each of them, so that meeting n peers takes
-/// about as long as meeting one. The other side of `Door`, and driven like it: wait until `fd()` is
+/// Connects to many peers at once and authenticates at each of them, so that n connections take
+/// about as long as one. The counterpart of `Acceptor`, and driven like it: wait until `fd()` is
 /// readable or `due()` has come, then call `step()`.
 class Dialer {
  public:
   struct Call {
-    Address address;   ///< a number, not a name
-    std::string role;  ///< of whoever must answer
+    Address address;   ///< numeric, not a name
+    std::string role;  ///< of the peer that must answer
     int rank = 0;      ///< and its rank
-    Identity me;       ///< as whom to come in
+    Identity me;       ///< what to tell the peer
   };
   using Answered = std::function<void(Socket, const Call&)>;
 
@@ -30,16 +30,16 @@ class Dialer {
   int fd() const { return epoll_.fd(); }
   Deadline due() const;
 
-  /// Goes on with every call as far as it can without waiting; hands those that are answered to
-  /// `answered`. A call that is refused or cut off is made again a little later. Throws CommError
-  /// where the other end is not who it should be, or does not want us.
+  /// Advances every call as far as it can without waiting, and passes each finished one to
+  /// `answered`. A call that is refused by the network or cut off is tried again a little later.
+  /// Throws CommError if the peer is not the expected one, or does not accept us.
   void step();
 
  private:
   struct Line {
     Call call;
     Fd connecting = {};
-    std::optional<Handshaking> talk = {};
+    std::optional<SocketHandshake> talk = {};
     Deadline again = Deadline::min();
     bool answered = false;
   };

@@ -9,7 +9,7 @@
 
 namespace trireme::net {
 
-/// A set of descriptors to wait on, each with a number that its events carry.
+/// A set of descriptors to wait on. Events carry the id of their descriptor.
 class Epoll {
  public:
   Epoll();
@@ -21,7 +21,7 @@ class Epoll {
   void change(int fd, uint32_t events, uint64_t id);
   void remove(int fd) noexcept;
 
-  /// Fills in events that have happened, and waits for one until the deadline if there is none.
+  /// Returns the events that have happened; if there are none, waits until the deadline for one.
   std::span<epoll_event> wait(std::span<epoll_event> events, Deadline deadline) const;
 
  private:

@@ -4,9 +4,8 @@
 
 namespace trireme::net {
 
-/// Lets this process have so many files open, or as many of them as the hard limit allows: the
-/// usual limit of 1024 is a soft one. Throws CommError, with the remedy, if that is less than
-/// `least`.
+/// Raises the soft limit on open files (usually 1024) to `wanted`, or to the hard limit if that is
+/// lower. Throws CommError, with the remedy, if the hard limit is below `least`.
 void raise_file_limit(int wanted, int least, const std::string& who);
 
 }  // namespace trireme::net

@@ -20,13 +20,14 @@ namespace {
 constexpr std::string_view kFileMagic = "trireme store 1\n";
 constexpr size_t kRecordHeadBytes = 13;
 constexpr size_t kMaxFileJobBytes = 4096;
-constexpr size_t kReadBytes = 4 << 20;  // a record always fits
+constexpr size_t kReadBytes = 4 << 20;  // more than the longest record
 static_assert(kReadBytes > kRecordHeadBytes + kMaxKeyBytes + kMaxValueBytes);
 
 constexpr char kSet = 'S';
 constexpr char kErase = 'E';
 
-/// FNV-1a: finds what a disk or a stray writer did, not what an enemy did; the mode keeps him out.
+/// FNV-1a: finds damage by a disk or a stray writer. It does not stop an attacker; the file mode
+/// does.
 uint32_t checksum(char mark, std::string_view key, std::string_view value) {
   uint32_t sum = 2166136261u;
   const auto mix = [&](char byte) { sum = (sum ^ static_cast<uint8_t>(byte)) * 16777619u; };
@@ -58,7 +59,7 @@ std::string encode_record(char mark, std::string_view key, std::string_view valu
 FileLog::FileLog(std::string path, const Identity& me, Deadline deadline) : path_(std::move(path)) {
   core::check(me.job.size() <= kMaxFileJobBytes, "job id has {} bytes; it may have {}",
               me.job.size(), kMaxFileJobBytes);
-  // No symbolic links: in /tmp anybody could have put one there.
+  // No symbolic links: in /tmp anybody could have made one.
   fd_ = Fd(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   if (!fd_)
     throw ConfigError(
@@ -67,39 +68,39 @@ FileLog::FileLog(std::string path, const Identity& me, Deadline deadline) : path
                     path_, core::errno_text(errno)));
   check_owner();
   for (Backoff backoff(std::chrono::microseconds(50), std::chrono::milliseconds(2));;) {
-    if (lock_file(Lock::Exclusive) == Locked::Yes) break;
+    if (lock_file(LockKind::Exclusive) == LockResult::Yes) break;
     if (backoff.sleep(deadline) == Readiness::DeadlinePassed)
       throw TimeoutError(fmt::format("file store {}: it stays locked by another process", path_));
   }
-  const Hold unlocks_at_the_end(*this);
+  const LockGuard unlocks_at_the_end(*this);
   start_or_check_header(me);
 }
 
-FileLog::Hold::~Hold() {
+FileLog::LockGuard::~LockGuard() {
   if (log_ != nullptr) log_->unlock_file();
 }
 
-StoreTable& FileLog::Hold::table() {
+StoreTable& FileLog::LockGuard::table() {
   return log_->table_;
 }
 
-void FileLog::Hold::save(const std::string& key) {
+void FileLog::LockGuard::save(const std::string& key) {
   const StoreTable::Value value = log_->table_.get(key);
   try {
     log_->append(value ? encode_record(kSet, key, *value) : encode_record(kErase, key, {}));
   } catch (const CommError&) {
-    // The table is ahead of the file now; the next lock reads it anew.
+    // The table is ahead of the file now; the next lock reads the file again.
     log_->table_ = {};
     log_->read_bytes_ = log_->header_bytes_;
     throw;
   }
 }
 
-FileLog::Locked FileLog::lock_file(Lock lock) {
-  const int how = lock == Lock::Shared ? LOCK_SH : LOCK_EX;
+FileLog::LockResult FileLog::lock_file(LockKind lock) {
+  const int how = lock == LockKind::Shared ? LOCK_SH : LOCK_EX;
   for (;;) {
-    if (::flock(fd_.get(), how | LOCK_NB) == 0) return Locked::Yes;
-    if (errno == EWOULDBLOCK) return Locked::Busy;
+    if (::flock(fd_.get(), how | LOCK_NB) == 0) return LockResult::Yes;
+    if (errno == EWOULDBLOCK) return LockResult::Busy;
     if (errno != EINTR)
       throw CommError(
           fmt::format("file store {}: cannot lock it: {}", path_, core::errno_text(errno)));
@@ -110,9 +111,9 @@ void FileLog::unlock_file() {
   ::flock(fd_.get(), LOCK_UN);
 }
 
-std::optional<FileLog::Hold> FileLog::try_lock(Lock lock) {
-  if (lock_file(lock) == Locked::Busy) return std::nullopt;
-  Hold hold(*this);
+std::optional<FileLog::LockGuard> FileLog::try_lock(LockKind lock) {
+  if (lock_file(lock) == LockResult::Busy) return std::nullopt;
+  LockGuard hold(*this);
   read_new_records();
   return hold;
 }
@@ -149,12 +150,12 @@ void FileLog::start_or_check_header(const Identity& me) {
     const std::string_view job = reader.text<uint32_t>();
     if (job != me.job)
       throw ConfigError(
-          fmt::format("file store {} is of job '{}', this is job '{}'; remove the "
+          fmt::format("file store {} belongs to job '{}', but this is job '{}'; remove the "
                       "file if that job is over, or give another path",
                       path_, printable(job), me.job));
     if (size != me.size)
       throw ConfigError(
-          fmt::format("file store {} is of a world of {} ranks, this is a world of "
+          fmt::format("file store {} belongs to a world of {} ranks, but this world has "
                       "{}; remove the file if that job is over",
                       path_, size, me.size));
     read_bytes_ = found.size() - reader.rest().size();
@@ -181,7 +182,7 @@ void FileLog::read_new_records() {
   }
 }
 
-/// Applies the whole records at the front; returns their length.
+/// Applies the complete records at the front; returns their length.
 size_t FileLog::apply(std::string_view bytes) {
   size_t applied = 0;
   while (bytes.size() - applied >= kRecordHeadBytes) {
@@ -215,7 +216,7 @@ void FileLog::append(const std::string& record) {
       written += static_cast<size_t>(bytes);
     } else if (bytes == 0 || errno != EINTR) {
       const int why = bytes == 0 ? ENOSPC : errno;
-      // Half a record would be in everybody's way.
+      // Half a record would make the file unreadable for all.
       [[maybe_unused]] const int cut = ::ftruncate(fd_.get(), static_cast<off_t>(end));
       throw CommError(fmt::format("file store {}: cannot write {} bytes: {}", path_, record.size(),
                                   core::errno_text(why)));

@@ -13,35 +13,35 @@ namespace trireme::net {
 /// The file behind a file store: a log that only grows, read and written under a lock.
 ///
 ///   header   "trireme store 1\n" | size: 4 | job length: 4 | job
-///   record   mark: 1 (S set, E erase) | key length: 4 | value length: 4 | checksum: 4 | key |
-///   value
+///   record   mark: 1 (S set, E erase) | key length: 4 | value length: 4 | checksum: 4 |
+///            key | value
 ///
-/// Each process keeps the table that the records make and reads only what was added. The lock is
-/// flock() on a descriptor of its own, so threads of one process exclude each other too.
+/// Each process keeps the table that the records make up and reads only what was added. The lock is
+/// flock() on a separate descriptor, so threads of one process exclude each other too.
 class FileLog {
  public:
-  /// Opens the file, or makes it. Throws ConfigError if it is not this job's.
+  /// Opens or creates the file. Throws ConfigError if it does not belong to this job.
   FileLog(std::string path, const Identity& me, Deadline deadline);
 
-  enum class Lock { Shared, Exclusive };
-  /// Holds the lock while it lives; the table is up to date then. One thread at a time.
-  class Hold {
+  enum class LockKind { Shared, Exclusive };
+  /// Holds the lock; meanwhile the table is up to date. One thread at a time.
+  class LockGuard {
    public:
-    Hold(Hold&& other) noexcept : log_(std::exchange(other.log_, nullptr)) {}
-    ~Hold();
-    /// What the records make; change it with set and erase alone.
+    LockGuard(LockGuard&& other) noexcept : log_(std::exchange(other.log_, nullptr)) {}
+    ~LockGuard();
+    /// The current table; change it with set and erase only.
     StoreTable& table();
-    /// Appends a record of what the table holds for the key now.
+    /// Appends a record with the key's current value.
     void save(const std::string& key);
 
    private:
     friend class FileLog;
-    explicit Hold(FileLog& log) : log_(&log) {}
+    explicit LockGuard(FileLog& log) : log_(&log) {}
     FileLog* log_;
   };
 
-  /// Nothing if another process has the lock now. Throws CommError on a damaged file.
-  std::optional<Hold> try_lock(Lock lock);
+  /// Returns nothing if another process has the lock. Throws CommError if the file is damaged.
+  std::optional<LockGuard> try_lock(LockKind lock);
 
   /// Removes the file, if the path still leads to it.
   void remove() const noexcept;
@@ -49,8 +49,8 @@ class FileLog {
   const std::string& path() const { return path_; }
 
  private:
-  enum class Locked { Yes, Busy };
-  Locked lock_file(Lock lock);
+  enum class LockResult { Yes, Busy };
+  LockResult lock_file(LockKind lock);
   void unlock_file();
   void check_owner() const;
   void start_or_check_header(const Identity& me);

@@ -28,7 +28,7 @@ class FileStore : public Store {
   std::optional<std::string> get(const std::string& key, Deadline deadline) override {
     check_sizes(key);
     std::optional<std::string> found;
-    locked(FileLog::Lock::Shared, key, deadline, [&](FileLog::Hold& hold) {
+    locked(FileLog::LockKind::Shared, key, deadline, [&](FileLog::LockGuard& hold) {
       if (const auto value = hold.table().get(key)) found = *value;
     });
     return found;
@@ -39,10 +39,10 @@ class FileStore : public Store {
     const auto start = Clock::now();
     std::vector<std::string> values;
     for (Backoff backoff(std::chrono::microseconds(100), std::chrono::milliseconds(10));;) {
-      // Under one lock, as many as there are: the rest is waited for.
+      // Reads as many values as there are under one lock, and waits for the rest.
       const std::string& next = keys[values.size()];
       check_sizes(next);
-      locked(FileLog::Lock::Shared, next, deadline, [&](FileLog::Hold& hold) {
+      locked(FileLog::LockKind::Shared, next, deadline, [&](FileLog::LockGuard& hold) {
         while (values.size() < keys.size()) {
           const auto value = hold.table().get(keys[values.size()]);
           if (!value) break;
@@ -97,15 +97,15 @@ class FileStore : public Store {
 
   template <class Body>
   void change(const std::string& key, Deadline deadline, Body body) {
-    locked(FileLog::Lock::Exclusive, key, deadline, [&](FileLog::Hold& hold) {
+    locked(FileLog::LockKind::Exclusive, key, deadline, [&](FileLog::LockGuard& hold) {
       if (body(hold.table()) == Changed::Yes) hold.save(key);
     });
   }
 
-  /// Runs the body under the lock of the file. The mutex is not kept while waiting for that, so
-  /// that each thread keeps to its own deadline.
+  /// Runs the body under the lock of the file. It does not hold the mutex while it waits for that
+  /// lock, so that each thread keeps its own deadline.
   template <class Body>
-  void locked(FileLog::Lock lock, const std::string& key, Deadline deadline, Body body) {
+  void locked(FileLog::LockKind lock, const std::string& key, Deadline deadline, Body body) {
     for (Backoff backoff(std::chrono::microseconds(50), std::chrono::milliseconds(2));;) {
       {
         const std::lock_guard guard(mutex_);

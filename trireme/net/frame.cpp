@@ -15,7 +15,7 @@ std::string frame_header(size_t bytes) {
 }
 
 void send_frame(Socket& socket, std::string_view frame, Deadline deadline) {
-  // One write for small ones: one packet on the wire.
+  // A small frame goes out in one write, and so in one packet.
   constexpr size_t kSmall = 16 << 10;
   std::string header = frame_header(frame.size());
   if (frame.size() <= kSmall) {

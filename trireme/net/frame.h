@@ -9,9 +9,9 @@
 
 namespace trireme::net {
 
-/// A frame on the wire:   | length: 8 bytes, little endian | that many bytes |
-/// The length is checked before memory is taken, and memory grows only as bytes arrive: a peer
-/// that announces 1 GiB and sends nothing costs nothing.
+/// A frame on the wire: | length: 8 bytes, little endian | that many bytes | The length is checked
+/// before memory is allocated, and memory grows only as bytes arrive: a peer that announces 1 GiB
+/// and sends nothing costs nothing.
 void send_frame(Socket& socket, std::string_view frame, Deadline deadline);
 
 /// Throws CommError if the peer announces more than `max_bytes`.
@@ -24,12 +24,12 @@ class FrameReader {
 
   explicit FrameReader(size_t max_bytes) : max_bytes_(max_bytes) {}
 
-  /// How many bytes the frame that is being read still lacks, as far as is known.
+  /// How many bytes the current frame still needs, as far as is known.
   size_t wanted() const;
-  /// Takes at most wanted() bytes. Throws CommError on a length over the limit; the sentence
-  /// follows the name of the peer.
+  /// Takes at most wanted() bytes. Throws CommError if the length is over the limit; the caller
+  /// puts the peer's name before the message.
   void feed(std::string_view bytes);
-  /// The frame, once it is whole.
+  /// The frame, once it is complete.
   std::optional<std::string> take();
 
  private:
@@ -39,7 +39,7 @@ class FrameReader {
   size_t body_bytes_ = 0;
 };
 
-/// The header that goes before a frame of so many bytes.
+/// The header of a frame of that many bytes.
 std::string frame_header(size_t bytes);
 
 }  // namespace trireme::net

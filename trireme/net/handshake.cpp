@@ -19,8 +19,8 @@ namespace trireme::net {
 //   of a verdict     who | sentence length: 2 | sentence | hmac: 32     (nothing if unproven)
 //   who              job length: 2 | job | role length: 2 | role | rank: 4 | size: 4
 //
-// The HMAC covers a label that differs by direction (so that no proof can be sent back to where it
-// came from), both nonces (so that none can be used twice), the kind and the body before it.
+// The HMAC covers a label that differs by direction (so that no proof can be sent back to its
+// sender), both nonces (so that none can be used twice), the kind and the body before it.
 
 namespace {
 
@@ -71,13 +71,13 @@ std::string_view view(const Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
-/// Constant time: how long it takes says nothing about where they differ.
+/// Takes constant time, so that the duration does not reveal where the two differ.
 bool is_same(std::string_view claimed, const Digest& right) {
   return claimed.size() == right.size() &&
          CRYPTO_memcmp(claimed.data(), right.data(), right.size()) == 0;
 }
 
-/// A body without its proof, and the proof.
+/// A body split into the message and its proof.
 struct SignedBody {
   std::string_view message;
   std::string_view proof;
@@ -102,7 +102,7 @@ Handshake::Handshake(Side side, Secret secret, Identity me, Admit admit)
               me_.job.size(), kMaxJobBytes);
   core::check(me_.role.size() <= kMaxRoleBytes, "role '{}' has {} bytes; it may have {}", me_.role,
               me_.role.size(), kMaxRoleBytes);
-  // The server stays silent until the client has said the magic words.
+  // The server stays silent until the client has sent the magic bytes.
   if (side_ == Side::Client) output_ = std::string(kMagic) + my_nonce_;
 }
 
@@ -119,13 +119,13 @@ void Handshake::feed(std::string_view bytes) {
               wanted());
   input_ += bytes;
   try {
-    // Looked at before it is whole: a stranger may send less than this and wait for an answer.
-    if (step_ == Step::Hello) check_magic();
+    // Checked before it is complete: a stranger may send less than this and wait for an answer.
+    if (next_input_ == NextInput::Hello) check_magic();
     if (state_ != State::Talking || input_.size() < needed_) return;
-    switch (step_) {
-      case Step::Hello: return on_hello();
-      case Step::Header: return on_header();
-      case Step::Body: return side_ == Side::Server ? on_proof() : on_verdict();
+    switch (next_input_) {
+      case NextInput::Hello: return on_hello();
+      case NextInput::Header: return on_header();
+      case NextInput::Body: return side_ == Side::Server ? on_proof() : on_verdict();
     }
   } catch (const CommError& error) {
     fail(error.what());
@@ -142,7 +142,7 @@ void Handshake::check_magic() {
   const size_t bytes = std::min(input_.size(), kMagic.size());
   if (input_.compare(0, bytes, kMagic, 0, bytes) == 0) return;
   if (input_.compare(0, std::min(bytes, kNameBytes), kMagic, 0, std::min(bytes, kNameBytes)) == 0) {
-    // The other version deserves to hear ours, so that it can say the same.
+    // Tell the other version ours, so that it can report the same.
     if (side_ == Side::Server) output_ = std::string(kMagic) + my_nonce_;
     return fail(
         fmt::format("speaks version {} of the protocol, this is version {}; run the same "
@@ -167,7 +167,7 @@ void Handshake::on_hello() {
     put_text<uint16_t>(output_, message);
   }
   input_.clear();
-  step_ = Step::Header;
+  next_input_ = NextInput::Header;
   needed_ = kHeaderBytes;
 }
 
@@ -176,7 +176,7 @@ void Handshake::on_header() {
   const bool is_known = side_ == Side::Server
                             ? kind_ == kProof
                             : kind_ == kWelcome || kind_ == kRefused || kind_ == kUnproven;
-  if (!is_known) throw CommError("sent something that belongs to no handshake");
+  if (!is_known) throw CommError("sent something that is not part of a handshake");
   needed_ = ByteReader(std::string_view(input_).substr(1)).number<uint16_t>();
   const size_t most = side_ == Side::Server ? kMaxProofBytes : kMaxBodyBytes;
   if (needed_ > most)
@@ -184,7 +184,7 @@ void Handshake::on_header() {
         fmt::format("announces {} bytes in the handshake; the limit is {}", needed_, most));
   input_.clear();
   input_.reserve(needed_);
-  step_ = Step::Body;
+  next_input_ = NextInput::Body;
   if (kind_ == kUnproven)
     fail(
         fmt::format("does not accept our proof: the secret or the job id is not the one of its "
@@ -205,7 +205,7 @@ void Handshake::on_proof() {
     put(output_, uint16_t{0});
     return fail(fmt::format(
         "cannot prove that it belongs to job '{}' (it claims to be {} {} of "
-        "job '{}'): its secret or job id is another",
+        "job '{}'): its secret or job id is different",
         printable(me_.job), printable(claimed.role), claimed.rank, printable(claimed.job)));
   }
   peer_ = claimed;
@@ -218,8 +218,8 @@ void Handshake::on_proof() {
 std::string Handshake::refusal() const {
   if (peer_.job != me_.job)
     return fmt::format(
-        "this is job '{}', you belong to job '{}'; a rank of an earlier run, or the "
-        "address of another",
+        "this is job '{}', you belong to job '{}': you are a rank of an earlier run, or have "
+        "the address of another job",
         me_.job, peer_.job);
   if (peer_.size != me_.size)
     return fmt::format("this is a world of {} ranks, {} {} was started for a world of {}", me_.size,
@@ -245,8 +245,8 @@ void Handshake::on_verdict() {
   const Digest right = proof_of(Side::Server, kind_ + std::string(body.message));
   if (!is_same(body.proof, right))
     return fail(
-        fmt::format("cannot prove that it knows the secret of job '{}', so it is not told "
-                    "anything; check the address, the secret and the job id",
+        fmt::format("cannot prove that it knows the secret of job '{}', so we tell it "
+                    "nothing; check the address, the secret and the job id",
                     me_.job));
   ByteReader reader(body.message);
   peer_ = read_identity(reader);

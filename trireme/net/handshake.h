@@ -10,7 +10,7 @@
 
 namespace trireme::net {
 
-/// Who a process says it is. Role is a short word such as "rank" or "launcher".
+/// Who a process claims to be. The role is a short word such as "rank" or "store".
 struct Identity {
   std::string job = {};
   std::string role = {};
@@ -18,12 +18,12 @@ struct Identity {
   int size = 1;
 };
 
-/// May refuse a peer that has proven itself, by returning a sentence, which the peer gets to see.
+/// May refuse a peer that has proven itself: returns the reason, which the peer gets to see, or "".
 using Admit = std::function<std::string(const Identity&)>;
 
-/// Both ends of a connection prove that they know the secret, before anything else is said. This is
-/// the handshake without a socket: bytes go in, bytes come out. `prove` and `Door` drive it. The
-/// server refuses another job id, another world size and a rank outside of the world.
+/// Both ends of a connection prove that they know the secret before they exchange anything else.
+/// This is the handshake without a socket: bytes go in, bytes come out. `prove` and `Acceptor`
+/// drive it. The server refuses another job id, another world size and a rank outside of the world.
 ///
 ///     client                                         server
 ///       | TRIREME, version, nonce C (40 bytes) -------> |
@@ -40,22 +40,22 @@ class Handshake {
 
   Handshake(Side side, Secret secret, Identity me, Admit admit = {});
 
-  /// What to send to the peer now, even after failing; empty once taken.
+  /// What to send to the peer now, even after a failure; empty once taken.
   std::string take_output();
-  /// How many more bytes it wants before it goes on; 0 when it is over. A driver that reads no
-  /// more than this leaves what follows the handshake in the socket.
+  /// How many more bytes it needs to go on; 0 when it is over. A driver that reads no more than
+  /// this leaves what follows the handshake in the socket.
   size_t wanted() const;
   /// Takes bytes from the peer, at most wanted().
   void feed(std::string_view bytes);
 
   State state() const { return state_; }
-  /// The other end, once proven.
+  /// The other end, once it has proven itself.
   const Identity& peer() const { return peer_; }
-  /// After failing: what is wrong with the peer, to follow its name ("127.0.0.1:80 ...").
+  /// After a failure: what is wrong with the peer. The caller puts its name before it.
   const std::string& error() const { return error_; }
 
  private:
-  enum class Step { Hello, Header, Body };
+  enum class NextInput { Hello, Header, Body };
 
   void on_hello();
   void on_header();
@@ -72,7 +72,7 @@ class Handshake {
   Identity me_;
   Admit admit_;
   State state_ = State::Talking;
-  Step step_ = Step::Hello;
+  NextInput next_input_ = NextInput::Hello;
   std::string my_nonce_;
   std::string peer_nonce_;
   std::string input_;
@@ -84,19 +84,19 @@ class Handshake {
 };
 
 /// Drives a handshake to its end, and returns who the other end is. Throws CommError (TimeoutError)
-/// with one sentence that names the peer and the likely cause; the connection is of no use then.
+/// that names the peer and the likely cause; the connection is then unusable.
 Identity prove(Socket& socket, Handshake handshake, Deadline deadline);
 
-/// A connection whose both ends have proven themselves.
-struct Proven {
+/// A connection on which both ends have proven themselves.
+struct ProvenConnection {
   Socket socket;
   Identity peer;
 };
 
-/// Connects (a host that begins with @ is a unix socket), proves itself, and checks that what
-/// answers is of that role. Tries again where the other end hung up in the middle of it, as it does
-/// when this process was stopped for too long, or when strangers crowd the door.
-Proven connect_and_prove(const Address& address, const std::string& role, const Secret& secret,
-                         const Identity& me, Deadline deadline);
+/// Connects (a host that begins with @ is a unix socket), proves itself, and checks the role of the
+/// other end. Tries again if the other end hangs up during the handshake, as it does if this
+/// process was stopped for too long or if too many strangers connect.
+ProvenConnection connect_and_prove(const Address& address, const std::string& role,
+                                   const Secret& secret, const Identity& me, Deadline deadline);
 
 }  // namespace trireme::net

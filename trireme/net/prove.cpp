@@ -9,9 +9,10 @@ namespace trireme::net {
 
 namespace {
 
-/// A server drops whoever takes this long, so being dropped later than that says nothing of it.
+/// A server drops clients that take this long. A hang-up after it does not mean that it refuses us.
 constexpr auto kServersPatience = std::chrono::seconds(4);
-constexpr auto kPromptHangUps = std::chrono::seconds(2);  // for so long, and it is meant
+constexpr auto kPromptHangUps =
+    std::chrono::seconds(2);  // a server that hangs up at once for this long means it
 
 /// The other end closed the connection before the handshake was over.
 class HungUpError : public CommError {
@@ -19,7 +20,7 @@ class HungUpError : public CommError {
 };
 
 Socket connect_any(const Address& address, Deadline deadline) {
-  // A name is told when its listener is there: where it is not, the process has gone.
+  // A process publishes the name after it listens. If nobody listens, the process has ended.
   if (address.host.starts_with('@'))
     return connect_unix_abstract(address.host.substr(1), deadline, IfAbsent::Fail);
   return connect(address, deadline);
@@ -41,21 +42,21 @@ Identity prove(Socket& socket, Handshake handshake, Deadline deadline) {
     }
   } catch (const TimeoutError&) {
     throw TimeoutError(fmt::format(
-        "handshake with {}: it did not prove itself before the deadline; it hangs, or it is not of "
-        "trireme",
+        "handshake with {}: it did not prove itself before the deadline; it hangs, or it is not a "
+        "trireme process",
         peer));
   } catch (const CommError& error) {
-    throw HungUpError(
-        fmt::format("handshake with {}: it hung up ({}); it has ended, or it is not of trireme",
-                    peer, error.what()));
+    throw HungUpError(fmt::format(
+        "handshake with {}: it hung up ({}); it has ended, or it is not a trireme process", peer,
+        error.what()));
   }
   if (handshake.state() == Handshake::State::Failed)
     throw CommError(fmt::format("handshake: {} {}", peer, handshake.error()));
   return handshake.peer();
 }
 
-Proven connect_and_prove(const Address& address, const std::string& role, const Secret& secret,
-                         const Identity& me, Deadline deadline) {
+ProvenConnection connect_and_prove(const Address& address, const std::string& role,
+                                   const Secret& secret, const Identity& me, Deadline deadline) {
   const auto first = Clock::now();
   for (Backoff backoff(std::chrono::milliseconds(5), std::chrono::milliseconds(200));;) {
     Socket socket = connect_any(address, deadline);

@@ -7,7 +7,7 @@
 
 namespace trireme::net {
 
-/// Growing sleeps between tries, for what cannot be waited on. Never sleeps past the deadline.
+/// Growing sleeps between retries, where nothing can be polled. Never sleeps past the deadline.
 class Backoff {
  public:
   Backoff(Clock::duration first, Clock::duration longest) : next_(first), longest_(longest) {}

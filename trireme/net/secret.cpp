@@ -32,7 +32,7 @@ std::string hex(std::span<const uint8_t> bytes) {
   return text;
 }
 
-/// What a file of mode 0600 holds, without the line end; nothing if there is no such file.
+/// Reads the secret in a file of mode 0600, without the line end; nothing if there is no such file.
 std::optional<Secret> read_private(const std::string& path, const char* what) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd && errno == ENOENT) return std::nullopt;
@@ -57,8 +57,8 @@ std::optional<Secret> read_private(const std::string& path, const char* what) {
   if (bytes < 0)
     throw ConfigError(fmt::format("{}: cannot read {}: {}", what, path, core::errno_text(errno)));
   if (static_cast<size_t>(bytes) > kMaxFileBytes)
-    throw ConfigError(fmt::format("{}: {} is longer than {} bytes, which no secret is", what, path,
-                                  kMaxFileBytes));
+    throw ConfigError(fmt::format("{}: {} is longer than {} bytes, too long for a secret", what,
+                                  path, kMaxFileBytes));
   text.resize(static_cast<size_t>(bytes));
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   if (text.size() < kMinBytes)
@@ -83,10 +83,10 @@ std::string config_folder() {
       "for every rank), or HOME");
 }
 
-/// Makes the key appear whole or not at all: several ranks may come here at once for the first
-/// time, and all must end up with one key. link() fails for all but the first.
+/// Creates the key file atomically: several ranks may do this at once, and all must end up with the
+/// same key. link() fails for all but the first.
 void create_key(const std::string& path) {
-  // Every folder on the way that is not there; what cannot be made shows when the key cannot.
+  // Makes the missing folders. If that fails, creating the key fails too and reports it.
   for (std::size_t slash = path.find('/', 1); slash != path.npos; slash = path.find('/', slash + 1))
     ::mkdir(path.substr(0, slash).c_str(), 0700);
   std::string temporary = path + ".XXXXXX";

@@ -8,11 +8,11 @@
 
 namespace trireme::net {
 
-/// What the ranks of one job know and nobody else does: at least 16 bytes. It is never printed;
-/// the memory is wiped when it goes.
+/// The secret that only the ranks of one job know: at least 16 bytes. It is never printed; the
+/// destructor wipes its memory.
 class Secret {
  public:
-  /// 32 bytes of the system's randomness, as text that fits an environment variable.
+  /// 32 random bytes of the system, as text that fits an environment variable.
   static Secret random();
   /// Throws ConfigError if it has fewer than 16 bytes.
   static Secret from_text(std::string text);
@@ -21,7 +21,7 @@ class Secret {
   Secret& operator=(const Secret&) = default;
   ~Secret();
 
-  /// The text that from_text makes the same secret of; only for handing it to a child.
+  /// The text for from_text(); only for passing it to a child process.
   std::string to_text() const { return text_; }
 
  private:
@@ -30,13 +30,13 @@ class Secret {
   std::string text_;
 };
 
-/// The secret of a job, from the first of these that is there:
+/// The secret of a job, from the first of these that exists:
 ///   TRIREME_SECRET        the text itself
 ///   TRIREME_SECRET_FILE   a file of mode 0600 that holds it
 ///   otherwise             HMAC of this user's key and the job id. The key is the file
 ///                         $XDG_CONFIG_HOME/trireme/key (~/.config/trireme/key), mode 0600, made
-///                         on first use; so ranks of one user on one home find each other.
-/// Throws ConfigError with a remedy if what is there cannot be used.
+///                         on first use, so ranks of one user with one home folder share it.
+/// Throws ConfigError with a remedy if that one cannot be used.
 Secret secret_of_job(const std::string& job);
 
 using Digest = std::array<uint8_t, 32>;

@@ -24,7 +24,7 @@ using NameOf = int (*)(int, sockaddr*, socklen_t*);
 
 Address address_from(const sockaddr_storage& storage, socklen_t bytes) {
   if (storage.ss_family == AF_INET || storage.ss_family == AF_INET6) {
-    // getnameinfo, and not inet_ntop: it names the interface of a link-local address too.
+    // getnameinfo rather than inet_ntop: it also names the interface of a link-local address.
     char host[NI_MAXHOST] = {}, port[NI_MAXSERV] = {};
     if (::getnameinfo(reinterpret_cast<const sockaddr*>(&storage), bytes, host, sizeof host, port,
                       sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
@@ -66,7 +66,7 @@ Fd& Fd::operator=(Fd&& other) noexcept {
 }
 
 void Fd::reset() {
-  // Not tried again on EINTR: Linux has released the number by then.
+  // No retry on EINTR: Linux has released the descriptor by then.
   if (fd_ >= 0) ::close(release());
 }
 
@@ -99,8 +99,7 @@ Address parse_address(std::string_view text) {
 }
 
 Readiness wait_ready(int fd, short events, Deadline deadline) {
-  // poll() has no way to say "for ever" with a timespec that is not a special case; an hour at a
-  // time, again and again, comes to the same.
+  // Waits an hour at a time, so that "for ever" needs no special case.
   constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(1);
   pollfd waiting{fd, events, 0};
   for (;;) {
@@ -124,7 +123,7 @@ Socket::Socket(Fd fd) : fd_(std::move(fd)) {
   const int flags = ::fcntl(fd_.get(), F_GETFL);
   if (flags >= 0 && (flags & O_NONBLOCK) == 0) ::fcntl(fd_.get(), F_SETFL, flags | O_NONBLOCK);
   if (peer_.host.starts_with('@')) return;
-  // Our messages are whole when they are sent; holding them back for more only costs latency.
+  // Our messages are complete when they are sent; delaying them to merge packets only adds latency.
   const int on = 1;
   ::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }

@@ -10,11 +10,11 @@
 namespace trireme::net {
 
 using Clock = std::chrono::steady_clock;
-/// The moment by which a call must have ended. Every call that can wait takes one;
+/// The moment by which a call must end. Every call that can wait takes one;
 /// Deadline::max() waits for ever.
 using Deadline = Clock::time_point;
 
-/// An owned file descriptor; closed when it goes.
+/// An owned file descriptor; the destructor closes it.
 class Fd {
  public:
   Fd() = default;
@@ -24,7 +24,7 @@ class Fd {
   ~Fd() { reset(); }
 
   int get() const { return fd_; }
-  /// Gives the descriptor up without closing it.
+  /// Gives up the descriptor without closing it.
   int release() { return std::exchange(fd_, -1); }
   void reset();
   explicit operator bool() const { return fd_ >= 0; }
@@ -48,8 +48,8 @@ Address parse_address(std::string_view text);
 
 /// A connected stream, tcp or unix. The descriptor is non-blocking, closed on exec; each call waits
 /// until it is done or the deadline has passed. A closed or reset connection is a CommError and a
-/// missed deadline a TimeoutError; both name the peer, and the stream is of no use afterwards,
-/// since a part may have travelled. One thread may send while another receives.
+/// missed deadline a TimeoutError; both name the peer. The stream is then unusable, since part of
+/// the data may have been sent. One thread may send while another receives.
 class Socket {
  public:
   Socket() = default;
@@ -58,13 +58,13 @@ class Socket {
 
   void send_all(const void* data, size_t bytes, Deadline deadline);
   void recv_all(void* data, size_t bytes, Deadline deadline);
-  /// What is there, at least one byte and at most `bytes`. After a TimeoutError nothing was lost.
+  /// Reads what has arrived: at least one byte, at most `bytes`. A TimeoutError loses nothing.
   size_t recv_some(void* data, size_t bytes, Deadline deadline);
 
   int fd() const { return fd_.get(); }
   Fd release() { return std::move(fd_); }
   Address local() const;
-  /// The other end as it was when the connection was made.
+  /// The address of the other end when the connection was made.
   Address peer() const { return peer_; }
   explicit operator bool() const { return static_cast<bool>(fd_); }
 
@@ -73,13 +73,13 @@ class Socket {
   Address peer_;
 };
 
-/// A tcp port that is listened on. Binds exactly the address given; with port 0 the kernel picks.
+/// A listening tcp socket. Binds exactly the given address; with port 0 the kernel picks one.
 class Listener {
  public:
   /// Throws CommError: "cannot listen on 127.0.0.1:80: Address already in use; ..." and a remedy.
   explicit Listener(const Address& address);
 
-  /// The address bound, with the real port.
+  /// The bound address, with the real port.
   Address address() const { return address_; }
   int fd() const { return fd_.get(); }
   Fd release() { return std::move(fd_); }
@@ -90,17 +90,17 @@ class Listener {
   Address address_;
 };
 
-/// Connects, trying again (after 2 ms, growing to 50 ms) while nobody listens there yet. A host
-/// that cannot be resolved is a CommError at once.
+/// Connects, and retries (after 2 ms, growing to 50 ms) while nobody listens there yet. A host that
+/// cannot be resolved is a CommError at once.
 Socket connect(const Address& address, Deadline deadline);
 
-/// Begins to connect to an address that is a number, and returns at once. The descriptor is
-/// writable when that has ended; SO_ERROR says how. Nothing, where it cannot begin now and may
-/// later. Throws CommError where no later try can help.
+/// Begins to connect to a numeric address and returns at once. The descriptor becomes writable when
+/// the attempt has ended; SO_ERROR has the result. Returns an empty Fd if the attempt cannot begin
+/// now but may later. Throws CommError if retrying cannot help.
 Fd start_connect(const Address& address);
 
-/// `connect` over a unix socket in Linux' abstract namespace, which has no file to leave behind.
-/// It has no file permissions either: any user of this machine can connect, so prove who you are.
+/// `connect` over a unix socket in Linux' abstract namespace, which leaves no file behind. It has
+/// no file permissions either: any user of this machine can connect, so authenticate.
 enum class IfAbsent : uint8_t { Wait, Fail };
 Socket connect_unix_abstract(const std::string& name, Deadline deadline,
                              IfAbsent if_absent = IfAbsent::Wait);
@@ -109,7 +109,7 @@ Fd listen_unix_abstract(const std::string& name);
 Socket accept_from(int listening_fd, Deadline deadline);
 
 /// Passes an open descriptor over a unix socket (SCM_RIGHTS, with one byte of data). The receiver
-/// gets its own, closed on exec.
+/// gets its own copy, closed on exec.
 void send_fd(int socket, int fd_to_pass, Deadline deadline);
 Fd recv_fd(int socket, Deadline deadline);
 

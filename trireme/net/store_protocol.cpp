@@ -23,7 +23,7 @@ StoreRequest decode_request(std::string_view frame) {
   request.number = reader.number<uint64_t>();
   const auto op = reader.number<uint8_t>();
   if (op < static_cast<uint8_t>(StoreOp::Set) || op > static_cast<uint8_t>(StoreOp::Erase))
-    throw CommError(fmt::format("sent operation {}, which a store does not have", op));
+    throw CommError(fmt::format("sent the unknown store operation {}", op));
   request.op = static_cast<StoreOp>(op);
   request.delta = static_cast<int64_t>(reader.number<uint64_t>());
   request.key = reader.text<uint32_t>();
@@ -46,7 +46,7 @@ StoreReply decode_reply(std::string_view frame) {
   const auto status = reader.number<uint8_t>();
   if (status < static_cast<uint8_t>(StoreStatus::Found) ||
       status > static_cast<uint8_t>(StoreStatus::Misuse))
-    throw CommError(fmt::format("sent a reply of status {}, which there is not", status));
+    throw CommError(fmt::format("sent a reply with the unknown status {}", status));
   reply.status = static_cast<StoreStatus>(status);
   reply.value = reader.rest();
   return reply;

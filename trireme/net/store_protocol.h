@@ -14,8 +14,8 @@ enum class StoreOp : uint8_t { Set = 1, Get, Wait, Add, CompareAndSet, Erase };
 ///   | number: 8 | op: 1 | delta: 8 | key length: 4 | key | value length: 4 | value | expected |
 /// The value of a wait is the list of its keys, and the value of its reply the list of theirs:
 ///   | length: 4 | text | length: 4 | text | ...
-/// A client has one request under way on a connection. Sending another gives up the one before:
-/// that is how a wait is cancelled when its deadline has passed.
+/// A client has one request in flight on a connection. Sending another cancels it: that is how a
+/// wait is cancelled when its deadline has passed.
 struct StoreRequest {
   uint64_t number = 0;
   StoreOp op = StoreOp::Get;
@@ -27,9 +27,9 @@ struct StoreRequest {
 
 enum class StoreStatus : uint8_t { Found = 1, Absent, Misuse };
 
-/// What the server answers:   | number of the request: 8 | status: 1 | value |
-/// The value is the sentence of a misuse. Replies to requests that were given up may still come;
-/// the client knows them by their number.
+/// What the server answers: | number of the request: 8 | status: 1 | value | The value of a Misuse
+/// is the error message. Replies to cancelled requests may still arrive; the client recognises them
+/// by their number.
 struct StoreReply {
   uint64_t number = 0;
   StoreStatus status = StoreStatus::Absent;
@@ -41,15 +41,15 @@ constexpr size_t kReplyHeaderBytes = 9;
 constexpr size_t kMaxReplyBytes = kReplyHeaderBytes + kMaxListBytes;
 
 std::string encode(const StoreRequest& request);
-/// Throws CommError on bytes that are no request.
+/// Throws CommError if the bytes are no request.
 StoreRequest decode_request(std::string_view frame);
 
-/// All of a reply but its value, frame header included.
+/// A reply without its value, but with the frame header.
 std::string encode_reply_head(uint64_t number, StoreStatus status, size_t value_bytes);
 StoreReply decode_reply(std::string_view frame);
 
 void put_in_list(std::string& list, std::string_view text);
-/// Throws CommError on bytes that are no list.
+/// Throws CommError if the bytes are no list.
 std::vector<std::string> decode_list(std::string_view list);
 
 }  // namespace trireme::net

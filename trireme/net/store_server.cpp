@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "trireme/core/error.h"
+#include "trireme/net/acceptor.h"
 #include "trireme/net/bytes.h"
-#include "trireme/net/door.h"
 #include "trireme/net/epoll.h"
 #include "trireme/net/store_session.h"
 
@@ -25,26 +25,26 @@ namespace trireme::net {
 
 namespace {
 
-constexpr uint64_t kDoorId = 0;
+constexpr uint64_t kAcceptorId = 0;
 constexpr uint64_t kStopId = 1;
 constexpr uint64_t kFirstSessionId = 2;
 
 }  // namespace
 
-/// The thread, its epoll loop, the door, the table and the clients. Clients are known by numbers
-/// that grow, so an event of one that has just been dropped finds nobody.
+/// The thread, its epoll loop, the acceptor, the table and the clients. Clients have growing ids,
+/// so an event for one that was just dropped finds nothing.
 class StoreServer::Loop {
  public:
   Loop(Listener listener, const Secret& secret, const std::string& job, int world_size)
       : address_(listener.address()),
-        door_(listener.release(),
-              {.secret = secret,
-               .me = {.job = job, .role = "store", .rank = 0, .size = world_size},
-               .roles = {"rank"}},
-              [this](Socket socket, const Identity&) { welcome(std::move(socket)); }),
+        acceptor_(listener.release(),
+                  {.secret = secret,
+                   .me = {.job = job, .role = "store", .rank = 0, .size = world_size},
+                   .roles = {"rank"}},
+                  [this](Socket socket, const Identity&) { welcome(std::move(socket)); }),
         stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!stop_) throw CommError(fmt::format("store server: {}", core::errno_text(errno)));
-    epoll_.add(door_.fd(), EPOLLIN, kDoorId);
+    epoll_.add(acceptor_.fd(), EPOLLIN, kAcceptorId);
     epoll_.add(stop_.get(), EPOLLIN, kStopId);
     start_thread();
   }
@@ -58,14 +58,14 @@ class StoreServer::Loop {
   const Address& address() const { return address_; }
 
  private:
-  /// Signals are for the threads of the program, not for this one.
+  /// Starts the thread with all signals blocked: they are for the threads of the program.
   void start_thread() {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    struct Restore {  // also where no thread can be had
+    struct SignalMaskGuard {  // also if the thread cannot be started
       const sigset_t& mask;
-      ~Restore() { pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
+      ~SignalMaskGuard() { pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
     } const restore{before};
     thread_ = std::thread([this] { run(); });
   }
@@ -73,20 +73,20 @@ class StoreServer::Loop {
   void run() {
     std::array<epoll_event, 64> events;
     for (;;) {
-      for (const epoll_event& event : epoll_.wait(events, door_.due())) {
+      for (const epoll_event& event : epoll_.wait(events, acceptor_.due())) {
         if (event.data.u64 == kStopId) return;
-        if (event.data.u64 != kDoorId) on_event(event.data.u64);
+        if (event.data.u64 != kAcceptorId) on_event(event.data.u64);
       }
-      step_door();
+      step_acceptor();
     }
   }
 
-  void step_door() {
-    const auto before = door_.num_turned_away();
-    door_.step();
-    if (door_.num_turned_away() == before) return;
-    // For ranks that wait for somebody who was refused here.
-    table_.set(kTurnedAwayKey, fmt::format("{}", fmt::join(door_.turned_away(), "\n")));
+  void step_acceptor() {
+    const auto before = acceptor_.num_turned_away();
+    acceptor_.step();
+    if (acceptor_.num_turned_away() == before) return;
+    // For ranks that wait for a rank that was refused here.
+    table_.set(kTurnedAwayKey, fmt::format("{}", fmt::join(acceptor_.turned_away(), "\n")));
   }
 
   void welcome(Socket socket) {
@@ -108,22 +108,22 @@ class StoreServer::Loop {
     try {
       session.flush();
       if (const auto request = session.read()) changed_key = serve(id, session, *request);
-      settle(id, session);
+      send_and_listen(id, session);
     } catch (const std::exception&) {
-      drop(id);  // gone, or talks nonsense, or there is no memory for what it wants
+      drop(id);  // it is gone, sent nonsense, or there is no memory for its request
     }
     if (changed_key) answer_waiters(*changed_key);
   }
 
-  /// Sends what can be sent and asks for the events that the client's state needs.
-  void settle(uint64_t id, StoreSession& session) {
+  /// Sends what can be sent and asks for the events that the client needs next.
+  void send_and_listen(uint64_t id, StoreSession& session) {
     session.flush();
     const uint32_t interest = session.has_output() ? EPOLLOUT : EPOLLIN;
     if (interest != session.interest) epoll_.change(session.fd(), interest, id);
     session.interest = interest;
   }
 
-  /// Returns the key that may have come into being, if any.
+  /// Returns the key that may have been created, if any.
   std::optional<std::string> serve(uint64_t id, StoreSession& session,
                                    const StoreRequest& request) {
     unpark(id, session);
@@ -131,7 +131,7 @@ class StoreServer::Loop {
       check_sizes(request.key, request.value, request.expected);
       if (request.op != StoreOp::Wait) return apply(session, request);
       auto keys = decode_list(request.value);
-      std::reverse(keys.begin(), keys.end());  // taken off from the back
+      std::reverse(keys.begin(), keys.end());  // keys are removed from the back
       session.parked = {request.number, request.value, std::move(keys)};
       if (!park(id, session)) answer_wait(session);
       return std::nullopt;
@@ -170,7 +170,7 @@ class StoreServer::Loop {
     return std::nullopt;
   }
 
-  /// Leaves a wait at the first of its keys that does not exist. False: all of them do.
+  /// Lets a wait wait for the first of its keys that does not exist. Returns false if all exist.
   bool park(uint64_t id, StoreSession& session) {
     auto& keys = session.parked->keys;
     while (!keys.empty() && table_.get(keys.back())) keys.pop_back();
@@ -191,7 +191,7 @@ class StoreServer::Loop {
   /// All keys of the session's wait exist.
   void answer_wait(StoreSession& session) {
     const auto parked = *std::exchange(session.parked, {});
-    // Ranks wait for the same keys, mostly, and then share one answer.
+    // Ranks mostly wait for the same keys and then share one answer.
     if (parked.list != last_list_ || !last_answer_) {
       std::string values;
       for (const std::string& key : decode_list(parked.list)) {
@@ -208,9 +208,10 @@ class StoreServer::Loop {
     session.reply(parked.number, StoreStatus::Found, last_answer_);
   }
 
-  /// The key exists now: those who waited for it get their answer, or wait for their next.
+  /// The key exists now: the clients that waited for it get their answer, or wait for their next
+  /// key.
   void answer_waiters(const std::string& key) {
-    last_answer_.reset();  // of before
+    last_answer_.reset();  // it is out of date
     if (!table_.get(key)) return;
     auto waiting = waiters_.extract(key);
     if (waiting.empty()) return;
@@ -225,7 +226,7 @@ class StoreServer::Loop {
           session.reply(number, StoreStatus::Misuse,
                         std::make_shared<const std::string>(error.what()));
         }
-        settle(id, session);
+        send_and_listen(id, session);
       } catch (const std::exception&) {
         drop(id);
       }
@@ -245,8 +246,8 @@ class StoreServer::Loop {
   std::map<uint64_t, StoreSession> sessions_;
   std::unordered_map<std::string, std::vector<uint64_t>> waiters_;  ///< by the key they wait for
   std::string last_list_;                                           ///< the keys of the last wait
-  StoreTable::Value last_answer_;  ///< and its answer, while it is still right
-  Door door_;
+  StoreTable::Value last_answer_;  ///< its answer, while it is up to date
+  Acceptor acceptor_;
   Epoll epoll_;
   Fd stop_;
   std::thread thread_;

@@ -12,7 +12,7 @@ namespace trireme::net {
 
 namespace {
 
-/// What one client may have read in its turn before the others get theirs.
+/// How much of one client is read at a time, before the others get their turn.
 constexpr size_t kBytesPerTurn = 64 << 10;
 
 }  // namespace
@@ -50,7 +50,7 @@ void StoreSession::reply(uint64_t number, StoreStatus status, StoreTable::Value 
 
 void StoreSession::flush() {
   while (has_output()) {
-    // sendmsg does not write through these pointers, though its type cannot say so.
+    // sendmsg does not write through these pointers, although they are not const.
     const size_t head_left = head_.size() - std::min(sent_, head_.size());
     const size_t value_sent = sent_ - (head_.size() - head_left);
     std::array<iovec, 2> parts{};

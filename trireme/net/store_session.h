@@ -12,25 +12,24 @@
 
 namespace trireme::net {
 
-/// One client of a StoreServer, which has proven itself: requests and replies over a non-blocking
-/// socket. A request is read only when the reply before it is gone, so a client that never reads
-/// costs one reply, and the value in it is shared with the table.
+/// One authenticated client of a StoreServer: requests and replies over a non-blocking socket. A
+/// request is read only when the previous reply has been sent, so a client that never reads costs
+/// one reply, whose value is shared with the table.
 ///
-/// Every call returns at once and does a bounded amount of work. Throws CommError when the client
-/// is gone or talks nonsense; it is to be dropped then.
+/// Every call returns at once and does a bounded amount of work. Throws CommError if the client is
+/// gone or sends nonsense; the server then drops it.
 class StoreSession {
  public:
-  /// A wait that is parked until its keys exist.
-  struct Parked {
+  /// A wait whose keys do not all exist yet.
+  struct ParkedWait {
     uint64_t number = 0;
-    std::string list;               ///< the keys as they came
-    std::vector<std::string> keys;  ///< the last is the one that it waits for now; those after it
-                                    ///< exist, and were taken off
+    std::string list;               ///< the keys as the client sent them
+    std::vector<std::string> keys;  ///< those still missing; it waits for the last one
   };
 
   explicit StoreSession(Socket socket) : socket_(std::move(socket)) {}
 
-  /// Reads some of what is there. Returns a request when one is whole.
+  /// Reads some of what has arrived. Returns a request when it is complete.
   std::optional<StoreRequest> read();
   void reply(uint64_t number, StoreStatus status, StoreTable::Value value);
   /// Sends what the socket takes now.
@@ -39,12 +38,12 @@ class StoreSession {
   int fd() const { return socket_.fd(); }
   bool has_output() const { return sent_ < output_bytes(); }
 
-  std::optional<Parked> parked;
-  /// The epoll events that were last asked for.
+  std::optional<ParkedWait> parked;
+  /// The epoll events that the server last asked for.
   uint32_t interest = 0;
 
  private:
-  /// Nothing when there is nothing to read now.
+  /// Returns nothing if there is nothing to read now.
   std::optional<std::string_view> receive(size_t at_most);
   size_t output_bytes() const { return head_.size() + (value_ ? value_->size() : 0); }
 

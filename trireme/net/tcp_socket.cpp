@@ -26,19 +26,19 @@ struct Endpoint {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-struct Resolved {
+struct Resolution {
   int error = 0;
   int system_error = 0;
   std::vector<Endpoint> endpoints;
 };
 
-Resolved look_up(const Address& address, int flags) {
+Resolution look_up(const Address& address, int flags) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = flags;
   addrinfo* list = nullptr;
-  Resolved resolved;
+  Resolution resolved;
   const std::string port = std::to_string(address.port);
   resolved.error = ::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &list);
   resolved.system_error = errno;
@@ -53,13 +53,13 @@ Resolved look_up(const Address& address, int flags) {
   return resolved;
 }
 
-/// Names are looked up on a thread of their own: getaddrinfo knows no deadline and may take half a
-/// minute when the name server is away. A number needs no name server.
+/// Looks up names on a separate thread: getaddrinfo has no deadline and may take half a minute if
+/// the name server does not answer. A numeric address needs no lookup.
 std::vector<Endpoint> resolve(const Address& address, Deadline deadline) {
-  Resolved resolved = look_up(address, AI_NUMERICHOST | AI_NUMERICSERV);
+  Resolution resolved = look_up(address, AI_NUMERICHOST | AI_NUMERICSERV);
   if (resolved.error != 0) {
-    auto promise = std::make_shared<std::promise<Resolved>>();
-    std::future<Resolved> answer = promise->get_future();
+    auto promise = std::make_shared<std::promise<Resolution>>();
+    std::future<Resolution> answer = promise->get_future();
     std::thread([promise, address] {
       promise->set_value(look_up(address, AI_NUMERICSERV));
     }).detach();
@@ -69,7 +69,7 @@ std::vector<Endpoint> resolve(const Address& address, Deadline deadline) {
       if (Clock::now() >= deadline)
         throw TimeoutError(fmt::format(
             "cannot resolve host '{}' before the deadline: the name server does not answer; check "
-            "the name or give its number",
+            "the name or use a numeric address",
             address.host));
     }
     resolved = answer.get();
@@ -93,9 +93,9 @@ const char* remedy_of(int error) {
                               core::errno_text(error), remedy_of(error)));
 }
 
-/// A try to connect to a port of this machine that nobody listens on can, when the kernel picks
-/// that very port for our end, connect to itself. The socket is then dropped with a reset, or
-/// its port would be taken when the real listener comes.
+/// If nobody listens on a local port and the kernel picks that very port for our end, connect()
+/// connects the socket to itself. The socket is then closed with a reset, so that the port is free
+/// when the real listener starts.
 bool is_connected_to_itself(const Socket& socket) {
   if (socket.local() != socket.peer()) return false;
   const linger reset{1, 0};
@@ -103,7 +103,7 @@ bool is_connected_to_itself(const Socket& socket) {
   return true;
 }
 
-/// One try. Returns the errno, 0 when connected.
+/// Tries once. Returns the errno, or 0 when connected.
 int try_connect(const Endpoint& endpoint, Deadline deadline, Socket& connected) {
   Fd fd(::socket(endpoint.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return errno;
@@ -121,7 +121,7 @@ int try_connect(const Endpoint& endpoint, Deadline deadline, Socket& connected) 
   return 0;
 }
 
-/// One try per endpoint; a silent one may not use up the time of those after it.
+/// Tries each endpoint once; a silent one must not use up the time of the next ones.
 int try_each(const std::vector<Endpoint>& endpoints, Deadline deadline, Socket& connected) {
   int error = EADDRNOTAVAIL;
   for (size_t i = 0; i < endpoints.size(); ++i) {
@@ -132,7 +132,7 @@ int try_each(const std::vector<Endpoint>& endpoints, Deadline deadline, Socket& 
                                : now + (deadline - now) / static_cast<int>(endpoints.size() - i);
     const int this_error = try_connect(endpoints[i], share, connected);
     if (this_error == 0) return 0;
-    // Refused says that the host is there, so it is worth more than what another family says.
+    // "Refused" means that the host is up, so it is a better error than that of another family.
     if (error != ECONNREFUSED) error = this_error;
   }
   return error;
@@ -149,7 +149,7 @@ Listener::Listener(const Address& address) {
   const Endpoint endpoint = resolve(address, within).front();
   fd_ = Fd(::socket(endpoint.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd_) throw_cannot_listen(address, errno);
-  // A port whose last connections are still in TIME_WAIT can be bound; one that is listened on not.
+  // Allows a port with connections in TIME_WAIT, but not one that another process listens on.
   const int on = 1;
   ::setsockopt(fd_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (::bind(fd_.get(), endpoint.get(), endpoint.bytes) != 0) throw_cannot_listen(address, errno);
@@ -176,7 +176,7 @@ Socket accept_from(int listening_fd, Deadline deadline) {
   for (;;) {
     Fd fd(::accept4(listening_fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd) return Socket(std::move(fd));
-    // accept() also reports what became of connections that are gone again: not our failure.
+    // accept() also reports errors of connections that are already gone: ignore those.
     const bool is_ours = errno == EMFILE || errno == ENFILE || errno == ENOBUFS ||
                          errno == ENOMEM || errno == EBADF || errno == EINVAL ||
                          errno == ENOTSOCK || errno == EOPNOTSUPP;
@@ -205,8 +205,9 @@ Socket connect(const Address& address, Deadline deadline) {
 }
 
 Fd start_connect(const Address& address) {
-  const Resolved resolved = look_up(address, AI_NUMERICHOST | AI_NUMERICSERV);
-  core::check(resolved.error == 0, "start_connect: {} is not a number", address.to_string());
+  const Resolution resolved = look_up(address, AI_NUMERICHOST | AI_NUMERICSERV);
+  core::check(resolved.error == 0, "start_connect: {} is not a numeric address",
+              address.to_string());
   const Endpoint& endpoint = resolved.endpoints.front();
   Fd fd(::socket(endpoint.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS)) return fd;

@@ -13,8 +13,8 @@
 
 namespace trireme::net {
 
-/// One connection, one request at a time. A reply that is cut by a deadline is read to its end by
-/// the next call, so a wait that timed out costs no new connection.
+/// One connection with one request at a time. If a deadline cuts a reply short, the next call reads
+/// it to its end, so a wait that timed out needs no new connection.
 class TcpStore::Connection {
  public:
   Connection(const Address& server, const StoreOptions& options, Deadline deadline)
@@ -36,14 +36,14 @@ class TcpStore::Connection {
     }
   }
 
-  /// While an old reply may be under way the server may want to be read before it reads again; a
-  /// small request does not mind, since the kernel takes it whole.
+  /// While an old reply may be in flight, the server may not read before we do. A small request is
+  /// still fine, since the kernel takes it at once.
   bool can_carry(const StoreRequest& request) const {
     constexpr size_t kSmall = 8 << 10;
     return !owes_reply_ || request.value.size() + request.expected.size() < kSmall;
   }
 
-  /// Not after half a request was sent, or something senseless received.
+  /// False after half a request was sent or nonsense was received.
   bool is_usable() const { return is_usable_; }
   Address local() const { return socket_.local(); }
 
@@ -137,7 +137,8 @@ std::optional<std::string> TcpStore::get(const std::string& key, Deadline deadli
 
 std::vector<std::string> TcpStore::wait_all(const std::vector<std::string>& keys,
                                             Deadline deadline) {
-  StoreRequest request{.op = StoreOp::Wait, .key = keys.front()};  // the key is for messages
+  StoreRequest request{.op = StoreOp::Wait,
+                       .key = keys.front()};  // the key is only for error messages
   for (const std::string& key : keys) {
     check_sizes(key);
     put_in_list(request.value, key);

@@ -13,11 +13,11 @@ namespace trireme::net {
 struct StoreRequest;
 struct StoreReply;
 
-/// A client of a StoreServer. Each call takes an idle connection, or makes one more when all are
-/// busy (a thread that waits keeps its own), so that no call waits for another.
+/// A client of a StoreServer. Each call takes an idle connection, or makes another one if all are
+/// busy (a thread that waits keeps its connection), so that no call waits for another.
 class TcpStore : public Store {
  public:
-  /// Connects, which waits for the server to come up, and proves itself.
+  /// Waits for the server to come up, connects and proves itself.
   TcpStore(const Address& server, const Secret& secret, const Identity& me, Deadline deadline);
   ~TcpStore() override;
 

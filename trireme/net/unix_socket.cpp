@@ -84,7 +84,7 @@ Socket connect_unix_abstract(const std::string& name, Deadline deadline, IfAbsen
     Fd fd = make_unix_socket();
     if (::connect(fd.get(), unix_name.get(), unix_name.bytes) == 0) return Socket(std::move(fd));
     const int error = errno;
-    // EAGAIN: the listener is there and its queue is full.
+    // EAGAIN: the listener's queue is full.
     const bool may_come_up =
         (error == ECONNREFUSED && if_absent == IfAbsent::Wait) || error == EAGAIN || error == EINTR;
     if (!may_come_up)

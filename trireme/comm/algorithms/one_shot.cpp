@@ -1,33 +1,33 @@
-#include "trireme/comm/algorithms/part.h"
+#include "trireme/comm/algorithms/rank_view.h"
 
 namespace trireme::comm {
 
 namespace {
 
 using core::OpKind;
-using Kind = Action::Kind;
-using Memory = Place::Memory;
+using Kind = Instruction::Kind;
+using Memory = Operand::Memory;
 
 }  // namespace
 
-/// Everyone sends everything to everyone, and reduces for itself: one step.
-Program one_shot(const Part& me) {
-  Program program;
-  const Range all{0, me.job.bytes};
-  Action reduce{.kind = Kind::Reduce, .place = out(all)};
+/// Every rank sends all its data to every other rank and reduces everything itself: one step.
+CollectiveProgram one_shot(const RankView& me) {
+  CollectiveProgram program;
+  const Interval all{0, me.op.bytes};
+  Instruction reduce{.kind = Kind::Reduce, .target = out(all)};
   for (int rank = 0; rank < me.size; ++rank) {
     if (rank == me.rank) {
       reduce.sources.push_back(in(all));
       continue;
     }
-    const Place scratch{Memory::Scratch, program.scratch_bytes, me.job.bytes};
-    program.scratch_bytes += me.job.bytes;
-    // Input and output are the same memory: it must be sent before it is overwritten.
-    reduce.after.push_back(program.add({.kind = Kind::Send, .peer = rank, .place = in(all)}));
-    reduce.after.push_back(program.add({.kind = Kind::Recv, .peer = rank, .place = scratch}));
+    const Operand scratch{Memory::Scratch, program.scratch_bytes, me.op.bytes};
+    program.scratch_bytes += me.op.bytes;
+    // Input and output are the same memory, so it must be sent before it is overwritten.
+    reduce.after.push_back(program.add({.kind = Kind::Send, .peer = rank, .target = in(all)}));
+    reduce.after.push_back(program.add({.kind = Kind::Recv, .peer = rank, .target = scratch}));
     reduce.sources.push_back(scratch);
   }
-  if (me.job.info.kind != OpKind::Barrier) program.add(std::move(reduce));
+  if (me.op.info.kind != OpKind::Barrier) program.add(std::move(reduce));
   return program;
 }
 

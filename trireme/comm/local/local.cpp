@@ -10,7 +10,7 @@
 #include "trireme/comm/group_backend.h"
 #include "trireme/comm/monitor.h"
 #include "trireme/comm/process_world.h"
-#include "trireme/comm/shared/bell.h"
+#include "trireme/comm/shared/futex_sleeper.h"
 #include "trireme/comm/shared/world_memory.h"
 #include "trireme/core/error.h"
 
@@ -18,7 +18,7 @@ namespace trireme::comm {
 
 namespace {
 
-/// Zeroed memory, taken from the kernel page by page as it is used.
+/// Zeroed memory. The kernel provides the pages when they are first used.
 Mapping map_private(std::size_t bytes) {
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -34,7 +34,8 @@ class LocalHub {
  public:
   explicit LocalHub(int ranks) : size(ranks), memory(map_private(WorldMemory::bytes(ranks))) {}
 
-  /// The same memory for all ranks that ask for that id; forgotten when the last has it.
+  /// Returns the same memory to all ranks that ask for this id; forgets it when the last one has
+  /// it.
   Mapping share(uint64_t id, std::size_t bytes, std::size_t takers) {
     const std::lock_guard lock(mutex_);
     auto& [mapping, left] = shared_.try_emplace(id, Mapping{}, takers).first->second;
@@ -54,7 +55,7 @@ class LocalHub {
 
 namespace {
 
-/// Threads see each other's memory: an address is its own location.
+/// Threads see each other's memory, so the location of data is its address.
 class LocalSegments final : public Segments {
  public:
   explicit LocalSegments(std::shared_ptr<LocalHub> hub) : hub_(std::move(hub)) {}
@@ -84,7 +85,8 @@ std::shared_ptr<LocalHub> make_local_hub(int size) {
 
 std::shared_ptr<Backend> make_local(std::shared_ptr<LocalHub> hub, int rank, WorldOptions options) {
   const int size = hub->size;
-  core::check(rank >= 0 && rank < size, "rank {} in a local world of {}", rank, size);
+  core::check(rank >= 0 && rank < size, "rank {} is not one of the {} ranks of a local world", rank,
+              size);
   WorldMemory memory(hub->memory, size);
   std::vector<Member> members(static_cast<std::size_t>(size), Member{host_name(), ::getpid(), 0});
   Transport transport;
@@ -93,7 +95,7 @@ std::shared_ptr<Backend> make_local(std::shared_ptr<LocalHub> hub, int rank, Wor
   transport.page = memory.page;
   transport.streams =
       std::make_unique<RingStreams>(memory.rings, rank, size, seats_of(*memory.page, size));
-  transport.sleeper = std::make_unique<Bell>(memory.page->seats[rank]);
+  transport.sleeper = std::make_unique<FutexSleeper>(memory.page->seats[rank]);
   transport.segments = std::make_shared<LocalSegments>(hub);
   auto world =
       std::make_shared<World>(rank, std::move(members), std::move(transport), std::move(options));

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "trireme/comm/kernels.h"
-#include "trireme/comm/shared/touching.h"
+#include "trireme/comm/shared/peer_memory_access.h"
 
 namespace trireme::comm {
 
@@ -13,18 +13,19 @@ namespace {
 
 using core::Algorithm;
 
-/// Up to here everyone reducing everything for itself beats waiting twice. (More ranks, more to
-/// read; but with more ranks than cores every wait costs a switch.)
+/// Up to this size it is faster that every rank reduces everything than that the ranks wait twice.
+/// (More ranks have more to read; but with more ranks than cores every wait costs a context
+/// switch.)
 int64_t one_shot_bytes(int size) {
   return size == 2 ? 16 << 10 : 32 << 10;
 }
 
-/// From here on memory that is mapped by all is worth a second wait instead of a copy.
+/// From this size on, if all ranks have mapped the memory, a second wait is cheaper than a copy.
 int64_t in_place_bytes(int size) {
   return size == 2 ? 2 << 10 : 16 << 10;
 }
 
-constexpr int64_t kInPlaceStep = 256 << 10;  // then others get their turn
+constexpr int64_t kInPlaceStep = 256 << 10;  // then other tasks get their turn
 constexpr int kFewRanks = 16;
 
 /// Pointers to one part of every rank's data, without an allocation for few ranks.
@@ -45,47 +46,47 @@ class Pointers {
 }  // namespace
 
 Segments::Location SharedAllReduce::show() {
-  const Algorithm asked = job_.info.algorithm;
+  const Algorithm asked = op_.info.algorithm;
   if (asked == Algorithm::Ring || asked == Algorithm::Tree) return {kStaged, 0};
   const bool fits = asked == Algorithm::OneShot
-                        ? job_.bytes <= SharedGroup::kSlotBytes
-                        : asked == Algorithm::Auto && job_.bytes <= one_shot_bytes(group_.size());
-  if (fits && job_.bytes < in_place_bytes(group_.size())) return put_in_slot(job_.in, job_.bytes);
+                        ? op_.bytes <= SharedGroup::kSlotBytes
+                        : asked == Algorithm::Auto && op_.bytes <= one_shot_bytes(group_.size());
+  if (fits && op_.bytes < in_place_bytes(group_.size())) return put_in_slot(op_.in, op_.bytes);
   if (asked != Algorithm::OneShot) {
-    const auto location = locate(job_.in, job_.bytes);
+    const auto location = locate(op_.in, op_.bytes);
     if (location.segment != kStaged) return location;
   }
-  if (fits) return put_in_slot(job_.in, job_.bytes);
+  if (fits) return put_in_slot(op_.in, op_.bytes);
   return {kStaged, 0};
 }
 
 Task::Step SharedAllReduce::run() {
-  if (way_ == Way::Unknown) {
-    const Algorithm asked = job_.info.algorithm;
+  if (method_ == Method::Unknown) {
+    const Algorithm asked = op_.info.algorithm;
     const bool by_program = asked == Algorithm::Ring || asked == Algorithm::Tree;
     if (all_in_slots()) {
-      way_ = Way::OneShot;
+      method_ = Method::OneShot;
     } else if (by_program || (asked == Algorithm::OneShot)) {
       return run_program();
     } else {
       bool all_mapped = true;
       for (int rank = 0; rank < group_.size(); ++rank)
         all_mapped &= group_.arrival(number, rank).segment > kInSlot;
-      way_ = all_mapped ? Way::InPlace : Way::Staged;
+      method_ = all_mapped ? Method::InPlace : Method::Staged;
     }
-    if (way_ == Way::Staged) {
-      const int64_t item = job_.info.item_bytes;
-      const int64_t even = slice(job_.bytes / item, group_.size(), 0).size() * item;
+    if (method_ == Method::Staged) {
+      const int64_t item = op_.info.item_bytes;
+      const int64_t even = slice(op_.bytes / item, group_.size(), 0).size() * item;
       chunk_bytes_ = std::clamp<int64_t>(even, item, SharedGroup::kChunkBytes);
       const int64_t per_chunk = chunk_bytes_ * group_.size();
-      count_ = static_cast<uint64_t>((job_.bytes + per_chunk - 1) / per_chunk);
+      count_ = static_cast<uint64_t>((op_.bytes + per_chunk - 1) / per_chunk);
       first_ = group_.chunks;
       group_.chunks += count_;
     }
   }
-  switch (way_) {
-    case Way::OneShot: return one_shot();
-    case Way::InPlace: return in_place();
+  switch (method_) {
+    case Method::OneShot: return one_shot();
+    case Method::InPlace: return in_place();
     default: return staged();
   }
 }
@@ -93,12 +94,11 @@ Task::Step SharedAllReduce::run() {
 Task::Step SharedAllReduce::one_shot() {
   const int size = group_.size();
   Pointers<const void*> from(size);
-  for (int rank = 0; rank < size; ++rank)
-    from[rank] = rank == group_.rank() ? job_.in : shown(rank);
-  void* to = job_.out;
-  kernels().reduce(job_.info.dtype, job_.info.reduce, &to, 1, from.data(), size,
-                   job_.bytes / job_.info.item_bytes);
-  group_.took_from_all(job_.bytes);
+  for (int rank = 0; rank < size; ++rank) from[rank] = rank == group_.rank() ? op_.in : shown(rank);
+  void* to = op_.out;
+  kernels().reduce(op_.info.dtype, op_.info.reduce, &to, 1, from.data(), size,
+                   op_.bytes / op_.info.item_bytes);
+  group_.took_from_all(op_.bytes);
   group_.world().messenger().traffic.saw_step(1);
   return Step::Done;
 }
@@ -106,22 +106,22 @@ Task::Step SharedAllReduce::one_shot() {
 Task::Step SharedAllReduce::in_place() {
   const int size = group_.size();
   if (!reduced_) {
-    const Touching touching(group_.world());
-    if (!touching) return Step::Stuck;
-    const int64_t item = job_.info.item_bytes;
-    const Range mine = slice(job_.bytes / item, size, group_.rank());
+    const PeerMemoryAccess access(group_.world());
+    if (!access) return Step::Stuck;
+    const int64_t item = op_.info.item_bytes;
+    const Interval mine = slice(op_.bytes / item, size, group_.rank());
     const int64_t begin = mine.begin * item + at_;
     const int64_t bytes = std::min(kInPlaceStep, mine.end * item - begin);
     Pointers<const void*> from(size);
     Pointers<void*> to(size);
     for (int rank = 0; rank < size; ++rank) {
-      // The first destination is this rank's own: the others come out of its cache.
-      std::byte* data = rank == group_.rank() ? job_.in : const_cast<std::byte*>(shown(rank));
+      // In place: every rank's slice is both a source and a destination.
+      std::byte* data = rank == group_.rank() ? op_.in : const_cast<std::byte*>(shown(rank));
       from[rank] = data + begin;
       to[rank] = data + begin;
     }
     if (bytes > 0)
-      kernels().reduce(job_.info.dtype, job_.info.reduce, to.data(), size, from.data(), size,
+      kernels().reduce(op_.info.dtype, op_.info.reduce, to.data(), size, from.data(), size,
                        bytes / item);
     at_ += std::max<int64_t>(bytes, 0);
     if (mine.begin * item + at_ < mine.end * item) return Step::Moved;
@@ -136,9 +136,9 @@ Task::Step SharedAllReduce::in_place() {
   return Step::Done;
 }
 
-Range SharedAllReduce::part(uint64_t chunk, int of) const {
+Interval SharedAllReduce::part(uint64_t chunk, int of) const {
   const int64_t begin = (static_cast<int64_t>(chunk) * group_.size() + of) * chunk_bytes_;
-  return {std::min(begin, job_.bytes), std::min(begin + chunk_bytes_, job_.bytes)};
+  return {std::min(begin, op_.bytes), std::min(begin + chunk_bytes_, op_.bytes)};
 }
 
 Task::Step SharedAllReduce::staged() {
@@ -150,23 +150,23 @@ Task::Step SharedAllReduce::staged() {
     return Step::Done;
   }
   if (moved) return Step::Moved;
-  // The one that it waits for first; what else may come true meanwhile is not worth a wake-up.
+  // Names the first thing that it waits for; other progress is not worth a wake-up.
   if (out_ < reduce_) return wait_for(kReduced, first_ + out_ + 1);
   if (reduce_ < in_) return wait_for(kIn, first_ + reduce_ + 1);
   return wait_for(kOut, first_ + in_ + 1 - SharedGroup::kDepth);
 }
 
 bool SharedAllReduce::stage_in() {
-  // Two chunks ahead of the last result is enough to keep everybody busy.
+  // Two chunks ahead of the last result are enough to keep all ranks busy.
   if (in_ == count_ || in_ > out_ + 2) return false;
   const uint64_t chunk = first_ + in_;
   if (chunk >= SharedGroup::kDepth && !group_.all_at_least(kOut, chunk + 1 - SharedGroup::kDepth))
     return false;
   for (int i = 1; i < group_.size(); ++i) {
     const int peer = (group_.rank() + i) % group_.size();
-    const Range range = part(in_, peer);
+    const Interval range = part(in_, peer);
     if (range.size() > 0)
-      kernels().copy(group_.staging(group_.rank(), chunk, peer), job_.in + range.begin,
+      kernels().copy(group_.staging(group_.rank(), chunk, peer), op_.in + range.begin,
                      range.size());
   }
   ++in_;
@@ -179,15 +179,15 @@ bool SharedAllReduce::stage_reduce() {
   const uint64_t chunk = first_ + reduce_;
   if (!group_.all_at_least(kIn, chunk + 1)) return false;
   const int size = group_.size();
-  const Range range = part(reduce_, group_.rank());
+  const Interval range = part(reduce_, group_.rank());
   if (range.size() > 0) {
     Pointers<const void*> from(size);
     for (int rank = 0; rank < size; ++rank)
-      from[rank] = rank == group_.rank() ? job_.in + range.begin
-                                         : group_.staging(rank, chunk, group_.rank());
-    void* to[2] = {job_.out + range.begin, group_.staging(group_.rank(), chunk, size)};
-    kernels().reduce(job_.info.dtype, job_.info.reduce, to, 2, from.data(), size,
-                     range.size() / job_.info.item_bytes);
+      from[rank] =
+          rank == group_.rank() ? op_.in + range.begin : group_.staging(rank, chunk, group_.rank());
+    void* to[2] = {op_.out + range.begin, group_.staging(group_.rank(), chunk, size)};
+    kernels().reduce(op_.info.dtype, op_.info.reduce, to, 2, from.data(), size,
+                     range.size() / op_.info.item_bytes);
   }
   group_.took_from_all(range.size());
   ++reduce_;
@@ -201,9 +201,9 @@ bool SharedAllReduce::stage_out() {
   if (!group_.all_at_least(kReduced, chunk + 1)) return false;
   for (int i = 1; i < group_.size(); ++i) {
     const int peer = (group_.rank() + i) % group_.size();
-    const Range range = part(out_, peer);
+    const Interval range = part(out_, peer);
     if (range.size() > 0)
-      kernels().copy(job_.out + range.begin, group_.staging(peer, chunk, group_.size()),
+      kernels().copy(op_.out + range.begin, group_.staging(peer, chunk, group_.size()),
                      range.size());
     group_.took(peer, range.size());
   }

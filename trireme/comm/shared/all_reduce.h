@@ -4,7 +4,7 @@
 
 namespace trireme::comm {
 
-/// all_reduce over shared memory, in one of three ways, chosen by what all ranks showed:
+/// all_reduce over shared memory, by one of three methods, chosen by where all ranks' data lies:
 ///
 ///   one shot    every rank's data is in its slot: each reduces all of it for itself
 ///   in place    every rank's tensor is mapped by all: rank r reduces slice r of all of them and
@@ -29,12 +29,12 @@ class SharedAllReduce final : public SharedCollective {
   bool stage_in();
   bool stage_reduce();
   bool stage_out();
-  Range part(uint64_t chunk, int of) const;  ///< bytes of the tensor
+  Interval part(uint64_t chunk, int of) const;  ///< bytes of the tensor
 
-  enum class Way : uint8_t { Unknown, OneShot, InPlace, Staged } way_ = Way::Unknown;
+  enum class Method : uint8_t { Unknown, OneShot, InPlace, Staged } method_ = Method::Unknown;
   int64_t at_ = 0;  ///< in place: bytes of the slice that are done
   bool reduced_ = false;
-  // Staged: the first chunk's number, how many there are, and how far each activity is.
+  // Staged: the number of the first chunk, the number of chunks, and the progress of each activity.
   uint64_t first_ = 0, count_ = 0, in_ = 0, reduce_ = 0, out_ = 0;
   int64_t chunk_bytes_ = 0;
 };

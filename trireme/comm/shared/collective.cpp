@@ -6,11 +6,11 @@
 
 namespace trireme::comm {
 
-SharedCollective::SharedCollective(SharedGroup& group, Job job, uint64_t op_number,
+SharedCollective::SharedCollective(SharedGroup& group, LoweredOp op, uint64_t op_number,
                                    uint64_t fingerprint)
-    : group_(group), job_(std::move(job)), fingerprint_(fingerprint) {
+    : group_(group), op_(std::move(op)), fingerprint_(fingerprint) {
   number = op_number;
-  info = job_.info;
+  info = op_.info;
 }
 
 SharedCollective::~SharedCollective() {
@@ -18,20 +18,21 @@ SharedCollective::~SharedCollective() {
 }
 
 Task::Step SharedCollective::step() {
-  if (stage_ == Stage::Run) [[likely]]
+  if (phase_ == Phase::Run) [[likely]]
     return program_ ? program_->step() : run();
-  if (stage_ == Stage::Enter) {
-    // Slots and arrivals are used in turn by even and odd collectives: the last reader of the one
-    // before last is through when it has come to the last.
+  if (phase_ == Phase::Enter) {
+    // Even and odd collectives use two sets of slots and arrivals in turn. This set is free when
+    // all ranks have arrived at the previous collective: they have finished reading the one before
+    // it.
     if (number > 1 && !group_.all_at_least(kArrived, number - 1))
       return wait_for(kArrived, number - 1);
-    group_.arrive(number, fingerprint_, job_.info, show());
-    stage_ = Stage::Arrive;
+    group_.arrive(number, fingerprint_, op_.info, show());
+    phase_ = Phase::Arrive;
   }
   if (!group_.all_at_least(kArrived, number)) return wait_for(kArrived, number);
   if (!same_operation()) return Step::Stuck;
   waiting_ = false;
-  stage_ = Stage::Run;
+  phase_ = Phase::Run;
   return run();
 }
 
@@ -40,7 +41,7 @@ bool SharedCollective::same_operation() {
     if (group_.arrival(number, rank).fingerprint == fingerprint_) continue;
     World& world = group_.world();
     if (!world.failed())
-      world.report_mismatch({group_.lane().members[static_cast<std::size_t>(rank)], job_.info,
+      world.report_mismatch({group_.lane().members[static_cast<std::size_t>(rank)], op_.info,
                              group_.info(number, rank)});
     return false;
   }
@@ -56,13 +57,13 @@ Task::Step SharedCollective::wait_for(Channel channel, uint64_t value) {
 
 Task::Step SharedCollective::run_program() {
   program_ = std::make_unique<ProgramRun>(
-      job_, make_program(job_, pick(job_, group_.size()), group_.rank(), group_.size()),
+      op_, make_program(op_, pick(op_, group_.size()), group_.rank(), group_.size()),
       group_.world().messenger(), group_.lane(), number, fingerprint_);
   waiting_ = false;
   return program_->step() == Step::Done ? Step::Done : Step::Moved;
 }
 
-Hint SharedCollective::hint() const {
+WakeCondition SharedCollective::wake_condition() const {
   if (!waiting_) return {};
   return {group_.lane().id, waiting_on_, waiting_for_};
 }
@@ -81,7 +82,7 @@ Segments::Location SharedCollective::put_in_slot(const void* data, int64_t bytes
                       ? group_.arrival(number, group_.rank()).inline_data
                       : group_.slot(number, group_.rank());
   if (bytes > 0) std::memcpy(to, data, static_cast<std::size_t>(bytes));
-  // Whether it is in the slot or inline must be plain to the readers, who may not know its size.
+  // The offset tells readers, who may not know the size, whether the data is inline or in the slot.
   return {kInSlot, bytes <= static_cast<int64_t>(Arrival::kInlineBytes)};
 }
 

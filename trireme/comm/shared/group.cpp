@@ -73,8 +73,8 @@ void SharedGroup::post(Channel channel, uint64_t at) {
     arrival(at, rank_).number.store(at, std::memory_order_release);
   else
     counters_[rank_].values[channel].store(at, std::memory_order_release);
-  // A sleeper sets its bell, fences, and looks again; this stores, fences, and looks at the bell:
-  // one of the two sees the other.
+  // A sleeper sets its bell, fences, and looks again. This thread stores, fences, and looks at the
+  // bell. So at least one of the two sees the other.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int rank = 0; rank < size_; ++rank) {
     Seat& seat = *seats_[static_cast<std::size_t>(rank)];

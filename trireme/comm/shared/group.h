@@ -4,15 +4,15 @@
 #include <cstdint>
 #include <vector>
 
-#include "trireme/comm/job.h"
 #include "trireme/comm/lane.h"
+#include "trireme/comm/op.h"
 #include "trireme/comm/segments.h"
 #include "trireme/comm/world.h"
 
 namespace trireme::comm {
 
-/// What a rank shows when it comes to collective number `number`, two of them in turn: a rank can
-/// be one collective ahead of its slowest peer, never two.
+/// What a rank shows when it arrives at collective `number`. Each rank has two, used in turn: a
+/// rank can be one collective ahead of its slowest peer, never two.
 struct alignas(128) Arrival {
   static constexpr std::size_t kInlineBytes = 88;
 
@@ -29,7 +29,7 @@ constexpr uint64_t kInSlot = 1;  ///< copied into the rank's slot (or inline) be
 
 /// The counters that a rank raises and the others wait for.
 enum Channel : uint32_t {
-  kArrived,  ///< came to collective n
+  kArrived,  ///< arrived at collective n
   kDone,     ///< finished with the memory of the others in collective n
   kIn,       ///< put chunk n into its staging
   kReduced,  ///< put its part of the result of chunk n into its staging
@@ -37,7 +37,7 @@ enum Channel : uint32_t {
   kChannels
 };
 
-/// The memory of one group of ranks that share a host, and how they signal in it.
+/// The shared memory of a group of ranks of one host, and how they signal in it.
 ///
 ///   | arrivals 2 x N | infos 2 x N | counters | slots 2 x N x 64 KiB |
 ///   | staging N x 4 x (N + 1) x 128 KiB |
@@ -62,10 +62,10 @@ class SharedGroup {
   }
   std::vector<int> below(Channel channel, uint64_t value) const;  ///< ranks of the world
 
-  /// Raises this rank's counter, and wakes those for whom that was the last thing missing.
+  /// Raises this rank's counter, and wakes the ranks that waited for nothing else.
   void post(Channel channel, uint64_t value);
 
-  /// Shows this rank's part in a collective: all of it must be in place before.
+  /// Shows that this rank has arrived at a collective. Its data must be in place before.
   void arrive(uint64_t number, uint64_t fingerprint, const core::OpInfo& info,
               Segments::Location location);
 
@@ -79,7 +79,7 @@ class SharedGroup {
   /// share of the result.
   std::byte* staging(int rank, uint64_t chunk, int part) const;
 
-  /// This rank has read so much in the memory of rank `owner` of the group.
+  /// Counts bytes that this rank has read from the memory of rank `owner` of the group.
   void took(int owner, int64_t bytes) {
     world_.took(lane_.members[static_cast<std::size_t>(owner)], bytes);
   }
@@ -87,15 +87,15 @@ class SharedGroup {
 
   World& world() const { return world_; }
   const Lane& lane() const { return lane_; }
-  uint64_t chunks = 0;  ///< that have gone through the staging so far
+  uint64_t chunks = 0;  ///< chunks that have gone through the staging so far
 
  private:
-  /// One line per rank: it alone writes, the others read.
+  /// One cache line per rank, which alone writes it; the others read it.
   struct alignas(128) Counters {
     std::atomic<uint64_t> values[kChannels];
   };
   uint64_t value(Channel channel, uint64_t at, int rank) const {
-    // Arrivals alternate between two lines; the one for `at` holds `at`, or two less.
+    // Arrivals alternate between two lines; the line for `at` has `at`, or two less.
     if (channel == kArrived) return arrival(at, rank).number.load(std::memory_order_acquire);
     return counters_[rank].values[channel].load(std::memory_order_acquire);
   }

@@ -40,7 +40,7 @@ int64_t RingStreams::write_some(int peer, const iovec* parts, int num_parts) {
       from += now;
       left -= now;
       total += static_cast<int64_t>(now);
-      // Publish large pieces as they come, so that the reader copies out while this one copies in.
+      // Publish large data piece by piece, so that the reader copies out while this rank copies in.
       if (left > 0) ring_to.head.store(head, std::memory_order_release);
     }
     if (left > 0) break;
@@ -61,7 +61,7 @@ int64_t RingStreams::read_some(int peer, void* data, int64_t bytes) {
   if (now == 0) return 0;
   std::memcpy(data, ring_from.data + at, now);
   ring_from.tail.store(tail + now, std::memory_order_release);
-  // Only a writer that found the ring full waits for this.
+  // A writer that found the ring full waits for this.
   ring(*seats_[static_cast<std::size_t>(peer)]);
   return static_cast<int64_t>(now);
 }

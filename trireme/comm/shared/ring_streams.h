@@ -16,7 +16,7 @@ namespace trireme::comm {
 /// head and tail only grow; head - tail bytes are in the ring.
 class RingStreams final : public Streams {
  public:
-  /// Bytes of memory that the rings of a world take. Pages that are never used cost nothing.
+  /// Bytes that the rings of a world take. Pages that are never used cost nothing.
   static std::size_t bytes(int size);
 
   RingStreams(std::byte* memory, int rank, int size, std::vector<Seat*> seats);

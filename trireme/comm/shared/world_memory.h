@@ -9,7 +9,7 @@
 
 namespace trireme::comm {
 
-/// The memory that all ranks of a world share from its beginning: | page | rings | first group |.
+/// The memory that all ranks of a world share from the start: | page | rings | first group |.
 struct WorldMemory {
   HostPage* page = nullptr;
   std::byte* rings = nullptr;
@@ -29,7 +29,7 @@ struct WorldMemory {
   static std::size_t align(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 };
 
-/// The seats of all ranks, for whoever must ring their bells.
+/// The seats of all ranks, to ring their bells.
 inline std::vector<Seat*> seats_of(HostPage& page, int size) {
   std::vector<Seat*> seats;
   for (int rank = 0; rank < size; ++rank) seats.push_back(&page.seats[rank]);

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "trireme/comm/group_backend.h"
-#include "trireme/comm/shared/bell.h"
+#include "trireme/comm/shared/futex_sleeper.h"
 #include "trireme/comm/shared/world_memory.h"
 #include "trireme/core/error.h"
 
@@ -14,7 +14,7 @@ std::shared_ptr<Backend> make_shm(ProcessWorld process) {
   for (const Member& member : process.members) {
     if (member.host_index != 0)
       throw CommError(fmt::format(
-          "shm: rank {} is on another host than rank 0 ({}); use TRIREME_BACKEND=tcp, or auto",
+          "shm: rank {} is on another host than rank 0 ({}); use TRIREME_BACKEND=tcp or auto",
           &member - process.members.data(), member.host));
   }
   const Mapping mapping = process.segments->make_by(kWorldId, WorldMemory::bytes(bootstrap.size),
@@ -28,7 +28,7 @@ std::shared_ptr<Backend> make_shm(ProcessWorld process) {
   transport.page = memory.page;
   transport.streams = std::make_unique<RingStreams>(memory.rings, bootstrap.rank, bootstrap.size,
                                                     seats_of(*memory.page, bootstrap.size));
-  transport.sleeper = std::make_unique<Bell>(seat);
+  transport.sleeper = std::make_unique<FutexSleeper>(seat);
   transport.segments = process.segments;
   transport.monitor = std::move(process.monitor);
   auto world = std::make_shared<World>(bootstrap.rank, process.members, std::move(transport),

@@ -7,8 +7,7 @@
 
 namespace trireme::comm {
 
-/// Processes on one host, through shared memory. Collective over the job's ranks; this header is
-/// all that the rest of Trireme sees of the backend.
+/// The backend for processes on one host, through shared memory. Collective over the job's ranks.
 std::shared_ptr<Backend> make_shm(ProcessWorld process);
 
 }  // namespace trireme::comm

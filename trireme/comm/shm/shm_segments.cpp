@@ -23,7 +23,7 @@ constexpr auto kPatience = std::chrono::seconds(60);
       what, core::format_bytes(static_cast<int64_t>(bytes)), core::errno_text(errno)));
 }
 
-/// No size but this one, ever: touching a page that somebody cut off is a SIGBUS.
+/// The size may never change: touching a page beyond the end of the file is a SIGBUS.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 net::Fd make_memory(std::size_t bytes) {
@@ -34,16 +34,17 @@ net::Fd make_memory(std::size_t bytes) {
   return fd;
 }
 
-/// What another process passed is mapped only if it is what was asked for.
+/// Throws unless the memory that another process passed has the right size and seals.
 void check_memory(int fd, std::size_t bytes) {
   struct stat info {};
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (::fstat(fd, &info) != 0 || info.st_size != static_cast<off_t>(bytes) || seals < 0 ||
       (seals & kSeals) != kSeals)
-    throw CommError(fmt::format(
-        "a segment of {} bytes (seals {:#x}) was passed where one of {} bytes that cannot change "
-        "its size was asked for; do all ranks run the same build?",
-        info.st_size, seals, bytes));
+    throw CommError(
+        fmt::format("received a segment of {} bytes (seals {:#x}) instead of one of {} bytes that "
+                    "cannot change "
+                    "its size; do all ranks run the same build?",
+                    info.st_size, seals, bytes));
 }
 
 Mapping map(int fd, std::size_t bytes) {
@@ -69,9 +70,9 @@ Segments::Location ShmSegments::locate(const void* data, int64_t bytes,
   auto known = by_address_.upper_bound(address);
   if (known == by_address_.begin()) return {};
   --known;
-  const Known& segment = known->second;
+  const SharedSegment& segment = known->second;
   if (address + bytes > segment.mapping.base + segment.mapping.bytes) return {};
-  // Peers that were not there when it was made do not have it.
+  // Only the ranks that made the segment together have mapped it.
   const auto has_it = [&](int rank) {
     return std::find(segment.ranks.begin(), segment.ranks.end(), rank) != segment.ranks.end();
   };
@@ -87,8 +88,9 @@ net::Fd ShmSegments::fetch_from(int owner, uint64_t id, net::Deadline deadline) 
   try {
     return fetch_segment(sockets_[static_cast<std::size_t>(owner)], id, secret_, me_, deadline);
   } catch (const CommError& error) {
-    throw CommError(fmt::format("memory that rank {} shares: {}; has it ended, or is it stopped?",
-                                owner, error.what()));
+    throw CommError(
+        fmt::format("cannot get memory from rank {}: {}; has it ended, or is it stopped?", owner,
+                    error.what()));
   }
 }
 

@@ -11,8 +11,8 @@
 
 namespace trireme::comm {
 
-/// Segments between processes: anonymous memory (memfd) that the first of its ranks makes and the
-/// others get passed over a unix socket. It has no name, so nothing is left behind.
+/// Segments between processes: anonymous memory (memfd) that the first of the ranks makes and
+/// passes to the others over a unix socket. It has no name, so it leaves nothing behind.
 class ShmSegments final : public Segments {
  public:
   /// `sockets`: the unix socket of every rank; the server listens on this rank's own.
@@ -25,13 +25,13 @@ class ShmSegments final : public Segments {
   void add(uint64_t id, const Mapping& mapping, const std::vector<int>& ranks) override;
   void remove(uint64_t id) override;
 
-  /// For the first segment of all, which is made before its deadline is nobody's but the job's.
+  /// The same with a deadline, for the first segment of a world.
   Mapping make_by(uint64_t id, std::size_t bytes, const std::vector<int>& ranks,
                   net::Deadline deadline);
 
  private:
   net::Fd fetch_from(int owner, uint64_t id, net::Deadline deadline) const;
-  struct Known {
+  struct SharedSegment {
     uint64_t id = 0;
     Mapping mapping;
     std::vector<int> ranks;
@@ -41,7 +41,7 @@ class ShmSegments final : public Segments {
   net::Secret secret_;
   net::Identity me_;
   std::vector<std::string> sockets_;
-  std::map<const std::byte*, Known> by_address_;
+  std::map<const std::byte*, SharedSegment> by_address_;
   std::map<uint64_t, std::byte*> by_id_;
 };
 

@@ -9,8 +9,8 @@
 #include "trireme/comm/shared/world_memory.h"
 #include "trireme/comm/tcp/tcp_streams.h"
 #include "trireme/core/error.h"
+#include "trireme/net/acceptor.h"
 #include "trireme/net/dialer.h"
-#include "trireme/net/door.h"
 
 namespace trireme::comm {
 
@@ -29,9 +29,9 @@ std::vector<int> leaders_of(const std::vector<Member>& members) {
   return leaders;
 }
 
-/// Every rank calls those above it and is called by those below, all at the same time: meeting n
-/// others takes one rank about n handshakes of work, and no waiting for its turn. The first ranks
-/// of hosts do so once more, for the monitors.
+/// Connects every pair of ranks. Each rank calls the ranks above it while those below call it, all
+/// at the same time, so a rank does about n handshakes of work and never waits for its turn. The
+/// first ranks of the hosts connect once more, for the monitors.
 ///
 ///            calls
 ///   rank 0 ---------> 1, 2, 3
@@ -44,13 +44,13 @@ class Connections {
         bootstrap_(process.bootstrap),
         streams_(static_cast<std::size_t>(bootstrap_.size)),
         controls_(static_cast<std::size_t>(bootstrap_.size)),
-        door_(process.listener->release(),
-              {.secret = bootstrap_.secret,
-               .me = bootstrap_.as("rank"),
-               .roles = {kStream, kControl}},
-              [this](net::Socket socket, const net::Identity& who) {
-                keep(who.rank, who.role, std::move(socket));
-              }),
+        acceptor_(process.listener->release(),
+                  {.secret = bootstrap_.secret,
+                   .me = bootstrap_.as("rank"),
+                   .roles = {kStream, kControl}},
+                  [this](net::Socket socket, const net::Identity& who) {
+                    keep(who.rank, who.role, std::move(socket));
+                  }),
         dialer_(bootstrap_.secret, [this](net::Socket socket, const net::Dialer::Call& call) {
           keep(call.rank, call.me.role, std::move(socket));
         }) {}
@@ -63,15 +63,15 @@ class Connections {
       if (leads) expect(leader, kControl);
     }
     net::Epoll both;
-    both.add(door_.fd(), EPOLLIN, 0);
+    both.add(acceptor_.fd(), EPOLLIN, 0);
     both.add(dialer_.fd(), EPOLLIN, 1);
     std::array<epoll_event, 2> events;
     while (missing_ > 0) {
       if (net::Clock::now() >= bootstrap_.deadline) give_up();
-      door_.step();
+      acceptor_.step();
       dialer_.step();
       if (missing_ > 0)
-        both.wait(events, std::min({door_.due(), dialer_.due(), bootstrap_.deadline}));
+        both.wait(events, std::min({acceptor_.due(), dialer_.due(), bootstrap_.deadline}));
     }
   }
 
@@ -91,7 +91,8 @@ class Connections {
          .me = bootstrap_.as(role)});
   }
 
-  /// A rank that was cut off in the middle comes again: the newer connection is the good one.
+  /// A rank whose connection broke in the middle connects again, so the newer connection is the
+  /// right one.
   void keep(int rank, const std::string& role, net::Socket socket) {
     net::Socket& place = place_of(rank, role);
     if (!place) --missing_;
@@ -117,13 +118,13 @@ class Connections {
   std::vector<net::Socket> streams_, controls_;  ///< by rank
   std::vector<std::pair<int, const char*>> expected_;
   int missing_ = 0;
-  net::Door door_;
+  net::Acceptor acceptor_;
   net::Dialer dialer_;
 };
 
-/// What stays for the life of the world though no operation uses it: the control page, and the
-/// server from which ranks that are late still fetch it.
-struct KeptMemory {
+/// Kept for the life of the world although no operation uses it: the control page, and the server
+/// from which late ranks still fetch it.
+struct WorldKeepAlive {
   std::shared_ptr<void> page;
   std::shared_ptr<ShmSegments> segments;
 };
@@ -142,7 +143,7 @@ std::shared_ptr<Backend> make_tcp(ProcessWorld process) {
   }
   Transport transport;
   transport.kind = "tcp";
-  transport.memory = std::make_shared<KeptMemory>(KeptMemory{page.keep, process.segments});
+  transport.memory = std::make_shared<WorldKeepAlive>(WorldKeepAlive{page.keep, process.segments});
   transport.page = reinterpret_cast<HostPage*>(page.base);
   auto streams = std::make_unique<TcpStreams>(connections.take_streams());
   transport.sleeper = std::make_unique<TcpSleeper>(*streams);

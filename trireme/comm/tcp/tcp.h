@@ -7,8 +7,8 @@
 
 namespace trireme::comm {
 
-/// Processes on one host or several, over sockets: every rank has a connection to every other.
-/// Collective over the job's ranks.
+/// The backend for processes on one host or several, over sockets: every rank has a connection to
+/// every other. Collective over the job's ranks.
 std::shared_ptr<Backend> make_tcp(ProcessWorld process);
 
 }  // namespace trireme::comm

@@ -21,9 +21,9 @@ namespace {
 
 constexpr int64_t kBufferBytes = 64 << 10;
 constexpr std::size_t kFew = 8;
-constexpr int64_t kDirectBytes = 16 << 10;  // larger pieces go straight to where they belong
+constexpr int64_t kDirectBytes = 16 << 10;  // larger data skips the buffer
 
-/// On loopback nothing is ever lost, and pacing (bbr) only halves the rate.
+/// On loopback no packet is lost, and pacing (bbr) only halves the rate.
 void prefer_reno_on_loopback(const net::Socket& socket) {
   const std::string host = socket.peer().host;
   if (host.rfind("127.", 0) != 0 && host != "::1") return;
@@ -50,7 +50,7 @@ void TcpStreams::look() {
   if (!few_) take_events();
 }
 
-/// Each event says that something has changed; it is told once.
+/// Each event says that something has changed, and comes once (edge-triggered).
 void TcpStreams::take_events() {
   std::array<epoll_event, 64> room;
   for (;;) {
@@ -86,8 +86,8 @@ int64_t TcpStreams::write_some(int peer, const iovec* parts, int num_parts) {
 int64_t TcpStreams::receive(int rank, void* data, int64_t bytes) {
   Peer& from = peers_[static_cast<std::size_t>(rank)];
   const ssize_t got = ::recv(from.socket.fd(), data, static_cast<std::size_t>(bytes), MSG_DONTWAIT);
-  // Less than there was room for: the socket is empty, and more would be another event. But for the
-  // end, whose event may have been the last.
+  // Less than there was room for: the socket is empty, and new data will raise another event. The
+  // end of the stream is the exception: its event may have been the last.
   if (got < bytes) from.ready = got == 0 || from.ending;
   if (got > 0) return got;
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
@@ -123,8 +123,9 @@ bool TcpStreams::ended(int peer) {
   return from.closed && from.begin == from.end;
 }
 
-/// A socket that is closed while its peer still speaks to it answers with a reset, and what it had
-/// not delivered yet is lost. So it stays, and listens, until the peer's kernel has everything.
+/// If a socket is closed while its peer still sends, the kernel answers with a reset and drops what
+/// it has not delivered yet. So the socket stays open, and reads, until the peer's kernel has
+/// everything.
 void TcpStreams::deliver(std::chrono::nanoseconds most) {
   for (Peer& peer : peers_) {
     if (!peer.closed) ::shutdown(peer.socket.fd(), SHUT_WR);
@@ -147,8 +148,8 @@ void TcpStreams::deliver(std::chrono::nanoseconds most) {
 TcpSleeper::TcpSleeper(TcpStreams& streams)
     : streams_(streams), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-/// What has happened so far is seen by the look that follows; from here on it ends the sleep.
-void TcpSleeper::prepare(const Hint&) {
+/// The engine's next look sees the events so far; any later event ends the sleep.
+void TcpSleeper::prepare(const WakeCondition&) {
   streams_.take_events();
 }
 

@@ -11,8 +11,8 @@
 
 namespace trireme::comm {
 
-/// Streams over one socket per pair of ranks. Few sockets are simply tried, each time; which of
-/// many are ready is asked of the kernel once a step (epoll, edge-triggered).
+/// Streams over one socket per pair of ranks. If there are few sockets, every step tries all of
+/// them; if there are many, it asks the kernel once which are ready (epoll, edge-triggered).
 class TcpStreams final : public Streams {
  public:
   explicit TcpStreams(std::vector<net::Socket> sockets);  ///< by rank; this rank's own is empty
@@ -24,18 +24,19 @@ class TcpStreams final : public Streams {
   void look() override;
   void deliver(std::chrono::nanoseconds most) override;
 
-  /// Readable when something has happened on a socket since the last `take_events`.
+  /// Notes which sockets have become readable or writable.
   void take_events();
+  /// Readable when something has happened on a socket since the last `take_events`.
   int fd() const { return epoll_.fd(); }
 
  private:
   struct Peer {
     net::Socket socket;
-    std::vector<std::byte> buffer;  ///< read ahead, so that a small message takes one call
-    int64_t begin = 0, end = 0;     ///< what is in it
+    std::vector<std::byte> buffer;  ///< read ahead, so that a small message takes one system call
+    int64_t begin = 0, end = 0;     ///< the bytes in the buffer
     bool ready = true;              ///< there may be something to read
     bool full = false;              ///< the last write found no room
-    bool ending = false;            ///< an event has told of the end
+    bool ending = false;            ///< an event has announced the end
     bool closed = false;
   };
 
@@ -47,12 +48,12 @@ class TcpStreams final : public Streams {
   bool few_ = true;
 };
 
-/// Sleeps until something happens on the sockets, or on a descriptor that wakes it.
+/// Sleeps until something happens on the sockets, or until wake() writes to an eventfd.
 class TcpSleeper final : public Sleeper {
  public:
   explicit TcpSleeper(TcpStreams& streams);
 
-  void prepare(const Hint& hint) override;
+  void prepare(const WakeCondition& condition) override;
   void sleep(std::chrono::nanoseconds most) override;
   void cancel() override {}
   void wake() override;

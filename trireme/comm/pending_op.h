@@ -4,10 +4,10 @@
 
 namespace trireme::comm {
 
-/// A started operation as a backend hands it out.
-class Pending {
+/// A started operation, as a backend returns it.
+class PendingOp {
  public:
-  virtual ~Pending() = default;
+  virtual ~PendingOp() = default;
   virtual bool done() const = 0;
   /// Returns when it is done; throws CommError or TimeoutError.
   virtual void wait(std::chrono::nanoseconds timeout) = 0;

@@ -1,4 +1,4 @@
-#include "trireme/net/door.h"
+#include "trireme/net/acceptor.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -15,9 +15,9 @@ namespace {
 
 constexpr auto kProveWithin = std::chrono::seconds(5);
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
-/// Strangers beyond one for each rank.
+/// The number of strangers that may wait, beyond one for each rank.
 constexpr size_t kSpareStrangers = 256;
-/// Few at a time, so that those that came before get on with their proofs in between.
+/// Few at a time, so that earlier strangers get on with their proofs in between.
 constexpr int kAcceptsPerTurn = 16;
 constexpr size_t kMostTurnedAway = 8;
 constexpr uint64_t kListenerId = 0;
@@ -32,13 +32,13 @@ bool is_same_user(int socket) {
 Admit only(const std::vector<std::string>& roles) {
   return [roles](const Identity& who) -> std::string {
     if (std::find(roles.begin(), roles.end(), who.role) != roles.end()) return {};
-    return fmt::format("nobody comes in here as '{}'", who.role);
+    return fmt::format("this listener does not accept the role '{}'", who.role);
   };
 }
 
 }  // namespace
 
-Door::Door(Fd listener, Options options, Welcome welcome)
+Acceptor::Acceptor(Fd listener, Options options, Welcome welcome)
     : listener_(std::move(listener)),
       options_(std::move(options)),
       welcome_(std::move(welcome)),
@@ -47,12 +47,12 @@ Door::Door(Fd listener, Options options, Welcome welcome)
   epoll_.add(listener_.get(), EPOLLIN, kListenerId);
 }
 
-Deadline Door::due() const {
+Deadline Acceptor::due() const {
   if (strangers_.empty()) return accept_again_;
   return std::min(accept_again_, strangers_.begin()->second.prove_by());
 }
 
-void Door::step() {
+void Acceptor::step() {
   std::array<epoll_event, 64> events;
   for (const epoll_event& event : epoll_.wait(events, Deadline::min())) {
     if (event.data.u64 == kListenerId)
@@ -60,7 +60,7 @@ void Door::step() {
     else
       on_event(event.data.u64);
   }
-  // Strangers are in the order in which they came, so the overdue ones come first.
+  // Strangers are in the order in which they connected, so the overdue ones are first.
   const auto now = Clock::now();
   while (!strangers_.empty() && strangers_.begin()->second.prove_by() <= now)
     strangers_.erase(strangers_.begin());
@@ -69,7 +69,7 @@ void Door::step() {
   accept_again_ = Deadline::max();
 }
 
-void Door::accept_some() {
+void Acceptor::accept_some() {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd) {
@@ -84,7 +84,7 @@ void Door::accept_some() {
   }
 }
 
-void Door::admit(Fd fd) {
+void Acceptor::admit(Fd fd) {
   if (options_.users == Options::Users::Same && !is_same_user(fd.get())) return;
   if (strangers_.size() >= max_strangers_) strangers_.erase(strangers_.begin());
   const uint64_t id = next_id_++;
@@ -99,30 +99,30 @@ void Door::admit(Fd fd) {
   }
 }
 
-/// Without room for one more descriptor the listener stays ready; asking it again at once would
-/// keep a core busy with nothing.
-void Door::pause_accepting() {
+/// Without a free descriptor the listener stays readable; trying again at once would only keep a
+/// core busy.
+void Acceptor::pause_accepting() {
   epoll_.change(listener_.get(), 0, kListenerId);
   accept_again_ = Clock::now() + kAcceptPause;
 }
 
-void Door::on_event(uint64_t id) {
+void Acceptor::on_event(uint64_t id) {
   const auto found = strangers_.find(id);
   if (found == strangers_.end()) return;
-  Handshaking& stranger = found->second;
+  SocketHandshake& stranger = found->second;
   try {
     const uint32_t before = stranger.interest();
     stranger.step();
     if (stranger.is_over()) return let_in(id);
     if (stranger.interest() != before) epoll_.change(stranger.fd(), stranger.interest(), id);
   } catch (const std::exception&) {
-    strangers_.erase(id);  // gone, or it talks nonsense, or there is no memory for it
+    strangers_.erase(id);  // it is gone, sent nonsense, or there is no memory for it
   }
 }
 
-void Door::let_in(uint64_t id) {
+void Acceptor::let_in(uint64_t id) {
   auto stranger = strangers_.extract(id);
-  Handshaking& over = stranger.mapped();
+  SocketHandshake& over = stranger.mapped();
   epoll_.remove(over.fd());
   if (over.handshake().state() == Handshake::State::Proven)
     return welcome_(over.release(), over.handshake().peer());

@@ -8,8 +8,8 @@
 
 namespace trireme::comm {
 
-/// An operation on plain memory: what is left of an `Op` when its tensors have been looked at.
-/// Everything below the front works on these, so that it needs no torch.
+/// An operation on plain memory: an `Op` whose tensors have been replaced by pointers and sizes.
+/// Everything below Communicator works on these and needs no torch.
 ///
 ///   all_reduce       in = out = the data
 ///   broadcast        in = out = the data
@@ -19,7 +19,7 @@ namespace trireme::comm {
 ///   all_to_all       in cut at in_begin, out cut at out_begin
 ///   gather, scatter  the root holds all parts, cut at out_begin or in_begin
 ///   send, recv       in or out; the peer is info.root
-struct Job {
+struct LoweredOp {
   core::OpInfo info = {};
   std::byte* in = nullptr;
   std::byte* out = nullptr;
@@ -29,15 +29,15 @@ struct Job {
   std::vector<int64_t> in_begin = {}, out_begin = {};
 };
 
-/// A part of something that was cut.
-struct Range {
+/// The half-open interval [begin, end).
+struct Interval {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t size() const { return end - begin; }
 };
 
-/// Part `rank` of `count` elements cut for `size` ranks: as even as possible, borders at multiples
-/// of 16 elements so that vector code runs on whole registers.
-Range slice(int64_t count, int size, int rank);
+/// The slice of `rank` when `count` elements are cut for `size` ranks: as even as possible, with
+/// borders at multiples of 16 elements, so that vector code runs on whole registers.
+Interval slice(int64_t count, int size, int rank);
 
 }  // namespace trireme::comm

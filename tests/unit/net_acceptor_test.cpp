@@ -13,8 +13,8 @@
 #include "support/net_support.h"
 #include "support/sanitized.h"
 #include "trireme/core/error.h"
+#include "trireme/net/acceptor.h"
 #include "trireme/net/dialer.h"
-#include "trireme/net/door.h"
 
 namespace trireme::net::testing {
 namespace {
@@ -24,40 +24,42 @@ using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const Secret kDoorSecret = Secret::from_text("the secret of the door tests");
+const Secret kAcceptorSecret = Secret::from_text("the secret of the acceptor tests");
 
 Identity who(const char* role, int rank = 1, int size = 64) {
-  return {.job = "door", .role = role, .rank = rank, .size = size};
+  return {.job = "acceptor", .role = role, .rank = rank, .size = size};
 }
 
-/// A door that a thread keeps, and those who came in.
-class OpenDoor {
+/// An acceptor that a thread keeps, and those who came in.
+class RunningAcceptor {
  public:
-  explicit OpenDoor(Fd listener, Door::Options::Users users = Door::Options::Users::Any)
-      : door_(std::move(listener),
-              {.secret = kDoorSecret, .me = who("keeper", 0), .roles = {"guest"}, .users = users},
-              [this](Socket socket, const Identity& guest) {
-                guests_[guest.rank] = std::move(socket);
-                ++num_guests;
-              }),
+  explicit RunningAcceptor(Fd listener,
+                           Acceptor::Options::Users users = Acceptor::Options::Users::Any)
+      : acceptor_(
+            std::move(listener),
+            {.secret = kAcceptorSecret, .me = who("keeper", 0), .roles = {"guest"}, .users = users},
+            [this](Socket socket, const Identity& guest) {
+              guests_[guest.rank] = std::move(socket);
+              ++num_guests;
+            }),
         thread_([this](std::stop_token stop) {
           while (!stop.stop_requested()) {
-            door_.step();
-            wait_ready(door_.fd(), POLLIN, std::min(door_.due(), in(milliseconds(10))));
-            num_turned_away = door_.num_turned_away();
+            acceptor_.step();
+            wait_ready(acceptor_.fd(), POLLIN, std::min(acceptor_.due(), in(milliseconds(10))));
+            num_turned_away = acceptor_.num_turned_away();
           }
         }) {}
-  ~OpenDoor() {
+  ~RunningAcceptor() {
     thread_.request_stop();
     thread_.join();
   }
-  std::vector<std::string> turned_away() { return door_.turned_away(); }
+  std::vector<std::string> turned_away() { return acceptor_.turned_away(); }
   std::atomic<int> num_guests{0};
   std::atomic<int64_t> num_turned_away{0};
 
  private:
   std::map<int, Socket> guests_;
-  Door door_;
+  Acceptor acceptor_;
   std::jthread thread_;
 };
 
@@ -79,31 +81,33 @@ bool is_dropped(Socket& socket) {
   }
 }
 
-TEST(Door, LetsInThoseWithTheRightRoleOnly) {
+TEST(Acceptor, LetsInThoseWithTheRightRoleOnly) {
   Listener listener(kLoopback);
   const Address address = listener.address();
-  OpenDoor door(listener.release());
-  connect_and_prove(address, "keeper", kDoorSecret, who("guest", 3), soon());
-  EXPECT_TRUE(soon_is([&] { return door.num_guests == 1; }));
+  RunningAcceptor acceptor(listener.release());
+  connect_and_prove(address, "keeper", kAcceptorSecret, who("guest", 3), soon());
+  EXPECT_TRUE(soon_is([&] { return acceptor.num_guests == 1; }));
   EXPECT_THAT(sentence_of<CommError>([&] {
-                connect_and_prove(address, "keeper", kDoorSecret, who("burglar"), soon());
+                connect_and_prove(address, "keeper", kAcceptorSecret, who("burglar"), soon());
               }),
-              HasSubstr("nobody comes in here as 'burglar'"));
-  EXPECT_THAT(sentence_of<CommError>(
-                  [&] { connect_and_prove(address, "store", kDoorSecret, who("guest"), soon()); }),
+              HasSubstr("does not accept the role 'burglar'"));
+  EXPECT_THAT(sentence_of<CommError>([&] {
+                connect_and_prove(address, "store", kAcceptorSecret, who("guest"), soon());
+              }),
               AllOf(HasSubstr("'keeper'"), HasSubstr("'store'")));
   EXPECT_THAT(sentence_of<CommError>([&] {
                 connect_and_prove(address, "keeper", Secret::random(), who("guest", 7), soon());
               }),
               HasSubstr("TRIREME_SECRET"));
-  EXPECT_TRUE(soon_is([&] { return door.num_turned_away == 2; }));
-  EXPECT_THAT(door.turned_away().back(), AllOf(HasSubstr("cannot prove"), HasSubstr("guest 7")));
+  EXPECT_TRUE(soon_is([&] { return acceptor.num_turned_away == 2; }));
+  EXPECT_THAT(acceptor.turned_away().back(),
+              AllOf(HasSubstr("cannot prove"), HasSubstr("guest 7")));
 }
 
-TEST(Door, ManySilentAndTricklingStrangersCostLittleAndDelayNobody) {
+TEST(Acceptor, ManySilentAndTricklingStrangersCostLittleAndDelayNobody) {
   Listener listener(kLoopback);
   const Address address = listener.address();
-  OpenDoor door(listener.release());
+  RunningAcceptor acceptor(listener.release());
   const size_t before = resident_bytes();
   std::list<Socket> strangers;
   for (int i = 0; i < 450; ++i) {
@@ -112,9 +116,9 @@ TEST(Door, ManySilentAndTricklingStrangersCostLittleAndDelayNobody) {
   }
   const auto began = Clock::now();
   for (int i = 0; i < 5; ++i)
-    connect_and_prove(address, "keeper", kDoorSecret, who("guest", i), soon());
+    connect_and_prove(address, "keeper", kAcceptorSecret, who("guest", i), soon());
   EXPECT_LT(Clock::now() - began, seconds(4)) << "strangers are given 5 s, guests do not wait";
-  EXPECT_TRUE(soon_is([&] { return door.num_guests == 5; }));
+  EXPECT_TRUE(soon_is([&] { return acceptor.num_guests == 5; }));
   // 256 and one for each of 64 ranks are kept at most: the oldest had to go.
   EXPECT_TRUE(is_dropped(strangers.front()));
   if (!test::kSanitized) {
@@ -122,10 +126,10 @@ TEST(Door, ManySilentAndTricklingStrangersCostLittleAndDelayNobody) {
   }
 }
 
-TEST(Door, AStrangerThatTalksGarbageIsDroppedAtOnce) {
+TEST(Acceptor, AStrangerThatTalksGarbageIsDroppedAtOnce) {
   Listener listener(kLoopback);
   const Address address = listener.address();
-  OpenDoor door(listener.release());
+  RunningAcceptor acceptor(listener.release());
   Socket stranger = connect(address, soon());
   const std::string garbage(100'000, 'x');
   EXPECT_TRUE([&] {
@@ -138,10 +142,10 @@ TEST(Door, AStrangerThatTalksGarbageIsDroppedAtOnce) {
   }());
 }
 
-TEST(Door, OutOfDescriptorsItPausesAndGoesOnLater) {
+TEST(Acceptor, OutOfDescriptorsItPausesAndGoesOnLater) {
   Listener listener(kLoopback);
   const Address address = listener.address();
-  OpenDoor door(listener.release());
+  RunningAcceptor acceptor(listener.release());
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   Socket waiting = connect(address, soon());  // its other end must be accepted yet, or just was
@@ -157,33 +161,33 @@ TEST(Door, OutOfDescriptorsItPausesAndGoesOnLater) {
       seconds(used_after.ru_utime.tv_sec - used_before.ru_utime.tv_sec) +
       std::chrono::microseconds(used_after.ru_utime.tv_usec - used_before.ru_utime.tv_usec);
   EXPECT_LT(spent, milliseconds(150)) << "it kept a core busy with a listener it cannot serve";
-  connect_and_prove(address, "keeper", kDoorSecret, who("guest"), soon());
+  connect_and_prove(address, "keeper", kAcceptorSecret, who("guest"), soon());
 }
 
-TEST(Door, OnAUnixSocketServesManyWhileOneStandsInTheWay) {
-  const std::string name = "trireme-door-test-" + std::to_string(::getpid());
-  OpenDoor door(listen_unix_abstract(name), Door::Options::Users::Same);
+TEST(Acceptor, OnAUnixSocketServesManyWhileOneStandsInTheWay) {
+  const std::string name = "trireme-acceptor-test-" + std::to_string(::getpid());
+  RunningAcceptor acceptor(listen_unix_abstract(name), Acceptor::Options::Users::Same);
   // Stops in the middle of its handshake, as a rank does that is sent SIGSTOP.
   Socket stopped = connect_unix_abstract(name, soon());
   stopped.send_all("TRIREME", 7, soon());
   const auto began = Clock::now();
   for (int i = 0; i < 50; ++i)
-    connect_and_prove({"@" + name, 0}, "keeper", kDoorSecret, who("guest", i), soon());
+    connect_and_prove({"@" + name, 0}, "keeper", kAcceptorSecret, who("guest", i), soon());
   EXPECT_LT(Clock::now() - began, seconds(4));
-  EXPECT_TRUE(soon_is([&] { return door.num_guests == 50; }));
+  EXPECT_TRUE(soon_is([&] { return acceptor.num_guests == 50; }));
 }
 
-TEST(Door, ThatHangsUpOnALateGuestIsCalledAgain) {
-  // Like a guest that was stopped for longer than the door waits: the first connection is cut.
+TEST(Acceptor, ThatHangsUpOnALateGuestIsCalledAgain) {
+  // Like a guest that was stopped for longer than the acceptor waits: the first connection is cut.
   Listener listener(kLoopback);
   const Address address = listener.address();
   std::jthread keeper([&] {
     Socket first = listener.accept(soon());
     first = Socket();
     Socket second = listener.accept(soon());
-    prove(second, Handshake(Handshake::Side::Server, kDoorSecret, who("keeper", 0)), soon());
+    prove(second, Handshake(Handshake::Side::Server, kAcceptorSecret, who("keeper", 0)), soon());
   });
-  const auto proven = connect_and_prove(address, "keeper", kDoorSecret, who("guest"), soon());
+  const auto proven = connect_and_prove(address, "keeper", kAcceptorSecret, who("guest"), soon());
   EXPECT_EQ(proven.peer.role, "keeper");
 }
 
@@ -197,18 +201,18 @@ TEST(Dialer, ReachesManyDoorsAtOnceAlsoThoseThatOpenLate) {
     listeners.push_back(listener.release());
   }
   std::map<int, Socket> reached;
-  Dialer dialer(kDoorSecret, [&](Socket socket, const Dialer::Call& call) {
+  Dialer dialer(kAcceptorSecret, [&](Socket socket, const Dialer::Call& call) {
     reached[call.rank] = std::move(socket);
   });
   for (int i = 0; i < kDoors; ++i)
     dialer.call({addresses[static_cast<size_t>(i)], "keeper", 0, who("guest", i)});
   dialer.step();  // all are called now, and nobody has opened
-  std::list<OpenDoor> doors;
-  for (Fd& listener : listeners) doors.emplace_back(std::move(listener));
+  std::list<RunningAcceptor> acceptors;
+  for (Fd& listener : listeners) acceptors.emplace_back(std::move(listener));
   int calls = 0;
   const auto all_in = [&] {
     calls = 0;
-    for (const OpenDoor& door : doors) calls += door.num_guests;
+    for (const RunningAcceptor& acceptor : acceptors) calls += acceptor.num_guests;
     return calls == kDoors;
   };
   for (const auto limit = soon(); !all_in() && Clock::now() < limit;) {
@@ -220,9 +224,9 @@ TEST(Dialer, ReachesManyDoorsAtOnceAlsoThoseThatOpenLate) {
 
 TEST(Dialer, RefusesWhoeverAnswersInAnothersName) {
   Listener listener(kLoopback);
-  Dialer dialer(kDoorSecret, [](Socket, const Dialer::Call&) { ADD_FAILURE() << "reached"; });
+  Dialer dialer(kAcceptorSecret, [](Socket, const Dialer::Call&) { ADD_FAILURE() << "reached"; });
   dialer.call({listener.address(), "keeper", /*rank=*/5, who("guest")});
-  OpenDoor door(listener.release());
+  RunningAcceptor acceptor(listener.release());
   EXPECT_THAT(sentence_of<CommError>([&] {
                 for (const auto limit = soon(); Clock::now() < limit;) {
                   dialer.step();

@@ -8,15 +8,15 @@
 
 namespace trireme::net {
 
-/// A handshake over a non-blocking socket, for loops that drive many of them at once.
-class Handshaking {
+/// A handshake over a non-blocking socket, for loops that drive many at once.
+class SocketHandshake {
  public:
-  Handshaking(Socket socket, Handshake handshake, Deadline prove_by);
+  SocketHandshake(Socket socket, Handshake handshake, Deadline prove_by);
 
-  /// Sends and reads what can be now. Throws CommError when the peer is gone.
+  /// Sends and reads what it can now. Throws CommError when the peer is gone.
   void step();
 
-  /// Whether it is over, one way or the other, and everything that was to be said has been.
+  /// Whether it has ended, well or not, and all output has been sent.
   bool is_over() const {
     return output_.empty() && handshake_.state() != Handshake::State::Talking;
   }

@@ -5,12 +5,12 @@
 
 namespace trireme::comm {
 
-/// Sleeps on this rank's bell in the host's page, for ranks that share memory.
-class Bell final : public Sleeper {
+/// Sleeps on this rank's bell, a futex in the host's page, for ranks that share memory.
+class FutexSleeper final : public Sleeper {
  public:
-  explicit Bell(Seat& seat) : seat_(seat) {}
+  explicit FutexSleeper(Seat& seat) : seat_(seat) {}
 
-  void prepare(const Hint& hint) override;
+  void prepare(const WakeCondition& condition) override;
   void sleep(std::chrono::nanoseconds most) override;
   void cancel() override;
   void wake() override { ring(seat_); }

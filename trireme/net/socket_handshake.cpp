@@ -1,4 +1,4 @@
-#include "trireme/net/handshaking.h"
+#include "trireme/net/socket_handshake.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -11,23 +11,23 @@
 
 namespace trireme::net {
 
-Handshaking::Handshaking(Socket socket, Handshake handshake, Deadline prove_by)
+SocketHandshake::SocketHandshake(Socket socket, Handshake handshake, Deadline prove_by)
     : socket_(std::move(socket)),
       handshake_(std::move(handshake)),
       prove_by_(prove_by),
       output_(handshake_.take_output()) {}
 
-uint32_t Handshaking::interest() const {
+uint32_t SocketHandshake::interest() const {
   return output_.empty() ? EPOLLIN : EPOLLOUT;
 }
 
-void Handshaking::step() {
+void SocketHandshake::step() {
   while (flush() && handshake_.state() == Handshake::State::Talking && read()) {
   }
 }
 
-/// Sends what the socket takes now. True: nothing is left.
-bool Handshaking::flush() {
+/// Sends what the socket takes now. Returns true if nothing is left to send.
+bool SocketHandshake::flush() {
   while (!output_.empty()) {
     const ssize_t sent =
         ::send(socket_.fd(), output_.data(), output_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -41,8 +41,8 @@ bool Handshaking::flush() {
   return true;
 }
 
-/// Feeds the handshake with what is there. False: nothing is.
-bool Handshaking::read() {
+/// Feeds the handshake with what has arrived. Returns false if nothing has.
+bool SocketHandshake::read() {
   std::array<char, 1024> bytes;
   const size_t room = std::min(bytes.size(), handshake_.wanted());
   const ssize_t got = ::recv(socket_.fd(), bytes.data(), room, MSG_DONTWAIT);

@@ -10,32 +10,32 @@
 
 namespace trireme::comm {
 
-/// The ring of recent operations of a rank: what it did last, kept for the day it fails. On a
-/// failure it is written to rank-N.json of the folder for records, one file per rank. Used under
-/// the engine's turn; times are to a few milliseconds, which costs 5 ns instead of 25.
-class Recorder {
+/// Remembers the last operations of a rank and writes them to rank-N.json in the record folder when
+/// the world fails. Used under the engine's lock. Times are exact to a few milliseconds: the coarse
+/// clock costs 5 ns instead of 25.
+class FlightRecorder {
  public:
-  Recorder(int rank, std::optional<std::string> folder);
+  FlightRecorder(int rank, std::optional<std::string> folder);
 
-  /// Returns the entry's place, to be finished later.
+  /// Returns the record's index, for finished().
   uint64_t started(const std::string& group, uint64_t number, const core::OpInfo& info);
-  void finished(uint64_t place);
+  void finished(uint64_t index);
 
-  /// Writes the ring where it was asked for, once. Never throws: this runs while failing.
+  /// Writes the records, once, if there is a folder. Never throws: this runs during a failure.
   void write(const std::string& cause) noexcept;
 
  private:
-  struct Entry {
+  struct Record {
     std::array<char, 32> group{};
     uint64_t number = 0;
     core::OpInfo info;
     std::chrono::nanoseconds started{0}, finished{0};  ///< of the coarse clock; 0: not yet
   };
-  static constexpr std::size_t kEntries = 256;
+  static constexpr std::size_t kRecords = 256;
 
   const int rank_;
   const std::optional<std::string> folder_;
-  std::array<Entry, kEntries> entries_{};
+  std::array<Record, kRecords> records_{};
   uint64_t count_ = 0;
   bool written_ = false;
 };
