@@ -17,6 +17,7 @@
 #include "trireme/comm/messenger.h"
 #include "trireme/comm/recorder.h"
 #include "trireme/comm/streams.h"
+#include "trireme/comm/world_options.h"
 #include "trireme/core/log.h"
 #include "trireme/core/trace.h"
 
@@ -24,16 +25,6 @@ namespace trireme::comm {
 
 class Segments;
 class Monitor;
-
-/// What a world is told at its beginning; nothing below reads the environment.
-struct WorldOptions {
-  /// How long an operation may wait, unless its communicator says otherwise.
-  std::chrono::nanoseconds timeout = std::chrono::seconds(300);
-  /// Silence after which a process counts as hung.
-  std::chrono::nanoseconds heartbeat = std::chrono::seconds(10);
-  /// Where the records of recent operations go when the world fails; nothing: nowhere.
-  std::optional<std::string> record_dir = {};
-};
 
 /// Who a rank of the world is.
 struct Member {
