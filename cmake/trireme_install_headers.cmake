@@ -1,6 +1,7 @@
 # Runs at `cmake --install`: installs the public headers and, because C++ needs them to compile, the
 # headers that these include, directly or through others. Nothing else of trireme/ is installed.
 # TRIREME_SOURCE_DIR and TRIREME_INCLUDE_DIR (the destination) are set by trireme_install.cmake.
+cmake_policy(VERSION 3.25)
 include(${TRIREME_SOURCE_DIR}/cmake/trireme_public_headers.cmake)
 
 set(waiting ${TRIREME_PUBLIC_HEADERS})
