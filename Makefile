@@ -1,8 +1,8 @@
-# The short commands. Everything real is in CMakeLists.txt and scripts/.
+# Shortcuts. The real work is in CMakeLists.txt and scripts/.
 PRESET ?= release
 BUILD := $(if $(filter release,$(PRESET)),build,build-$(PRESET))
 JOBS ?= $(shell nproc)
-# Every step says what it does, and how long it has taken: [done/all, seconds].
+# Ninja prints [steps done/all steps, seconds so far].
 export NINJA_STATUS = [%f/%t %es] 
 patiently = scripts/patiently
 configured = grep -qs '^TRIREME_TESTS:BOOL=ON' $(BUILD)/CMakeCache.txt
@@ -29,7 +29,7 @@ train:  ## train a small GPT on two ranks and see it learn (about a minute); bui
 test: build  ## run every test that this machine can run
 	@$(patiently) test ctest --test-dir $(BUILD) -j 4 --output-on-failure --no-tests=error
 
-bench:  ## time collectives, training, cut layers and sharded state against their peers, interleaved
+bench:  ## time collectives, training, cut layers and sharded state against other libraries, interleaved
 	@scripts/setup bench
 	@test -x $(BUILD)/bin/against_mpi || rm -f $(BUILD)/CMakeCache.txt
 	@$(MAKE) --no-print-directory build
@@ -41,7 +41,7 @@ bench:  ## time collectives, training, cut layers and sharded state against thei
 format:  ## clang-format the tree
 	@git ls-files '*.h' '*.cpp' | xargs clang-format -i
 
-asan:  ## build and test under AddressSanitizer and UBSan, but for the suites that are mostly libtorch
+asan:  ## build and test under AddressSanitizer and UBSan, except the suites that mostly run libtorch
 	@$(MAKE) --no-print-directory build PRESET=asan
 	@$(patiently) asan ctest --test-dir build-asan -j 4 -E '^(exact|train)_test$$' --output-on-failure --no-tests=error
 

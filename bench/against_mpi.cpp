@@ -1,5 +1,6 @@
-// How do our collectives compare with MPI's? Both in the same processes, taking turns, each on
-// freshly written data after a barrier; the median of the slowest rank; every result checked.
+// How do our collectives compare with MPI's? Both run in the same processes and take turns, each on
+// freshly written data after a barrier. Times are medians of the slowest rank; every result is
+// checked.
 //
 //   mpirun -n 2 build/bin/against_mpi [--op all_reduce] [--backend shm] [--bytes 8,4096,...]
 //   [--rounds N]
@@ -161,7 +162,7 @@ void compare(const Options& options, const comm::Communicator& world, int64_t by
       const auto begin = Clock::now();
       way.run();
       slowest.fill_(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
-      world.barrier();  // nobody checks, which takes a core, while another is still at it
+      world.barrier();  // checking takes a core: wait until all ranks are done
       if (!way.out.equal(expected)) {
         std::fprintf(stderr, "rank %d: %s by %s is wrong\n", world.rank(), options.op.c_str(),
                      way.name.c_str());

@@ -1,5 +1,5 @@
-// How long do ranks take to meet and to all-reduce 4 KB for the first time? From the moment the
-// last of them has loaded libtorch and entered main, to the moment all are through.
+// How long do ranks take to meet and to all-reduce 4 KB for the first time? Measured from when the
+// last of them has loaded libtorch and entered main until all are done.
 //
 //   trireme run -n 64 build/bin/meeting
 //   TRIREME_BACKEND=tcp trireme run -n 256 build/bin/meeting

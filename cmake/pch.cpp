@@ -1,1 +1,1 @@
-// Only here so that a precompiled header has a target to belong to.
+// Empty: a precompiled header must belong to a target, and a target needs a source.

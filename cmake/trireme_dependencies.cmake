@@ -1,5 +1,5 @@
-# What the build needs from outside. Headers that could not be installed may lie in .deps
-# (scripts/setup unpacks Debian packages there when it is not root).
+# The dependencies of the build. Headers may be in .deps: scripts/setup unpacks Debian packages there
+# when it is not root.
 list(PREPEND CMAKE_PREFIX_PATH ${PROJECT_SOURCE_DIR}/.deps/usr)
 if(IS_DIRECTORY ${PROJECT_SOURCE_DIR}/.deps/usr/include)
   include_directories(SYSTEM ${PROJECT_SOURCE_DIR}/.deps/usr/include)
@@ -26,22 +26,23 @@ if(NOT Torch_FOUND)
   endforeach()
   find_package(Torch REQUIRED CONFIG)
 endif()
-# Torch's flags only say which C++ ABI it was built with; its targets carry the rest.
+# Torch's flags only select the C++ ABI that it was built with; its targets carry the rest.
 add_compile_options(${TORCH_CXX_FLAGS})
-# A libtorch for CUDA exports functions of an older libstdc++ that it carries inside, std::filesystem
-# among them; called in place of the system's they crash. Symbols are taken from the first library
-# that has them, so the system's comes first in every program (and, by trireme_all, in a consumer's).
+# A libtorch for CUDA contains an older libstdc++ and exports some of its functions, std::filesystem
+# among them, which crash when they are called instead of the system's. The linker takes a symbol from
+# the first library that has it, so the system's library comes first in every program (and, through
+# trireme_all, in a consumer's).
 link_libraries(stdc++)
 message(STATUS "Trireme: libtorch ${Torch_VERSION} in ${TORCH_INSTALL_PREFIX}")
 
 find_package(Threads REQUIRED)
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
 enable_language(C)
-find_package(MPI QUIET COMPONENTS C)  # only for the benchmark that times Open MPI beside us
+find_package(MPI QUIET COMPONENTS C)  # only for the benchmark against Open MPI
 
-# Libraries of headers: found by their main header, in the system or in .deps. fmt is
-# used so too: libtorch brings headers of a fmt of its own, which come first where torch is
-# included, and no library for them.
+# Header-only libraries, found by their main header in the system or in .deps. We use fmt header-only
+# too: libtorch brings the headers of another fmt, which are found first where torch is included, but
+# no library for them.
 function(trireme_header_only name header)
   find_path(TRIREME_${name}_HEADERS ${header} PATHS ${PROJECT_SOURCE_DIR}/.deps/usr/include)
   if(NOT TRIREME_${name}_HEADERS)

@@ -1,6 +1,6 @@
 # trireme_foreign_object(OBJECT COMPILER compiler FLAGS flag... SOURCES file...)
 #
-# Compiles SOURCES, as one, by another compiler than the build's: for a fuzzer, or another CPU.
+# Compiles SOURCES as one file with a compiler other than the build's: for a fuzzer, or another CPU.
 function(trireme_foreign_object object)
   cmake_parse_arguments(ARG "" "COMPILER" "FLAGS;SOURCES" ${ARGN})
   set(content "")
@@ -18,5 +18,5 @@ function(trireme_foreign_object object)
     COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${ARG_COMPILER} -std=c++20 ${ARG_FLAGS} ${includes} -MD -MF ${object}.d
             -c ${object}.cpp -o ${object}
     DEPENDS ${object}.cpp ${ARG_SOURCES} DEPFILE ${object}.d
-    COMMENT "Building ${name} by ${ARG_COMPILER}" VERBATIM)
+    COMMENT "Building ${name} with ${ARG_COMPILER}" VERBATIM)
 endfunction()

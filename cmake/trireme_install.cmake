@@ -1,5 +1,5 @@
-# `cmake --install build` puts the programs, the headers and one library per layer in place;
-# find_package(Trireme) then gives Trireme::trireme.
+# `cmake --install build` installs the programs, the public headers and one library per layer;
+# find_package(Trireme) then provides Trireme::trireme.
 include(CMakePackageConfigHelpers)
 get_property(layers GLOBAL PROPERTY TRIREME_LAYERS)
 set(targets trireme_all)
@@ -8,7 +8,9 @@ foreach(layer ${layers})
 endforeach()
 install(TARGETS ${targets} EXPORT TriremeTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS trireme trireme-rank RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(DIRECTORY trireme DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(CODE "set(TRIREME_SOURCE_DIR \"${PROJECT_SOURCE_DIR}\")
+set(TRIREME_INCLUDE_DIR \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")")
+install(SCRIPT cmake/trireme_install_headers.cmake)
 install(EXPORT TriremeTargets NAMESPACE Trireme::
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Trireme)
 configure_package_config_file(

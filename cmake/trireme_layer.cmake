@@ -1,9 +1,9 @@
 # trireme_layer(NAME USES other... [TORCH] [PCH layer] [COLD] [LINKS target...])
 #
-# One folder of trireme/ is one layer is one static library. USES names the layers that it may
-# include; tests/unit/architecture_test.cpp reads these calls and the #include lines and fails on
+# Each folder of trireme/ is one layer and one static library. USES names the layers that it may
+# include; tests/unit/architecture_test.cpp reads these calls and the #include lines and fails for
 # any other. A layer without TORCH sees no torch header and links no torch library. COLD: nothing in it
-# is done often enough to be worth more than -O1, which compiles in half the time.
+# runs often enough to need more than -O1, which compiles in half the time.
 set_property(GLOBAL PROPERTY TRIREME_LAYERS "")
 
 function(trireme_layer name)
@@ -34,8 +34,8 @@ endfunction()
 
 # trireme_program(NAME SOURCES file... USES layer... [LINKS target...] [PCH name] [QUICK])
 #
-# PCH: the target whose precompiled header it shares. QUICK: what only calls the library, tests and
-# examples, is compiled without optimization: that is half the time, and the work is done elsewhere.
+# PCH: the target whose precompiled header it shares. QUICK: compiles without optimization, in half
+# the time, for tests and examples that only call the library.
 function(trireme_program name)
   cmake_parse_arguments(ARG "QUICK" "PCH" "SOURCES;USES;LINKS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -54,7 +54,7 @@ endfunction()
 # trireme_test(NAME USES layer... SOURCES file... [LINKS target...] [PCH] [LABELS label...]
 #              [TIMEOUT seconds] [ENVIRONMENT VAR=value...] [NEEDS program...])
 #
-# Few executables: loading libtorch costs more than running most tests. Each is one ctest entry.
+# Keep executables few: loading libtorch takes longer than most tests. Each is one ctest entry.
 function(trireme_test name)
   cmake_parse_arguments(ARG "PCH" "TIMEOUT" "SOURCES;USES;LINKS;LABELS;ENVIRONMENT;NEEDS" ${ARGN})
   set(pch "")

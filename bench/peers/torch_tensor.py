@@ -1,11 +1,11 @@
-"""A GPT in PyTorch, eager, alone or tensor parallel (DTensor) on gloo, one thread a rank: prints one JSON line.
+"""A GPT in PyTorch, eager, alone or tensor parallel (DTensor) on gloo, one thread per rank: prints one JSON line.
 
     python3 torch_tensor.py RANKS STEPS ROWS SEQ HIDDEN LAYERS HEADS VOCAB
 
-The cut is the fastest of those tried with parallelize_module. Median step in ms against the kept one in the same
-process, 2 ranks on 2 cores, rows 4, seq 128, hidden 256, layers 4, heads 4, vocab 4096 (one rank: 188):
+The cut is the fastest that we found with parallelize_module. The median step in ms of each variant against the chosen one, in
+the same process, 2 ranks on 2 cores, rows 4, seq 128, hidden 256, layers 4, heads 4, vocab 4096 (one rank: 188):
 
-    kept: one qkv Linear, token table on every rank, head cut with loss_parallel, fused AdamW
+    chosen: one qkv Linear, token table on every rank, head cut with loss_parallel, fused AdamW
     three Linears q, k and v: the gradients of their one input are summed one by one          223 against 183
     the same, the input made a DTensor once (PrepareModuleInput)                              197 against 183
     token table cut by vocabulary (RowwiseParallel)                                           203 against 195

@@ -3,8 +3,8 @@
     python3 torch_train.py RANKS STEPS ROWS SEQ [ddp|fsdp]
     python3 torch_train.py RANKS STEPS ROWS SEQ pipeline [MICROS [CUT]]
 
-A pipeline runs Schedule1F1B over the RANKS x ROWS rows in MICROS (8) micro-batches. CUT says how many of the six
-modules (embedding, 4 blocks, head) each stage has, as in 4,2; without it each has as many, the last what is left.
+A pipeline runs Schedule1F1B over the RANKS x ROWS rows in MICROS (8) micro-batches. CUT is the number of the six
+modules (embedding, 4 blocks, head) in each stage, as in 4,2; without it all stages have the same number, and the last the rest.
 """
 import json
 import os

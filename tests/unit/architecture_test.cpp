@@ -291,5 +291,30 @@ TEST(Tree, HasTheLayersThatItIsReadFor) {
   EXPECT_FALSE(rules.at("core").torch);
 }
 
+/// Every match of the form's first group in a file of the tree, with `prefix` before it.
+std::set<std::string> names_in(const std::string& file, const std::regex& form,
+                               const std::string& prefix = "") {
+  const std::string text = read_text(fs::path(TRIREME_SOURCE_DIR) / file);
+  std::set<std::string> names;
+  for (std::sregex_iterator match(text.begin(), text.end(), form), end; match != end; ++match)
+    names.insert(prefix + (*match)[1].str());
+  return names;
+}
+
+std::set<std::string> public_headers() {
+  return names_in("cmake/trireme_public_headers.cmake", std::regex("\n  (trireme/[^ )\n]+\\.h)"));
+}
+
+TEST(PublicHeaders, AreWhatTheUmbrellaHeaderIncludes) {
+  auto included = names_in("trireme/trireme.h", std::regex("#include \"([^\"]+)\""));
+  included.insert("trireme/trireme.h");
+  EXPECT_EQ(included, public_headers());
+}
+
+TEST(PublicHeaders, AreAllInTheDocumentOfTheApiAndNoOthers) {
+  EXPECT_EQ(names_in("docs/api.md", std::regex("`([a-z0-9_/]+\\.h)`"), "trireme/"),
+            public_headers());
+}
+
 }  // namespace
 }  // namespace trireme

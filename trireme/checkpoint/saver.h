@@ -8,8 +8,11 @@
 #include <vector>
 
 #include "trireme/checkpoint/state.h"
-#include "trireme/format/index.h"
 #include "trireme/mesh/mesh.h"
+
+namespace trireme::format {
+struct Index;
+}
 
 namespace trireme::checkpoint {
 

@@ -17,6 +17,7 @@
 #include "trireme/comm/memory_pool.h"
 #include "trireme/comm/messenger.h"
 #include "trireme/comm/streams.h"
+#include "trireme/comm/world_options.h"
 #include "trireme/core/log.h"
 #include "trireme/core/trace.h"
 
@@ -24,16 +25,6 @@ namespace trireme::comm {
 
 class Segments;
 class Monitor;
-
-/// The options of a world. Nothing below reads the environment.
-struct WorldOptions {
-  /// How long an operation may wait, unless its communicator says otherwise.
-  std::chrono::nanoseconds timeout = std::chrono::seconds(300);
-  /// How long a process may be silent before it counts as hung.
-  std::chrono::nanoseconds heartbeat = std::chrono::seconds(10);
-  /// The folder for the flight records when the world fails; none: they are not written.
-  std::optional<std::string> record_dir = {};
-};
 
 /// Where a rank of the world runs.
 struct Member {

@@ -1,17 +1,11 @@
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "trireme/train/trainer.h"
+#include "trireme/verify/mistake.h"
 
 namespace trireme::verify {
-
-/// Mistakes that can be made on purpose, to see the prover work.
-enum class Mistake : uint8_t { None, Average, Reduce, Order, Stale, Data, Dropout };
-
-/// "average", "reduce" ...; throws ConfigError for another word.
-Mistake mistake_of(const std::string& word);
 
 /// Makes one known mistake in the training of a mesh. Throws ConfigError where the mesh has nothing
 /// that could go wrong so.

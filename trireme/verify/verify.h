@@ -11,7 +11,7 @@
 #include "trireme/data/dataset.h"
 #include "trireme/nn/model.h"
 #include "trireme/verify/compare.h"
-#include "trireme/verify/plant.h"
+#include "trireme/verify/mistake.h"
 
 namespace trireme::verify {
 

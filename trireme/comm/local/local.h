@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "trireme/comm/backend.h"
-#include "trireme/comm/world.h"
+#include "trireme/comm/world_options.h"
 
 namespace trireme::comm {
 
