@@ -47,7 +47,7 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/nn/collectives.h
   trireme/optim/optimizer.h
   trireme/optim/resumable.h
-  trireme/optim/schedule.h
+  trireme/optim/learning_rate.h
   trireme/parallel/attached.h
   trireme/parallel/data_parallel.h
   trireme/parallel/fully_sharded.h

@@ -42,7 +42,7 @@
 #include "trireme/nn/style.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/resumable.h"
-#include "trireme/optim/schedule.h"
+#include "trireme/optim/learning_rate.h"
 #include "trireme/parallel/attached.h"
 #include "trireme/parallel/balance.h"
 #include "trireme/parallel/data_parallel.h"

@@ -8,7 +8,7 @@
 
 #include "support/tiny.h"
 #include "trireme/optim/optimizer.h"
-#include "trireme/optim/schedule.h"
+#include "trireme/optim/learning_rate.h"
 #include "trireme/parallel/norm.h"
 
 namespace trireme::test {

@@ -154,6 +154,7 @@ void load(format::Checkpoint& from, const State& state) {
   const at::NoGradGuard guard;
   for (const Item& item : state.items) {
     if (item.tensor.numel() == 0) continue;
+    if (item.optional && !from.index().tensors.contains(item.piece.name)) continue;
     const at::ScalarType dtype = saved_dtype(from, item);
     if (item.tensor.device().is_cpu() && item.tensor.is_contiguous() &&
         dtype == item.tensor.scalar_type()) {

@@ -49,12 +49,12 @@ int64_t bytes_there(const std::string& path) {
 
 /// Grows a file as long as it lives: a sign of life for who waits, also while an fsync takes its
 /// time. What cannot be written is no sign, and nobody's problem.
-class Alive {
+class SignOfLife {
  public:
-  Alive(std::string path, std::chrono::milliseconds every)
+  SignOfLife(std::string path, std::chrono::milliseconds every)
       : path_(std::move(path)),
         thread_([this, every](std::stop_token stop) { run(stop, every); }) {}
-  ~Alive() {
+  ~SignOfLife() {
     thread_.request_stop();
     thread_.join();
     ::unlink(path_.c_str());
@@ -86,7 +86,7 @@ core::Json failure(const std::string& why) {
 
 /// Tells rank 0. The note appears whole, or not at all; after it nobody looks for signs of life.
 void leave_note(const std::string& folder, int rank, const core::Json& note,
-                std::optional<Alive>& alive) {
+                std::optional<SignOfLife>& alive) {
   const std::string place = folder + "/" + fragment_name(rank);
   try {
     format::write_file(place + ".new", note.dump());
@@ -103,10 +103,6 @@ void leave_note(const std::string& folder, int rank, const core::Json& note,
   if (note.contains("failed")) throw CheckpointError(note.at("failed").get<std::string>());
 }
 
-Place place_in(const comm::Communicator& group) {
-  return {group.rank(), group.size()};
-}
-
 }  // namespace
 
 /// A rank's share of a state, in memory of its own.
@@ -120,8 +116,8 @@ struct Saver::Copy {
 Saver::Saver(std::string folder, const Mesh& mesh, int64_t keep, Options options)
     : folder_(std::move(folder)),
       group_(mesh.world()),
-      all_(place_in(mesh.group({Axis::Replica, Axis::Shard, Axis::Context}))),
-      alike_(place_in(mesh.group({Axis::Replica, Axis::Context}))),
+      coord_(mesh.coord()),
+      degrees_(mesh.degrees()),
       keep_(keep),
       options_(std::move(options)) {}
 
@@ -159,7 +155,7 @@ void Saver::save(int64_t step, const State& state) {
   }
   copy.folder = answer.substr(1);
   const at::NoGradGuard guard;
-  for (Item& item : share(state.items, all_, alike_)) {
+  for (Item& item : share(state.items, coord_, degrees_)) {
     at::Tensor own = at::empty(item.tensor.sizes(), item.tensor.options().device(at::kCPU));
     own.copy_(item.tensor);
     copy.items.push_back({std::move(item.piece), std::move(own)});
@@ -172,7 +168,7 @@ void Saver::run(Copy copy, std::stop_token stop) {
   // The steps that go on meanwhile come first.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 19);
   try {
-    std::optional<Alive> alive;
+    std::optional<SignOfLife> alive;
     alive.emplace(copy.folder + "/" + alive_name(group_.rank()), options_.patience / kSignsOfLife);
     const core::Json note = write_part(copy);
     copy.items.clear();

@@ -61,7 +61,8 @@ class Saver {
 
   std::string folder_;
   comm::Communicator group_;
-  Place all_, alike_;
+  Coord coord_;
+  Degrees degrees_;
   int64_t keep_;
   Options options_;
   std::jthread writer_;

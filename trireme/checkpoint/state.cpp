@@ -1,6 +1,8 @@
 #include "trireme/checkpoint/state.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "trireme/core/error.h"
 
@@ -45,21 +47,27 @@ int64_t State::bytes() const {
   return total;
 }
 
-std::vector<Item> share(const std::vector<Item>& items, Place all, Place alike) {
+std::vector<Item> share(const std::vector<Item>& items, const Coord& coord,
+                        const Degrees& degrees) {
+  std::map<RankSet, std::vector<std::size_t>> by_ranks;
+  for (std::size_t i = 0; i < items.size(); ++i) by_ranks[items[i].same].push_back(i);
   std::vector<std::size_t> mine;
-  for (const bool sharded : {false, true}) {
-    const Place place = sharded ? alike : all;
-    std::vector<std::size_t> order;
-    for (std::size_t i = 0; i < items.size(); ++i)
-      if (items[i].first && items[i].sharded == sharded) order.push_back(i);
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-      return items[a].tensor.nbytes() > items[b].tensor.nbytes();
+  for (auto& [same, some] : by_ranks) {
+    // By what all of these ranks know: they may list the same items in another order.
+    std::sort(some.begin(), some.end(), [&](std::size_t a, std::size_t b) {
+      const auto key = [&](std::size_t i) {
+        const Piece& piece = items[i].piece;
+        return std::tuple(-static_cast<int64_t>(items[i].tensor.nbytes()), piece.name, piece.offset,
+                          piece.begin);
+      };
+      return key(a) < key(b);
     });
-    std::vector<std::size_t> load(static_cast<std::size_t>(place.size));
-    for (std::size_t i : order) {
+    const Position position = position_in(same, coord, degrees);
+    std::vector<std::size_t> load(static_cast<std::size_t>(position.count));
+    for (std::size_t i : some) {
       const auto least = std::min_element(load.begin(), load.end());
       *least += items[i].tensor.nbytes();
-      if (least - load.begin() == place.rank) mine.push_back(i);
+      if (least - load.begin() == position.index) mine.push_back(i);
     }
   }
   std::sort(mine.begin(), mine.end());

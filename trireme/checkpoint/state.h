@@ -9,6 +9,7 @@
 
 #include "trireme/core/json.h"
 #include "trireme/layout/piece.h"
+#include "trireme/layout/reduction.h"
 
 namespace trireme::checkpoint {
 
@@ -17,8 +18,9 @@ namespace trireme::checkpoint {
 struct Item {
   Piece piece;
   at::Tensor tensor;
-  bool first = true;     ///< false: a rank before this one, of the same replica, holds the same
-  bool sharded = false;  ///< the ranks of the shard axis hold other pieces, not the same
+  RankSet same = same_stage();  ///< the ranks that hold the same: one of them writes it
+  /// A checkpoint without it leaves the tensor as it is.
+  bool optional = false;
 };
 
 /// All of a tensor.
@@ -38,13 +40,8 @@ struct State {
   int64_t bytes() const;
 };
 
-/// A rank's place among those that hold the same items.
-struct Place {
-  int rank = 0, size = 1;
-};
-
-/// Which of `items` this rank writes: the largest first, to whoever has least. `all`: among the
-/// ranks that hold the same of what is not sharded; `alike`: of what is.
-std::vector<Item> share(const std::vector<Item>& items, Place all, Place alike);
+/// Which of `items` the rank at `coord` writes. Ranks that hold the same items deal them among
+/// themselves: the largest first, to whoever has least.
+std::vector<Item> share(const std::vector<Item>& items, const Coord& coord, const Degrees& degrees);
 
 }  // namespace trireme::checkpoint

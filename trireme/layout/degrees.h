@@ -20,6 +20,9 @@ struct Degrees {
   /// Replica x shard x context: the ranks that see different samples or tokens with one model.
   int data() const;
 
+  /// Replica x shard: the ranks among which the samples of a batch are dealt.
+  int samples() const { return replica * shard; }
+
   bool operator==(const Degrees&) const = default;
 };
 

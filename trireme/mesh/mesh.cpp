@@ -19,25 +19,14 @@ bool has(const std::vector<Axis>& axes, Axis axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
-/// The coordinates of a rank along the axes that are not in `axes`. Two ranks are in one group
-/// along `axes` if these are the same for both. The expert axis reuses ranks of replica x shard x
-/// context, so with it the rank's place among those with the same experts replaces the three.
-std::array<int, 5> fixed(const Coord& coord, const Degrees& degrees,
-                         const std::vector<Axis>& axes) {
-  const auto keep = [&](Axis axis) { return has(axes, axis) ? 0 : coord.of(axis); };
-  if (has(axes, Axis::Expert))
-    return {keep(Axis::Pipe), rest_of(coord, degrees), 0, 0, keep(Axis::Tensor)};
-  return {keep(Axis::Pipe), keep(Axis::Replica), keep(Axis::Shard), keep(Axis::Context),
-          keep(Axis::Tensor)};
-}
-
+/// The groups along `axes`, in the order of their first ranks.
 std::vector<std::vector<int>> groups_along(const Degrees& degrees, const std::vector<Axis>& axes) {
-  std::map<std::array<int, 5>, std::vector<int>> groups;
-  for (int rank = 0; rank < degrees.world(); ++rank)
-    groups[fixed(coord_of(rank, degrees), degrees, axes)].push_back(rank);
-  std::vector<std::vector<int>> list;
-  for (auto& [key, ranks] : groups) list.push_back(std::move(ranks));
-  return list;
+  std::vector<std::vector<int>> groups;
+  for (int rank = 0; rank < degrees.world(); ++rank) {
+    auto ranks = ranks_of({.axes = axes}, coord_of(rank, degrees), degrees);
+    if (ranks.front() == rank) groups.push_back(std::move(ranks));
+  }
+  return groups;
 }
 
 /// "replica+shard"; of no axes, "one".
@@ -98,12 +87,9 @@ const comm::Communicator& Mesh::group(const std::vector<Axis>& axes) const {
 }
 
 comm::Communicator Mesh::make_group(const std::vector<Axis>& axes, const std::string& name) const {
-  const auto groups = groups_along(degrees_, axes);
-  const auto mine = std::find_if(groups.begin(), groups.end(), [&](const std::vector<int>& ranks) {
-    return std::find(ranks.begin(), ranks.end(), world_.rank()) != ranks.end();
-  });
-  if (groups.size() == static_cast<std::size_t>(world_.size())) return world_.alone(name);
-  return world_.split(name, static_cast<int>(mine - groups.begin()), world_.rank());
+  const auto ranks = ranks_of({.axes = axes}, coord_, degrees_);
+  if (ranks.size() == 1) return world_.alone(name);  // so it is on every rank
+  return world_.split(name, ranks.front(), world_.rank());
 }
 
 Mesh mesh_of_one(c10::Device device) {

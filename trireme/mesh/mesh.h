@@ -11,6 +11,7 @@
 #include "trireme/layout/axis.h"
 #include "trireme/layout/coord.h"
 #include "trireme/layout/degrees.h"
+#include "trireme/layout/reduction.h"
 
 namespace trireme {
 
@@ -44,7 +45,7 @@ class Mesh {
   }
 
   /// The ranks that share the samples of a batch.
-  const comm::Communicator& samples() const { return group({Axis::Replica, Axis::Shard}); }
+  const comm::Communicator& samples() const { return group(sample_axes()); }
 
   const Degrees& degrees() const { return degrees_; }
   const Coord& coord() const { return coord_; }

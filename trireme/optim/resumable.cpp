@@ -108,7 +108,7 @@ class TorchOptimizer final : public Resumable {
         if (slot == slots.end() && !parameter.requires_grad()) continue;  // frozen: not updated
         TORCH_CHECK(slot != slots.end(), "the optimizer updates a parameter of shape ",
                     parameter.sizes(),
-                    " that the attached model does not keep here; give it those of kept()");
+                    " that the attached model does not keep here; give it the masters of shards()");
         if (std::ranges::none_of(slots_, is_it)) slots_.push_back(*slot);
       }
     }

@@ -118,6 +118,9 @@ class Attached {
   /// Starts from what was observed before. Collective in that all ranks must give the same names.
   virtual void set_order(const std::vector<std::string>& names, const Fires& fires = {}) = 0;
 
+  /// How it runs a batch, for people: the schedule and the stages of a pipeline. Else empty.
+  virtual std::string description() const { return {}; }
+
   /// What else a checkpoint must know of it, the same on every rank.
   virtual core::Json state() const { return core::Json::object(); }
   /// Tensors that its reducer keeps from step to step.

@@ -287,6 +287,17 @@ Totals Pipeline::finish(const Finish& what) {
   return totals;
 }
 
+std::string Pipeline::description() const {
+  std::string text =
+      fmt::format("{} micro-batch{} by {}; stages: {}\n", schedule_.micros,
+                  schedule_.micros == 1 ? "" : "es", schedule_.name, describe(chain_, cut_));
+  if (schedule_.micros < schedule_.ranks())
+    text +=
+        "fewer micro-batches than ranks in the pipe: they wait for each other; lower "
+        "batch.micro\n";
+  return text;
+}
+
 void Pipeline::updated() {
   for (const auto& part : parts_) part->attached->updated();
 }

@@ -79,6 +79,7 @@ class Pipeline final : public Attached {
   std::vector<std::string> order() const override;
   Fires fires() const override;
   void set_order(const std::vector<std::string>& names, const Fires& fires = {}) override;
+  std::string description() const override;
   core::Json state() const override { return {{"pipeline_cut", cut_}}; }
   std::vector<ReducerState> reducer_states() override { return reducer_->states(); }
   int64_t gradient_bytes() const override;

@@ -16,7 +16,8 @@ namespace {
 /// What the attached model keeps, by name: what an optimizer of torch's can be updating.
 std::vector<optim::Slot> slots_of(const parallel::Attached& attached) {
   std::vector<optim::Slot> slots;
-  for (const parallel::Kept& one : attached.kept()) slots.push_back({one.name, one.tensor});
+  for (const parallel::ParameterShard& one : attached.shards())
+    slots.push_back({one.name, one.master});
   return slots;
 }
 
@@ -75,7 +76,7 @@ int64_t Checkpoints::resume() {
       checkpoint::load_newest(folder_, state, world, [&](const format::Checkpoint& one) {
         check_same_optimizer(optimizer_, one.index().extra);
         for (const auto& [name, tensor] : one.index().tensors)
-          if (!wanted.contains(name))
+          if (!wanted.contains(name) && !name.starts_with("reducer/"))
             throw ConfigError(fmt::format(
                 "{} holds '{}', which this model or its optimizer does not have; use another "
                 "folder for another model",

@@ -8,9 +8,10 @@
 #include "trireme/core/units.h"
 #include "trireme/parallel/block_pool.h"
 #include "trireme/parallel/byte_block.h"
-#include "trireme/parallel/scattered_buckets.h"
+#include "trireme/parallel/unit_buckets.h"
 #include "trireme/parallel/units.h"
 #include "trireme/pipeline/passes.h"
+#include "trireme/train/attach.h"
 #include "trireme/train/stages.h"
 #include "trireme/train/world.h"
 
@@ -22,8 +23,7 @@ using parallel::padded;
 
 nn::Batching batching(const config::Config& config, const Degrees& degrees, int64_t item) {
   using Recompute = nn::Batching::Recompute;
-  const int64_t ranks = degrees.replica * degrees.shard;
-  const int64_t block = (config.batch.global + ranks - 1) / ranks;
+  const int64_t block = even_part(config.batch.global, degrees.samples(), 0).count;
   return {.rows = std::min(config.batch.micro, block),
           .item_bytes = item,
           .tensor = degrees.tensor,
@@ -37,13 +37,18 @@ nn::Batching batching(const config::Config& config, const Degrees& degrees, int6
 /// What the first rank keeps of a parameter.
 struct Bytes {
   int64_t local = 0, shard = 0;
+  int holders = 1;  ///< ranks that keep the same, and write it together
 };
 
-Bytes bytes_of(const nn::Parameter& one, const Degrees& degrees, int64_t item) {
+Bytes bytes_of(const nn::Parameter& one, const Degrees& degrees, const Policy& policy,
+               int64_t item) {
   Bytes bytes;
-  const auto cut = parallel::shard(one, {}, degrees);
+  const auto cut = parallel::shard(one, {}, degrees, policy);
   bytes.local = cut.numel * item;
-  for (const auto& box : cut.boxes) bytes.shard += padded(box.piece.count * item);
+  for (const auto& box : cut.boxes) {
+    bytes.shard += padded(box.piece.count * item);
+    bytes.holders = position_in(box.reduction.same, {}, degrees).count;
+  }
   return bytes;
 }
 
@@ -76,7 +81,8 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   const int64_t states = config.optim.kind == config::OptimizerKind::AdamW ? 2
                          : config.optim.momentum != 0                      ? 1
                                                                            : 0;
-  const bool sharded = degrees.shard > 1;
+  const Policy policy = policy_of(config, degrees);
+  const bool sharded = policy.sharding != Sharding::None;
   const bool holds = sharded && degrees.pipe > 1 && config.pipeline.keep_gathered;
   const auto all_parameters = nn::parameters_of(whole);
   const parallel::Units units =
@@ -84,27 +90,28 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   std::map<std::string, std::size_t> unit_of;
   for (std::size_t i = 0; i < units.unit_of.size(); ++i)
     unit_of[all_parameters[i].name] = units.unit_of[i];
-  const bool shards_gradients =
-      sharded && config.memory.shard != config::ShardedState::Optimizer && !holds;
-  const bool shards_parameters = sharded && config.memory.shard == config::ShardedState::Parameters;
+  const bool shards_gradients = policy.sharding >= Sharding::Gradients && !holds;
+  const bool shards_parameters = policy.sharding == Sharding::Parameters;
 
   Footprint all;
   Bytes sum, trained;
   int64_t padded_sum = 0, padded_trained = 0;
   std::vector<int64_t> unit_bytes(units.units.size());
-  std::map<std::vector<Axis>, std::vector<int64_t>> set_units;  // by what reduces them together
+  std::map<GradientSums, std::vector<int64_t>> set_units;  // of what is summed together
   for (const nn::Parameter& one : own.parameters) {
-    const Bytes bytes = bytes_of(one, degrees, item);
+    const Bytes bytes = bytes_of(one, degrees, policy, item);
     sum.local += bytes.local;
     sum.shard += bytes.shard;
     padded_sum += padded(bytes.local);
+    const bool is_trained = one.tensor.requires_grad();
+    all.copy += (sharded ? bytes.shard : bytes.local) * (is_trained ? 1 + states : 1) / bytes.holders;
     if (sharded) unit_bytes[unit_of[one.name]] += padded(bytes.local);
-    if (!one.tensor.requires_grad()) continue;
+    if (!is_trained) continue;
     trained.local += bytes.local;
     trained.shard += bytes.shard;
     padded_trained += padded(bytes.local);
     if (!sharded) continue;
-    auto& of_set = set_units[one.layout.partial()];
+    auto& of_set = set_units[gradient_sums_of(one.layout, degrees, policy)];
     of_set.resize(units.units.size());
     of_set[unit_of[one.name]] += padded(bytes.local);
   }
@@ -113,15 +120,12 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   all.gradients = degrees.data() == 1 ? trained.local : padded_trained;
   if (shards_gradients) {
     all.gradients = trained.shard;
-    for (const auto& [axes, bytes] : set_units)
+    for (const auto& [sums, bytes] : set_units)
       all.gradients += *std::max_element(bytes.begin(), bytes.end()) *
                        static_cast<int64_t>(parallel::ScatteredBuckets::kBlocks);
   }
   if (shards_parameters) all.gathered = holds ? padded_sum : gathered_at_most(unit_bytes);
   all.activations = whole.activation_bytes(own.batching);
-  const int64_t state =
-      sharded ? sum.shard + states * trained.shard : sum.local + states * trained.local;
-  all.copy = state / (sharded ? degrees.replica : degrees.data());
   return all;
 }
 

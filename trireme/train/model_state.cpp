@@ -11,26 +11,36 @@ namespace trireme::train {
 
 namespace {
 
-void add(checkpoint::State& state, const std::string& prefix, const parallel::Kept& kept,
+void add(checkpoint::State& state, const std::string& prefix, const parallel::ParameterShard& shard,
          const at::Tensor& tensor) {
-  for (std::size_t i = 0; i < kept.pieces.size(); ++i) {
-    Piece piece = kept.pieces[i];
+  for (std::size_t i = 0; i < shard.pieces.size(); ++i) {
+    if (!shard.reductions[i].writes) continue;
+    Piece piece = shard.pieces[i];
     piece.name = prefix + piece.name;
-    state.items.push_back(
-        {std::move(piece), kept.part(tensor, i), kept.held[i].first, kept.sharded});
+    state.items.push_back({std::move(piece), shard.part(tensor, i), shard.reductions[i].same});
   }
 }
 
 /// Parameters without elements have no pieces; their names and shapes are saved all the same.
 void add_empty(checkpoint::State& state, const parallel::Attached& attached) {
-  for (const torch::nn::Module* module : attached.modules()) {
-    for (const nn::Parameter& one : nn::parameters_of(*module)) {
-      if (Box{{}, one.layout.whole()}.numel() > 0) continue;
-      checkpoint::Item item = checkpoint::whole(
-          one.name, at::empty(one.layout.whole(), one.tensor.options().requires_grad(false)));
-      item.first = attached.mesh().coord(Axis::Tensor) == 0;
-      state.items.push_back(std::move(item));
-    }
+  for (const torch::nn::Module* module : attached.modules())
+    for (const nn::Parameter& one : nn::parameters_of(*module))
+      if (Box{{}, one.layout.whole()}.numel() == 0)
+        state.items.push_back(checkpoint::whole(
+            one.name, at::empty(one.layout.whole(), one.tensor.options().requires_grad(false))));
+}
+
+/// What a reducer keeps belongs to one rank of one mesh: a run on another mesh begins without it.
+void add_reducer(checkpoint::State& state, parallel::Attached& attached) {
+  for (const parallel::ReducerState& one : attached.reducer_states()) {
+    checkpoint::Item item =
+        checkpoint::whole(fmt::format("reducer/{}/{}/rank.{}/{}", one.kind,
+                                      to_string(attached.mesh().degrees()),
+                                      attached.mesh().world().rank(), one.parameter),
+                          one.tensor);
+    item.same = {};
+    item.optional = true;
+    state.items.push_back(std::move(item));
   }
 }
 
@@ -63,14 +73,15 @@ void restore_order(parallel::Attached& attached, const core::Json& extra) {
 }
 
 /// What the rank keeps of the parameter of a slot.
-const parallel::Kept& kept_of(const parallel::Attached& attached, const optim::Slot& slot) {
-  const auto& all = attached.kept();
+const parallel::ParameterShard& shard_of(const parallel::Attached& attached,
+                                         const optim::Slot& slot) {
+  const auto& all = attached.shards();
   const auto found = std::ranges::find_if(
-      all, [&](const parallel::Kept& one) { return one.tensor.is_same(slot.parameter); });
-  core::check(
-      found != all.end(),
-      "the optimizer updates a tensor '{}' that the model does not keep; give it those of kept()",
-      slot.name);
+      all, [&](const parallel::ParameterShard& one) { return one.master.is_same(slot.parameter); });
+  core::check(found != all.end(),
+              "the optimizer updates a tensor '{}' that the model does not keep; give it the "
+              "masters of shards()",
+              slot.name);
   return *found;
 }
 
@@ -79,22 +90,21 @@ const parallel::Kept& kept_of(const parallel::Attached& attached, const optim::S
 checkpoint::State state_of(parallel::Attached& attached, optim::Resumable& optimizer) {
   const Mesh& mesh = attached.mesh();
   checkpoint::State state;
-  for (const parallel::Kept& one : attached.kept()) add(state, "", one, one.tensor);
-  for (const parallel::Kept& one : attached.frozen()) add(state, "", one, one.tensor);
+  state.extra = attached.state();
+  for (const parallel::ParameterShard& one : attached.shards()) add(state, "", one, one.master);
+  for (const parallel::ParameterShard& one : attached.frozen()) add(state, "", one, one.master);
   add_empty(state, attached);
-  for (const auto& [name, tensor] : attached.buffers()) {
-    checkpoint::Item item = checkpoint::whole("buffer/" + name, tensor);
-    item.first = mesh.coord(Axis::Tensor) == 0;
-    state.items.push_back(std::move(item));
-  }
+  add_reducer(state, attached);
+  for (const auto& [name, tensor] : attached.buffers())
+    state.items.push_back(checkpoint::whole("buffer/" + name, tensor));
   const auto& slots = optimizer.slots();
   for (const optim::State& one : optimizer.states())
-    add(state, fmt::format("optim/{}/", one.kind), kept_of(attached, slots[one.slot]), one.tensor);
+    add(state, fmt::format("optim/{}/", one.kind), shard_of(attached, slots[one.slot]), one.tensor);
   core::Json steps = core::Json::object();
   const auto counts = optimizer.steps();
   for (std::size_t i = 0; i < counts.size(); ++i) steps[slots[i].name] = counts[i];
   core::Json order = attached.order();
-  if (mesh.size(Axis::Pipe) > 1) {  // each stage knows its own
+  if (mesh.degrees().pipe > 1) {  // each stage knows its own
     const core::Json mine = {{"steps", steps}, {"order", order}};
     order = core::Json::array();
     for (const std::string& text : comm::all_gather_texts(mesh.group(Axis::Pipe), mine.dump())) {

@@ -102,7 +102,7 @@ class Run {
 
   /// How the pipeline of the run that this one continues was cut; empty where none was.
   parallel::StageSizes known_cut() const {
-    if (mesh_.size(Axis::Pipe) == 1) return {};
+    if (mesh_.degrees().pipe == 1) return {};
     std::string text = "[]";
     if (leads()) {
       try {
@@ -186,8 +186,7 @@ class Run {
     files_.log(fmt::format("{} ranks over {}, step {} of {}", world_.size(), world_.backend(),
                            step_, steps_));
     if (!leads()) return;
-    const bool cut = mesh_.size(Axis::Replica) != world_.size();
-    const parallel::Pipeline* pipe = trainer_.pipeline();
+    const bool cut = mesh_.degrees().replica != world_.size();
     const int64_t batch = std::min(config_.batch.global, data_->size());
     fmt::print("{}, {:.2f}M parameters, {} rank{}{} over {}; batches of {} sample{}; {}\n",
                config_.model.kind, static_cast<double>(trainer_.num_parameters()) / 1e6,
@@ -195,7 +194,7 @@ class Run {
                cut ? fmt::format(" ({})", to_string(mesh_.degrees())) : "", world_.backend(), batch,
                batch == 1 ? "" : "s", config_.run.dir);
     warn_of_small_batches();
-    if (pipe != nullptr) announce(*pipe);
+    std::fputs(trainer_.attached().description().c_str(), stdout);
     if (data_->floor())
       fmt::print("lowest possible loss: {:.4f} nats (the data's entropy)\n", *data_->floor());
     std::fflush(stdout);
@@ -214,17 +213,6 @@ class Run {
     if (batch < ranks)
       log.warning(fmt::format("a batch has {} samples for {} ranks: {} of them have nothing to do",
                               batch, ranks, ranks - batch));
-  }
-
-  void announce(const parallel::Pipeline& pipe) {
-    const auto& schedule = pipe.schedule();
-    fmt::print("{} micro-batch{} by {}; stages: {}\n", schedule.micros,
-               schedule.micros == 1 ? "" : "es", schedule.name,
-               parallel::describe(trainer_.model().chain(), pipe.cut()));
-    if (schedule.micros < schedule.ranks())
-      fmt::print(
-          "fewer micro-batches than ranks in the pipe: they wait for each other; lower "
-          "batch.micro\n");
   }
 
   /// Returns what the ranks gave as their wish to stop.

@@ -10,18 +10,14 @@
 #include "trireme/core/error.h"
 #include "trireme/nn/bind.h"
 #include "trireme/nn/recompute.h"
-#include "trireme/parallel/data_parallel.h"
-#include "trireme/parallel/fully_sharded.h"
-#include "trireme/parallel/norm.h"
 #include "trireme/train/model_state.h"
-#include "trireme/train/stages.h"
 
 namespace trireme::train {
 
 namespace {
 
-optim::Schedule rate_schedule(const config::Optim& keys, int64_t steps) {
-  using Kind = optim::Schedule::Kind;
+optim::LearningRateSchedule rate_schedule(const config::Optim& keys, int64_t steps) {
+  using Kind = optim::LearningRateSchedule::Kind;
   return {.kind = keys.schedule == config::RateSchedule::Constant ? Kind::Constant
                   : keys.schedule == config::RateSchedule::Linear ? Kind::Linear
                                                                   : Kind::Cosine,
@@ -32,26 +28,20 @@ optim::Schedule rate_schedule(const config::Optim& keys, int64_t steps) {
 }
 
 /// By the shape of the whole: a rank may hold a part.
-std::string describe(const parallel::Kept& kept) {
-  return fmt::format("'{}' [{}]", kept.name, fmt::join(kept.pieces.front().whole, ", "));
+std::string describe(const parallel::ParameterShard& shard) {
+  return fmt::format("'{}' [{}]", shard.name, fmt::join(shard.pieces.front().whole, ", "));
 }
 
 }  // namespace
 
-std::shared_ptr<nn::ModelImpl> build(const ModelFactory& model, const Mesh& mesh) {
-  std::optional<nn::Deferred> deferred;
-  if (mesh.size(Axis::Shard) > 1 || mesh.size(Axis::Pipe) > 1) deferred.emplace();
-  return model(mesh);
-}
-
-Trainer::Trainer(const config::Config& config, const Mesh& mesh,
-                 std::shared_ptr<nn::ModelImpl> model, int64_t steps, Extras extras)
-    : config_(config),
-      mesh_(mesh),
+Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl> model,
+                 int64_t steps, const AttachOptions& options)
+    : config_(std::move(config)),
+      mesh_(std::move(mesh)),
       model_(prepare(std::move(model))),
-      attached_(attach(extras)),
+      attached_(attach(config_, mesh_, *model_, options)),
       optimizer_(make_optimizer()),
-      schedule_(rate_schedule(config.optim, steps)) {}
+      schedule_(rate_schedule(config_.optim, steps)) {}
 
 std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> model) const {
   // In its dtype first: initial weights are computed in double and rounded once.
@@ -65,40 +55,11 @@ std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> m
   return model;
 }
 
-std::unique_ptr<parallel::Attached> Trainer::attach(const Extras& extras) {
-  using parallel::Sharding;
-  const config::ShardedState what = config_.memory.shard;
-  const Sharding sharding = what == config::ShardedState::Optimizer   ? Sharding::Optimizer
-                            : what == config::ShardedState::Gradients ? Sharding::Gradients
-                                                                      : Sharding::Parameters;
-  const parallel::BucketSizes buckets{
-      .bytes = static_cast<int64_t>(config_.comm.bucket_mib * (1 << 20))};
-  if (mesh_.size(Axis::Pipe) > 1) {
-    auto made = make_pipeline(config_, mesh_, *model_,
-                              {.cut = extras.cut,
-                               .buckets = buckets,
-                               .sharding = sharding,
-                               .keep_gathered = config_.pipeline.keep_gathered,
-                               .trace = extras.trace});
-    pipeline_ = made.get();
-    return made;
-  }
-  std::unique_ptr<parallel::AttachedModule> made;
-  if (mesh_.size(Axis::Shard) == 1)
-    made = std::make_unique<parallel::DataParallel>(
-        *model_, mesh_, parallel::DataParallelOptions{.buckets = buckets});
-  else
-    made = std::make_unique<parallel::FullySharded>(
-        *model_, mesh_, parallel::FullyShardedOptions{.sharding = sharding});
-  module_ = made.get();
-  return made;
-}
-
 std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
   std::vector<optim::Slot> slots;
-  for (const parallel::Kept& one : kept())  // by the shape of the whole, not of a shard
+  for (const parallel::ParameterShard& one : shards())  // by the shape of the whole, not of a shard
     slots.push_back(
-        {one.name, one.tensor, optim::is_decayed(parameters()[one.parameter].layout.whole())});
+        {one.name, one.master, optim::is_decayed(parameters()[one.parameter].layout.whole())});
   const config::Optim& keys = config_.optim;
   // On the CPU the state is in the host's memory anyway.
   const bool offloads =
@@ -115,72 +76,41 @@ std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
                            where);
 }
 
-int64_t Trainer::num_micros(const data::Batch& batch) const {
-  if (pipeline_ != nullptr) return pipeline_->schedule().micros;
-  return micros_of(batch.largest_block, config_.batch.micro);
+parallel::BatchRows Trainer::rows_of(const data::Batch& batch) const {
+  return {.mine = batch.inputs.size(0),
+          .largest = batch.largest_block,
+          .micro = config_.batch.micro};
 }
 
-/// This rank's rows as micro-batches. Those of a pipeline are even, and always as many as its
-/// schedule has, also where the batch is short.
+/// This rank's rows as micro-batches.
 std::vector<nn::MicroBatch> Trainer::cut(int64_t step, const data::Batch& batch) const {
-  const int64_t rows = batch.inputs.size(0), most = config_.batch.micro;
-  const int64_t count = num_micros(batch);
   std::vector<nn::MicroBatch> micros;
-  for (int64_t micro = 0; micro < count; ++micro) {
-    int64_t begin = std::min(rows, micro * most), end = std::min(rows, begin + most);
-    if (pipeline_ != nullptr) {
-      const Part part = even_part(rows, static_cast<int>(count), static_cast<int>(micro));
-      begin = part.begin;
-      end = part.begin + part.count;
-    }
+  for (const auto& [begin, count] : attached_->micro_batches(rows_of(batch))) {
     auto where = std::make_shared<nn::Where>();
     where->step = step;
-    where->micro = micro;
-    where->sample_ids = {batch.sample_ids.begin() + begin, batch.sample_ids.begin() + end};
-    micros.push_back({nn::Flow(batch.inputs.slice(0, begin, end), std::move(where)),
-                      batch.targets.slice(0, begin, end)});
+    where->micro = static_cast<int64_t>(micros.size());
+    where->sample_ids = {batch.sample_ids.begin() + begin,
+                         batch.sample_ids.begin() + begin + count};
+    micros.push_back({nn::Flow(batch.inputs.narrow(0, begin, count), std::move(where)),
+                      batch.targets.narrow(0, begin, count)});
   }
   return micros;
 }
 
-/// Forward and backward of this rank's rows; the sum of the losses that it has computed.
-double Trainer::run_micros(const std::vector<nn::MicroBatch>& micros) {
-  if (pipeline_ != nullptr) return pipeline_->run(micros);
-  double sum = 0;
-  for (std::size_t i = 0; i < micros.size(); ++i) {
-    const nn::Loss loss = loss_of(micros[i]);
-    sum += loss.sum.item<double>();
-    module_->backward(loss, i + 1 < micros.size() ? parallel::Micro::More : parallel::Micro::Last);
-  }
-  return sum;
-}
-
-/// A model that throws leaves nothing of the step behind.
-nn::Loss Trainer::loss_of(const nn::MicroBatch& micro) {
-  try {
-    const nn::Flow& in = micro.inputs;
-    return model_->loss({in.x().to(mesh_.device()), in.where}, micro.targets.to(mesh_.device()));
-  } catch (const CommError&) {  // the world is at its end
-    throw;
-  } catch (...) {
-    module_->discard();
-    throw;
-  }
-}
-
 StepResult Trainer::step(int64_t step, const data::Batch& batch, double wish_to_stop) {
-  // The ranks of a tensor axis have the same loss: it counts once.
-  const double sum = run_micros(cut(step, batch));
-  const double values[] = {mesh_.coord(Axis::Tensor) == 0 ? sum : 0, wish_to_stop};
-  const parallel::Totals totals = attached_->finish(values, parallel::Divide::Later);
-  StepResult result{.weight = totals.weight, .lr = schedule_.at(step), .stop = totals.sums[1]};
+  attached_->run(cut(step, batch));
+  const parallel::Totals totals = attached_->finish({.values = {&wish_to_stop, 1},
+                                                     .divide = parallel::Divide::Later,
+                                                     .norm = true,
+                                                     .on_sums = on_sums_});
+  StepResult result{.weight = totals.weight, .lr = schedule_.at(step), .stop = totals.sums[0]};
   if (totals.weight == 0) {
     result.loss = std::numeric_limits<double>::quiet_NaN();
     return result;
   }
-  result.loss = totals.sums[0] / totals.weight;
-  if (look_) look_(step, totals.weight);
-  result.grad_norm = parallel::gradient_norm(kept(), mesh_) / totals.weight;
+  result.loss = totals.loss / totals.weight;
+  result.grad_norm = totals.norm / totals.weight;
+  if (on_gradients_) on_gradients_(totals.weight);
   if (config_.check.finite && !(std::isfinite(result.loss) && std::isfinite(result.grad_norm)))
     report_not_finite(step, result.loss);
   optimizer_->step(result.lr,
@@ -195,11 +125,11 @@ void Trainer::report_not_finite(int64_t step, double loss) const {
   };
   // Parameters first: a gradient is only as good as what it was computed from.
   std::string mine;
-  const auto& all = kept();
+  const auto& all = shards();
   const auto parameter =
-      std::find_if(all.begin(), all.end(), [&](const auto& one) { return bad(one.tensor); });
+      std::find_if(all.begin(), all.end(), [&](const auto& one) { return bad(one.master); });
   const auto gradient =
-      std::find_if(all.begin(), all.end(), [&](const auto& one) { return bad(one.tensor.grad()); });
+      std::find_if(all.begin(), all.end(), [&](const auto& one) { return bad(one.gradient()); });
   if (parameter != all.end())
     mine = fmt::format("parameter {}", describe(*parameter));
   else if (gradient != all.end())
@@ -228,8 +158,6 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
   const Part mine = even_part(limit, ranks.size(), ranks.rank());
   // Every rank runs as many micro-batches as the first, which has most: the last may be empty.
   const int64_t most = even_part(limit, ranks.size(), 0).count;
-  const auto together = static_cast<std::size_t>(
-      pipeline_ != nullptr ? pipeline_->schedule().micros : 1);  // so many go through at a time
   at::Tensor totals = at::zeros({2}, at::kDouble);
   std::vector<nn::MicroBatch> micros;
   for (int64_t begin = 0; begin < most; begin += config_.batch.micro) {
@@ -242,32 +170,18 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
     }
     const int64_t rows = std::max<int64_t>(0, end - begin);
     micros.push_back({at::stack(inputs).slice(0, 0, rows), at::stack(targets).slice(0, 0, rows)});
-    if (micros.size() < together && begin + config_.batch.micro < most) continue;
-    const auto [sum, weight] = evaluate(micros);
+    if (micros.size() < attached_->evaluated_at_once() && begin + config_.batch.micro < most) continue;
+    const auto [sum, weight] = attached_->evaluate(micros);
     totals[0] += sum;
     totals[1] += weight;
     micros.clear();
   }
-  mesh_.group({Axis::Pipe, Axis::Replica, Axis::Shard}).all_reduce(totals).wait();
+  mesh_.world().all_reduce(totals).wait();
   return totals[0].item<double>() / totals[1].item<double>();
 }
 
-std::pair<double, double> Trainer::evaluate(const std::vector<nn::MicroBatch>& micros) {
-  if (pipeline_ != nullptr) return pipeline_->evaluate(micros);
-  double sum = 0, weight = 0;
-  for (const nn::MicroBatch& one : micros) {
-    const nn::Loss loss =
-        model_->loss(one.inputs.x().to(mesh_.device()), one.targets.to(mesh_.device()));
-    sum += loss.sum.item<double>();
-    weight += loss.weight.item<double>();
-  }
-  return {sum, weight};
-}
-
 checkpoint::State Trainer::state() const {
-  checkpoint::State state = state_of(*attached_, *optimizer_);
-  if (pipeline_ != nullptr) state.extra["pipeline_cut"] = pipeline_->cut();
-  return state;
+  return state_of(*attached_, *optimizer_);
 }
 
 void Trainer::restore(const core::Json& extra) {

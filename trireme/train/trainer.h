@@ -11,9 +11,8 @@
 #include "trireme/mesh/mesh.h"
 #include "trireme/nn/model.h"
 #include "trireme/optim/optimizer.h"
-#include "trireme/optim/schedule.h"
-#include "trireme/parallel/attached_module.h"
-#include "trireme/parallel/pipeline.h"
+#include "trireme/optim/learning_rate.h"
+#include "trireme/train/attach.h"
 
 namespace trireme::train {
 
@@ -24,26 +23,12 @@ struct StepResult {
   double stop = 0;  ///< what the ranks gave to `step` as their wish to stop, added up
 };
 
-/// Makes the model as this rank of the mesh holds it.
-using ModelFactory = std::function<std::shared_ptr<nn::ModelImpl>(const Mesh& mesh)>;
-
-/// The model; where its state will be sharded, without memory yet.
-std::shared_ptr<nn::ModelImpl> build(const ModelFactory& model, const Mesh& mesh);
-
 /// A model, what keeps its ranks together, and its optimizer: turns batches into updates.
 class Trainer {
  public:
-  struct Extras {
-    /// Of a pipeline's stages, where it was cut before: balancing by time again could differ.
-    parallel::StageSizes cut = {};
-    std::shared_ptr<core::Trace> trace = nullptr;
-  };
   /// Begins from the seed. Collective.
-  Trainer(const config::Config& config, const Mesh& mesh, std::shared_ptr<nn::ModelImpl> model,
-          int64_t steps, Extras extras);
-  Trainer(const config::Config& config, const Mesh& mesh, std::shared_ptr<nn::ModelImpl> model,
-          int64_t steps)
-      : Trainer(config, mesh, std::move(model), steps, Extras{}) {}
+  Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl> model, int64_t steps,
+          const AttachOptions& options = {});
 
   /// One update, the `step`-th. Every rank runs as many micro-batches as the fullest one. A loss or
   /// a gradient that is not finite throws Error, before anything is updated, with the first tensor
@@ -58,23 +43,24 @@ class Trainer {
   /// The other direction: tensors are loaded into state().items, the rest is here.
   void restore(const core::Json& extra);
 
-  /// `look` is called in every step when all gradients are there, as sums, before they are used:
-  /// with the step and the weight to divide them by.
-  void on_gradients(std::function<void(int64_t step, double weight)> look) {
-    look_ = std::move(look);
+  /// `on_sums` is called in every step when all sums of gradients are complete, before their norm is
+  /// computed; `on_gradients` after that, before they are used: with the weight to divide them by.
+  void watch(std::function<void()> on_sums, std::function<void(double weight)> on_gradients) {
+    on_sums_ = std::move(on_sums);
+    on_gradients_ = std::move(on_gradients);
   }
 
-  /// Into how many micro-batches every rank's block of this batch is cut: as the fullest one needs.
-  int64_t num_micros(const data::Batch& batch) const;
+  /// Into how many micro-batches every rank's rows of this batch are cut.
+  int64_t num_micros(const data::Batch& batch) const {
+    return attached_->num_micros(rows_of(batch));
+  }
 
   nn::ModelImpl& model() { return *model_; }
   const std::vector<nn::Parameter>& parameters() const { return attached_->parameters(); }
   /// What this rank keeps of them.
-  const std::vector<parallel::Kept>& kept() const { return attached_->kept(); }
+  const std::vector<parallel::ParameterShard>& shards() const { return attached_->shards(); }
   /// What keeps the ranks together.
   parallel::Attached& attached() const { return *attached_; }
-  /// The same where the mesh has a pipe axis, else nullptr.
-  const parallel::Pipeline* pipeline() const { return pipeline_; }
   /// By name, in the order in which gradients arrive; empty before the first step.
   std::vector<std::string> gradient_order() const { return attached_->order(); }
 
@@ -86,23 +72,19 @@ class Trainer {
 
  private:
   std::shared_ptr<nn::ModelImpl> prepare(std::shared_ptr<nn::ModelImpl> model) const;
-  std::unique_ptr<parallel::Attached> attach(const Extras& extras);
   std::unique_ptr<optim::Optimizer> make_optimizer() const;
+  parallel::BatchRows rows_of(const data::Batch& batch) const;
   std::vector<nn::MicroBatch> cut(int64_t step, const data::Batch& batch) const;
-  double run_micros(const std::vector<nn::MicroBatch>& micros);
-  std::pair<double, double> evaluate(const std::vector<nn::MicroBatch>& micros);
-  nn::Loss loss_of(const nn::MicroBatch& micro);
   [[noreturn]] void report_not_finite(int64_t step, double loss) const;
 
-  const config::Config& config_;
-  const Mesh& mesh_;
+  config::Config config_;
+  Mesh mesh_;
   std::shared_ptr<nn::ModelImpl> model_;
-  parallel::AttachedModule* module_ = nullptr;  // one of the two is what is attached
-  parallel::Pipeline* pipeline_ = nullptr;
   std::unique_ptr<parallel::Attached> attached_;
   std::unique_ptr<optim::Optimizer> optimizer_;
-  optim::Schedule schedule_;
-  std::function<void(int64_t, double)> look_;
+  optim::LearningRateSchedule schedule_;
+  std::function<void()> on_sums_;
+  std::function<void(double)> on_gradients_;
 };
 
 }  // namespace trireme::train

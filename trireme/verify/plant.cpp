@@ -36,7 +36,8 @@ Plant::Plant(Mistake mistake, train::Trainer& trainer, const Mesh& mesh)
   if (mistake == Mistake::Order && mesh.size(Axis::Tensor) > 1) swap_shards();
   averaged_ = mesh.samples().size() > 1 ? mesh.samples().size() : mesh.world().size();
   if (mistake == Mistake::Stale)
-    for (const parallel::Kept& one : trainer.kept()) before_.push_back(one.tensor.detach().clone());
+    for (const parallel::ParameterShard& one : trainer.shards())
+      before_.push_back(one.master.detach().clone());
   if (mistake == Mistake::Dropout) {
     bool drops = false;
     trainer.model().apply([&](torch::nn::Module& module) {
@@ -73,18 +74,18 @@ void Plant::require(bool possible, const char* why) const {
 void Plant::swap_shards() {
   const comm::Communicator& tensor = mesh_.group(Axis::Tensor);
   const int size = tensor.size();
-  for (const parallel::Kept& kept : trainer_.kept()) {
-    const nn::Parameter& one = trainer_.parameters()[kept.parameter];
+  for (const parallel::ParameterShard& shard : trainer_.shards()) {
+    const nn::Parameter& one = trainer_.parameters()[shard.parameter];
     if (!one.layout.is_cut(Axis::Tensor)) continue;
     const auto first = one.layout.local_shape({.tensor = 0}, mesh_.degrees());
     if (first != one.layout.local_shape({.tensor = size - 1}, mesh_.degrees())) continue;
     const at::NoGradGuard guard;
-    const at::Tensor mine = kept.tensor.detach().contiguous();
+    const at::Tensor mine = shard.master.detach().contiguous();
     std::vector<int64_t> shape = mine.sizes().vec();
     shape.insert(shape.begin(), size);
     at::Tensor all = at::empty(shape, mine.options());
     tensor.all_gather(all, mine.unsqueeze(0)).wait();
-    kept.tensor.detach().copy_(all[size - 1 - tensor.rank()]);
+    shard.master.detach().copy_(all[size - 1 - tensor.rank()]);
     trainer_.attached().updated();
     return;
   }
@@ -116,14 +117,14 @@ void Plant::touch(data::Batch& batch) const {
 void Plant::touch_gradients() {
   const at::NoGradGuard guard;
   if (mistake_ == Mistake::Average)
-    for (const parallel::Kept& one : trainer_.kept())
-      if (one.tensor.grad().defined()) one.tensor.grad().mul_(averaged_);
+    for (const parallel::ParameterShard& one : trainer_.shards())
+      if (one.gradient().defined()) one.gradient().mul_(averaged_);
   if (mistake_ == Mistake::Reduce) {
-    for (const parallel::Kept& one : trainer_.kept()) {
+    for (const parallel::ParameterShard& one : trainer_.shards()) {
       if (one.parameter != parameter_) continue;
       for (std::size_t i = 0; i < one.pieces.size(); ++i) {
-        const at::Tensor box = nn::part_of(own_, one.held[i]).reshape({-1});
-        at::Tensor to = one.part(one.tensor.grad(), i);
+        const at::Tensor box = nn::part_of(own_, one.reductions[i].box).reshape({-1});
+        at::Tensor to = one.part(one.gradient(), i);
         to.copy_(box.narrow(0, one.pieces[i].begin, one.pieces[i].count).view(to.sizes()));
       }
     }
@@ -136,7 +137,7 @@ void Plant::touch_weights(int64_t step) {
   if (mesh_.world().rank() == mesh_.world().size() - 1) {
     const at::NoGradGuard guard;
     for (std::size_t i = 0; i < before_.size(); ++i)
-      trainer_.kept()[i].tensor.detach().copy_(before_[i]);
+      trainer_.shards()[i].master.detach().copy_(before_[i]);
   }
   trainer_.attached().updated();
 }

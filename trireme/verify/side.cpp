@@ -36,10 +36,8 @@ Side::Side(const Subject& subject, const config::Config& config, const Mesh& mes
                {.cut = options.cut}),
       plant_(options.plant, trainer_, mesh_),
       recorder_(trainer_, mesh_) {
-  trainer_.on_gradients([this](int64_t, double weight) {
-    plant_.touch_gradients();
-    recorder_.note_gradients(weight);
-  });
+  trainer_.watch([this] { plant_.touch_gradients(); },
+                 [this](double weight) { recorder_.note_gradients(weight); });
 }
 
 int64_t Side::batch_of(int64_t step) const {

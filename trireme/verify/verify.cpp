@@ -86,8 +86,8 @@ void resume(std::optional<Side>& side, const Subject& subject, const config::Con
   if (folder.problem().empty()) folder.save("/mesh", step, &*side);
   if (!folder.problem().empty()) return;
   const Mesh mesh = side->mesh();
-  const parallel::Pipeline* pipe = side->trainer().pipeline();
-  const parallel::StageSizes cut = pipe != nullptr ? pipe->cut() : parallel::StageSizes{};
+  const parallel::StageSizes cut =
+      side->trainer().attached().state().value("pipeline_cut", parallel::StageSizes{});
   side.reset();
   side.emplace(subject, config, mesh, Side::Options{.steps = steps, .cut = cut});
   side->load(folder.path() + "/mesh");

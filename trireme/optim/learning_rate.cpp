@@ -1,4 +1,4 @@
-#include "trireme/optim/schedule.h"
+#include "trireme/optim/learning_rate.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 
 namespace trireme::optim {
 
-double Schedule::at(int64_t step) const {
+double LearningRateSchedule::at(int64_t step) const {
   if (step <= warmup) return peak * static_cast<double>(step) / static_cast<double>(warmup);
   if (kind == Kind::Constant) return peak;
   const auto after = static_cast<double>(step - warmup);

@@ -10,7 +10,7 @@ namespace trireme::optim {
 ///      │  ╱    ╲          warm-up: linear, step 1 of w has lr / w
 ///      │ ╱      ╲___      then cosine or a line to final x lr at the last step, or constant
 ///      └─┴──────────┴── step
-struct Schedule {
+struct LearningRateSchedule {
   enum class Kind : uint8_t { Cosine, Linear, Constant };
   Kind kind = Kind::Cosine;
   double peak = 1e-3;
