@@ -92,8 +92,7 @@ TEST(ManyRanks, AddInAnOrderThatIsTheSameOnAllRanksAndInEveryRun) {
   }
 }
 
-/// Whoever is late finds last words and the end of a stream at the same time, and the kernel tells
-/// of both in one event.
+/// Whoever is late finds last words and the end of a stream at the same time.
 TEST(ManyRanks, LeaveOneByOneAndAreHeardToTheEnd) {
   constexpr int kLeavers = 11;
   std::counting_semaphore<kLeavers> gone(0);
