@@ -204,7 +204,9 @@ class ClosedStream : public EngineTest {
     messenger_.receive(expected_);
     streams_.ends = true;
   }
-  ~ClosedStream() override { messenger_.cancel(expected_); }
+  ~ClosedStream() override {
+    engine_.locked([&] { messenger_.cancel(expected_); });  // the helper may still look
+  }
 
   Transfer expected_;
   std::shared_ptr<FakeTask> task_ = start(first_, [] { return Task::Step::Stuck; });
