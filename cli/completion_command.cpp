@@ -23,21 +23,9 @@ constexpr const char* kCompletionExamples =
     "In ~/.bashrc:    source <(trireme completion bash)\n"
     "In ~/.zshrc:     autoload -U compinit && compinit; source <(trireme completion zsh)\n";
 
-/// Both scripts look at the words before the cursor and then pick one of the lists. filled()
-/// replaces
-/// `@NAME@`.
-constexpr const char* kBash = R"(# Completion of trireme for bash: source <(trireme completion bash)
-_trireme() {
-  # By the line itself: bash would cut words at '='.
-  local line="${COMP_LINE:0:COMP_POINT}" current="" command found=""
-  local -a before
-  read -ra before <<< "$line"
-  if [[ $line != *[[:space:]] ]]; then
-    current="${before[-1]}"
-    unset 'before[-1]'
-  fi
-  command="${before[1]}"
-  local actions="" options="" keys=""
+/// Both scripts find out what was typed, and how many words before the cursor, and then pick one of
+/// these lists. `@NAME@` is filled in.
+constexpr const char* kLists = R"(  local actions="" options="" keys="" found=""
   case "$command" in
     "") actions="@COMMANDS@ help" ;;
     help) actions="@COMMANDS@" ;;
@@ -45,14 +33,27 @@ _trireme() {
   esac
   if [[ $current == -* ]]; then
     found="$options"
-  elif ((${#before[@]} < 3)) && [[ -n $actions ]]; then
+  elif ((count < 3)) && [[ -n $actions ]]; then
     found="$actions"
-  elif [[ -n $keys && " ${before[*]} " == *".toml "* ]]; then
+  elif [[ -n $keys && " $typed " == *".toml "* ]]; then
     found="@KEYS@"
     case "${current%%=*}" in
 @VALUES@
     esac
+  fi)";
+
+constexpr const char* kBash = R"(# Completion of trireme for bash: source <(trireme completion bash)
+_trireme() {
+  # By the line itself: bash would cut words at '='.
+  local line="${COMP_LINE:0:COMP_POINT}" current=""
+  local -a before
+  read -ra before <<< "$line"
+  if [[ $line != *[[:space:]] ]]; then
+    current="${before[-1]}"
+    unset 'before[-1]'
   fi
+  local command="${before[1]}" typed="${before[*]}" count=${#before[@]}
+@LISTS@
   COMPREPLY=($(compgen -W "$found" -- "$current"))
   [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace
   if [[ $current == *=* && $COMP_WORDBREAKS == *=* ]]; then
@@ -65,24 +66,9 @@ complete -o default -F _trireme trireme
 constexpr const char* kZsh = R"(#compdef trireme
 # Completion of trireme for zsh: source <(trireme completion zsh), after compinit
 _trireme() {
-  local current="$words[CURRENT]" command=""
-  ((CURRENT > 2)) && command="$words[2]"
-  local actions="" options="" keys="" found=""
-  case "$command" in
-    "") actions="@COMMANDS@ help" ;;
-    help) actions="@COMMANDS@" ;;
-@CASES@
-  esac
-  if [[ $current == -* ]]; then
-    found="$options"
-  elif ((CURRENT < 4)) && [[ -n $actions ]]; then
-    found="$actions"
-  elif [[ -n $keys && " ${words[*]} " == *".toml "* ]]; then
-    found="@KEYS@"
-    case "${current%%=*}" in
-@VALUES@
-    esac
-  fi
+  local current="$words[CURRENT]" command="" typed="${words[*]}" count=$((CURRENT - 1))
+  ((count > 1)) && command="$words[2]"
+@LISTS@
   local -a all=(${=found}) open=(${(M)${=found}:#*=})
   compadd -S '' -a open && return
   all=(${all:|open})
@@ -150,7 +136,8 @@ std::string filled(std::string script) {
   std::string names;
   for (const Command& command : commands())
     names += fmt::format("{}{}", names.empty() ? "" : " ", command.name);
-  const std::pair<std::string_view, std::string> fields[] = {{"@COMMANDS@", names},
+  const std::pair<std::string_view, std::string> fields[] = {{"@LISTS@", kLists},
+                                                             {"@COMMANDS@", names},
                                                              {"@CASES@", cases()},
                                                              {"@KEYS@", key_names()},
                                                              {"@VALUES@", key_values()}};

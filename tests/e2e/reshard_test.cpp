@@ -8,6 +8,7 @@
 #include "support/faulty_disk.h"
 #include "support/sanitized.h"
 #include "support/scratch.h"
+#include "support/terminal.h"
 #include "trireme/format/load.h"
 
 namespace trireme {
@@ -162,6 +163,20 @@ TEST_F(Reshard, TakesLittleMemoryForABigTensor) {
       {.deadline = std::chrono::seconds(120)});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("in 2 files"));
+}
+
+TEST_F(Reshard, SaysOnATerminalHowFarItIs) {
+  test::Terminal terminal(
+      {TRIREME_BINARY_DIR "/bin/trireme", "ckpt", "reshard", from, out, "--ranks", "99999"});
+  ASSERT_TRUE(terminal.wait_for(" of 99999")) << terminal.bytes();
+  terminal.type("\x03");
+  EXPECT_EQ(terminal.finish(), 130);
+  EXPECT_THAT(terminal.bytes(),
+              testing::ContainsRegex("\r\033\\[K[0-9.]+ [A-Za-z]+ of [0-9.]+ [A-Za-z]+, file "
+                                     "[0-9]+ of 99999"));
+  EXPECT_THAT(terminal.screen(), testing::Not(testing::Contains(HasSubstr("file "))))
+      << "its last line is wiped away";
+  EXPECT_FALSE(is_there(out) || is_there(out + ".tmp"));
 }
 
 TEST_F(Reshard, LeavesNothingBehindWhenItIsStopped) {

@@ -3,12 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mount.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
+#include "support/small_disk.h"
 #include "support/training.h"
 
 namespace trireme::test {
@@ -19,10 +17,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-CommandResult run_patiently(std::vector<std::string> argv) {
-  return run_command(std::move(argv), {.deadline = kPatience});
-}
 
 CommandResult checked(const std::string& config, std::vector<std::string> overrides) {
   std::vector<std::string> argv = {kTrireme, "train", config, "--check"};
@@ -147,21 +141,18 @@ TEST(Refused, AMeshThatDoesNotFitIsNotTriedAgain) {
 }
 
 TEST(Refused, AFolderThatCannotBeWritten) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root may mount a disk";
   const Scratch folder;
-  const std::string disk = folder / "disk", config = tiny_config(folder);
-  fs::create_directory(disk);
-  if (::mount("none", disk.c_str(), "tmpfs", 0, "size=8m") != 0)
-    GTEST_SKIP() << "no tmpfs can be mounted here";
-  EXPECT_EQ(run_patiently(train_arguments(config, disk + "/run", {"run.steps=4"})).code, 0);
-  ASSERT_EQ(::mount("none", disk.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, ""), 0);
-  for (const char* run : {"/run", "/new"}) {
-    const auto result = run_patiently(train_arguments(config, disk + run, {"run.steps=8"}));
+  const std::string config = tiny_config(folder);
+  const SmallDisk disk(folder / "disk", "8m");
+  if (!disk.available()) GTEST_SKIP() << "only root may mount a disk";
+  EXPECT_EQ(run_patiently(train_arguments(config, disk / "run", {"run.steps=4"})).code, 0);
+  disk.make_read_only();
+  for (const char* run : {"run", "new"}) {
+    const auto result = run_patiently(train_arguments(config, disk / run, {"run.steps=8"}));
     EXPECT_EQ(result.code, 2) << result.err;
     EXPECT_THAT(result.err,
                 AllOf(HasSubstr("the run's folder: cannot"), HasSubstr("Read-only file system")));
   }
-  ::umount(disk.c_str());
 }
 
 TEST(Stopped, BeforeTheFirstStepThereIsNothingToSave) {

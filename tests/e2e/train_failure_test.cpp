@@ -3,13 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mount.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "support/small_disk.h"
 #include "support/training.h"
 
 namespace trireme::test {
@@ -23,15 +22,11 @@ using ::testing::StartsWith;
 
 const std::vector<std::string> kLong = {"run.steps=200", "checkpoint.every=7", "log.every=1"};
 
-CommandResult run_to_end(std::vector<std::string> argv) {
-  return run_command(std::move(argv), {.deadline = kPatience});
-}
-
 /// What an undisturbed run of kLong says.
 const std::vector<std::string>& undisturbed() {
   static const std::vector<std::string> losses = [] {
     const Scratch folder;
-    const auto result = run_to_end(train_arguments(tiny_config(folder), folder / "run", kLong));
+    const auto result = run_patiently(train_arguments(tiny_config(folder), folder / "run", kLong));
     EXPECT_EQ(result.code, 0) << result.err;
     return texts_of(folder / "run", "loss");
   }();
@@ -68,13 +63,13 @@ void kill_and_continue(Victim victim, int step) {
     EXPECT_EQ(run.finish().code, 137);
   }
   EXPECT_TRUE(eventually([&] { return processes_with("TRIREME_TEST_MARK", marker).empty(); }));
-  const auto again = run_to_end(train_arguments(config, dir, kLong));
+  const auto again = run_patiently(train_arguments(config, dir, kLong));
   EXPECT_EQ(again.code, 0) << again.out << again.err;
   if (step >= 50) {  // before that the first checkpoint may still have been on its way
     EXPECT_THAT(again.out, HasSubstr("continues from"));
   }
   EXPECT_EQ(texts_of(dir, "loss"), undisturbed());
-  const auto checked = run_to_end({kTrireme, "ckpt", "verify", dir});
+  const auto checked = run_patiently({kTrireme, "ckpt", "verify", dir});
   EXPECT_EQ(checked.code, 0) << checked.out;
 }
 
@@ -131,16 +126,17 @@ TEST(Damaged, TheNewestCheckpointIsNamedAndTheOneBeforeIsUsed) {
   const Scratch folder;
   const std::string config = tiny_config(folder), dir = folder / "run";
   ASSERT_EQ(
-      run_to_end(train_arguments(config, dir, {"run.steps=8", "optim.schedule=constant"})).code, 0);
+      run_patiently(train_arguments(config, dir, {"run.steps=8", "optim.schedule=constant"})).code,
+      0);
   const std::string part = dir + "/checkpoints/step-00000008/part-00001.safetensors";
   {
     std::fstream file(part, std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(static_cast<std::streamoff>(fs::file_size(part) / 2));
     file.put('\x55');
   }
-  EXPECT_EQ(run_to_end({kTrireme, "ckpt", "verify", dir}).code, 3);
+  EXPECT_EQ(run_patiently({kTrireme, "ckpt", "verify", dir}).code, 3);
   const auto result =
-      run_to_end(train_arguments(config, dir, {"run.steps=12", "optim.schedule=constant"}));
+      run_patiently(train_arguments(config, dir, {"run.steps=12", "optim.schedule=constant"}));
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("step-00000008"), HasSubstr("damaged")));
   EXPECT_THAT(result.out, HasSubstr("continues from " + dir + "/checkpoints/step-00000004"));
@@ -150,7 +146,7 @@ TEST(Damaged, TheNewestCheckpointIsNamedAndTheOneBeforeIsUsed) {
 TEST(Damaged, CheckpointsAreNotCountedAmongThoseThatAreKept) {
   const Scratch folder;
   const std::string config = tiny_config(folder), dir = folder / "run";
-  ASSERT_EQ(run_to_end(train_arguments(config, dir, {"run.steps=8"})).code, 0);
+  ASSERT_EQ(run_patiently(train_arguments(config, dir, {"run.steps=8"})).code, 0);
   const auto damage = [&](const std::string& step) {
     std::fstream file(dir + "/checkpoints/" + step + "/part-00000.safetensors",
                       std::ios::in | std::ios::out | std::ios::binary);
@@ -158,13 +154,13 @@ TEST(Damaged, CheckpointsAreNotCountedAmongThoseThatAreKept) {
     file.put('\x55');
   };
   damage("step-00000008");
-  const auto result = run_to_end(
+  const auto result = run_patiently(
       train_arguments(config, dir, {"run.steps=7", "checkpoint.keep=1", "checkpoint.every=1"}));
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_TRUE(fs::exists(dir + "/checkpoints/step-00000007/index.json")) << "the one just written";
   EXPECT_TRUE(fs::exists(dir + "/checkpoints/step-00000008.damaged"));
   damage("step-00000007");
-  const auto none = run_to_end(train_arguments(config, dir));
+  const auto none = run_patiently(train_arguments(config, dir));
   EXPECT_EQ(none.code, 1) << "with nothing whole left it does not start over by itself";
   EXPECT_THAT(none.err, HasSubstr("remove them to start over"));
 }
@@ -172,9 +168,9 @@ TEST(Damaged, CheckpointsAreNotCountedAmongThoseThatAreKept) {
 TEST(Damaged, IsNotWhatANewerTriremeWroteNorWhatWasNeverFinished) {
   const Scratch folder;
   const std::string config = tiny_config(folder), dir = folder / "run";
-  ASSERT_EQ(run_to_end(train_arguments(config, dir, {"run.steps=4"})).code, 0);
+  ASSERT_EQ(run_patiently(train_arguments(config, dir, {"run.steps=4"})).code, 0);
   fs::create_directory(dir + "/checkpoints/step-00000006");
-  const auto unfinished = run_to_end(train_arguments(config, dir, {"run.steps=8"}));
+  const auto unfinished = run_patiently(train_arguments(config, dir, {"run.steps=8"}));
   EXPECT_EQ(unfinished.code, 0) << unfinished.err;
   EXPECT_THAT(unfinished.err, AllOf(HasSubstr("step-00000006"), HasSubstr("never finished")));
   EXPECT_THAT(unfinished.out, HasSubstr("continues from " + dir + "/checkpoints/step-00000004"));
@@ -182,11 +178,11 @@ TEST(Damaged, IsNotWhatANewerTriremeWroteNorWhatWasNeverFinished) {
   std::string text = bytes_of(index);
   text.replace(text.find("\"version\": 1"), 12, "\"version\": 7");
   put_bytes(index, text);
-  const auto newer = run_to_end(train_arguments(config, dir));
+  const auto newer = run_patiently(train_arguments(config, dir));
   EXPECT_EQ(newer.code, 2);
   EXPECT_THAT(newer.err, AllOf(HasSubstr(index), HasSubstr("newer Trireme")));
   EXPECT_TRUE(fs::exists(index)) << "it stays where it is";
-  EXPECT_EQ(run_to_end({kTrireme, "ckpt", "verify", dir}).code, 2);
+  EXPECT_EQ(run_patiently({kTrireme, "ckpt", "verify", dir}).code, 2);
 }
 
 TEST(AnotherRun, AtTheSameTimeInTheSameFolderIsRefused) {
@@ -195,7 +191,7 @@ TEST(AnotherRun, AtTheSameTimeInTheSameFolderIsRefused) {
   Command first(train_arguments(config, dir, {"run.steps=100000", "log.every=1"}),
                 {.environment = {}, .input = "", .deadline = kPatience});
   ASSERT_TRUE(first.wait_for("step 5/"));
-  const auto second = run_to_end(train_arguments(config, dir, {"run.steps=100000"}));
+  const auto second = run_patiently(train_arguments(config, dir, {"run.steps=100000"}));
   EXPECT_EQ(second.code, 2);
   EXPECT_THAT(second.err, HasSubstr("in use by another run"));
   first.signal(SIGINT);
@@ -205,13 +201,13 @@ TEST(AnotherRun, AtTheSameTimeInTheSameFolderIsRefused) {
 TEST(AnotherRun, InTheSameFolderIsRefusedWithTheFirstDifference) {
   const Scratch folder;
   const std::string config = tiny_config(folder), dir = folder / "run";
-  ASSERT_EQ(run_to_end(train_arguments(config, dir, {"run.steps=4"})).code, 0);
-  const auto result = run_to_end(train_arguments(config, dir, {"model.hidden=64"}));
+  ASSERT_EQ(run_patiently(train_arguments(config, dir, {"run.steps=4"})).code, 0);
+  const auto result = run_patiently(train_arguments(config, dir, {"model.hidden=64"}));
   EXPECT_EQ(result.code, 2);
   EXPECT_THAT(result.err,
               HasSubstr("cannot continue " + dir +
                         ": model.hidden was 32, is 64 now; set it back or use another run.dir"));
-  const auto sgd = run_to_end(train_arguments(config, dir, {"optim.kind=sgd"}));
+  const auto sgd = run_patiently(train_arguments(config, dir, {"optim.kind=sgd"}));
   EXPECT_EQ(sgd.code, 2);
   EXPECT_THAT(sgd.err, HasSubstr("optim.kind was \"adamw\", is \"sgd\" now"))
       << "not a tensor's name";
@@ -224,18 +220,18 @@ TEST(AnotherRun, IsToldByItsDataAndNotByTheNameOfAFile) {
     more.insert(more.end(), {"data.kind=tokens", "data.path=" + path});
     return more;
   };
-  ASSERT_EQ(run_to_end({kTrireme, "data", "make", file, "--tokens", "2000", "--vocab", "64"}).code,
-            0);
-  ASSERT_EQ(run_to_end(train_arguments(config, dir, data(file, {"run.steps=4"}))).code, 0);
+  ASSERT_EQ(
+      run_patiently({kTrireme, "data", "make", file, "--tokens", "2000", "--vocab", "64"}).code, 0);
+  ASSERT_EQ(run_patiently(train_arguments(config, dir, data(file, {"run.steps=4"}))).code, 0);
   const std::string tokens = bytes_of(file);
   put_bytes(folder / "copy.bin", tokens);
-  const auto renamed = run_to_end(train_arguments(
+  const auto renamed = run_patiently(train_arguments(
       config, dir,
       data(folder / "copy.bin", {"run.steps=6", "eval.every=6", "data.valid=" + file})));
   EXPECT_EQ(renamed.code, 0) << renamed.err << "the same tokens, and something to evaluate on";
 
   put_bytes(file, tokens + tokens.substr(0, 320));
-  const auto appended = run_to_end(train_arguments(config, dir, data(file, {})));
+  const auto appended = run_patiently(train_arguments(config, dir, data(file, {})));
   EXPECT_EQ(appended.code, 2);
   EXPECT_THAT(
       appended.err,
@@ -245,9 +241,9 @@ TEST(AnotherRun, IsToldByItsDataAndNotByTheNameOfAFile) {
   std::string other = tokens;
   other[0] = static_cast<char>(other[0] ^ 1);
   put_bytes(file, other);
-  EXPECT_EQ(run_to_end(train_arguments(config, dir, data(file, {}))).code, 2)
+  EXPECT_EQ(run_patiently(train_arguments(config, dir, data(file, {}))).code, 2)
       << "as many, but others";
-  const auto allowed = run_to_end(
+  const auto allowed = run_patiently(
       train_arguments(config, dir, data(file, {"run.steps=8", "data.allow_change=true"})));
   EXPECT_EQ(allowed.code, 0) << allowed.err;
 }
@@ -255,8 +251,8 @@ TEST(AnotherRun, IsToldByItsDataAndNotByTheNameOfAFile) {
 TEST(AnotherRun, MayComputeInAnotherPrecision) {
   const Scratch folder;
   const std::string config = tiny_config(folder), dir = folder / "run";
-  ASSERT_EQ(run_to_end(train_arguments(config, dir, {"run.steps=4"})).code, 0);
-  const auto result = run_to_end(train_arguments(
+  ASSERT_EQ(run_patiently(train_arguments(config, dir, {"run.steps=4"})).code, 0);
+  const auto result = run_patiently(train_arguments(
       config, dir, {"run.steps=6", "precision.compute=float64", "precision.reduce=float64"}));
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(numbers_of(dir, "loss").size(), 6u);
@@ -265,13 +261,14 @@ TEST(AnotherRun, MayComputeInAnotherPrecision) {
 TEST(AnotherRun, DoesNotBeginBeforeWhatTheFolderHolds) {
   const Scratch folder;
   const std::string config = tiny_config(folder), dir = folder / "run";
-  ASSERT_EQ(run_to_end(train_arguments(config, dir, {"run.steps=8"})).code, 0);
+  ASSERT_EQ(run_patiently(train_arguments(config, dir, {"run.steps=8"})).code, 0);
   for (const std::string& resume : {std::string("never"), dir + "/checkpoints/step-00000004"}) {
-    const auto result = run_to_end(train_arguments(config, dir, {"checkpoint.resume=" + resume}));
+    const auto result =
+        run_patiently(train_arguments(config, dir, {"checkpoint.resume=" + resume}));
     EXPECT_EQ(result.code, 2) << result.err;
     EXPECT_THAT(result.err, AllOf(HasSubstr("step 8"), HasSubstr("another run.dir")));
   }
-  const auto moved = run_to_end(train_arguments(
+  const auto moved = run_patiently(train_arguments(
       config, folder / "other", {"checkpoint.resume=" + dir + "/checkpoints/step-00000004"}));
   EXPECT_EQ(moved.code, 0) << moved.err;
   EXPECT_THAT(moved.out, HasSubstr("continues from"));
@@ -280,33 +277,40 @@ TEST(AnotherRun, DoesNotBeginBeforeWhatTheFolderHolds) {
 TEST(NotFinite, StopsWithTheStepAndTheTensorAndKeepsTheLastCheckpoint) {
   const Scratch folder;
   const std::string dir = folder / "run";
-  const auto result = run_to_end(train_arguments(
+  const auto result = run_patiently(train_arguments(
       tiny_config(folder), dir,
       {"optim.kind=sgd", "optim.lr=1e20", "optim.clip=0", "optim.warmup=0", "checkpoint.every=1"}));
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.err, AllOf(HasSubstr("step "), HasSubstr("not finite"), HasSubstr("'")));
-  EXPECT_EQ(run_to_end({kTrireme, "ckpt", "verify", dir}).code, 0) << "the one before is whole";
+  EXPECT_EQ(run_patiently({kTrireme, "ckpt", "verify", dir}).code, 0) << "the one before is whole";
 }
 
 TEST(FullDisk, CostsTheCheckpointAndNotTheRun) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root may mount a small disk";
   const Scratch folder;
-  const std::string disk = folder / "disk";
-  fs::create_directory(disk);
-  if (::mount("none", disk.c_str(), "tmpfs", 0, "size=900k") != 0)
-    GTEST_SKIP() << "no tmpfs can be mounted here";
-  const std::string config = tiny_config(folder);
+  const SmallDisk disk(folder / "disk", "900k");
+  if (!disk.available()) GTEST_SKIP() << "only root may mount a small disk";
   // One checkpoint fits; beside it there is no room for a second.
-  const auto result =
-      run_to_end(train_arguments(config, disk + "/run", {"model.hidden=48", "checkpoint.keep=5"}));
-  EXPECT_THAT(result.err, AllOf(HasSubstr("is not saved"), HasSubstr("training goes on")));
-  EXPECT_EQ(texts_of(disk + "/run", "loss").size(), 20u) << "every step was made";
+  const auto result = run_patiently(
+      train_arguments(tiny_config(folder), disk / "run", {"model.hidden=48", "checkpoint.keep=5"}));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("is not saved"), HasSubstr("No space left on device"),
+                                HasSubstr("; training goes on")));
+  EXPECT_EQ(texts_of(disk / "run", "loss").size(), 20u) << "every step was made";
   EXPECT_EQ(result.code, 1) << "but its end is not on disk, and that is said";
-  EXPECT_EQ(run_to_end({kTrireme, "ckpt", "verify", disk + "/run"}).code, 0);
-  ::umount(disk.c_str());
+  EXPECT_EQ(run_patiently({kTrireme, "ckpt", "verify", disk / "run"}).code, 0);
 }
 
-struct Refusal {
+TEST(FullDisk, EndsABenchmarkWhichHasNoTrainingToGoOnWith) {
+  const Scratch folder;
+  const SmallDisk disk(folder / "disk", "900k");
+  if (!disk.available()) GTEST_SKIP() << "only root may mount a small disk";
+  const auto result =
+      run_patiently({kTrireme, "bench", "checkpoint", "--dir", disk / "", "--bytes", "32M"});
+  EXPECT_NE(result.code, 0) << result.out;
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("No space left on device"), Not(HasSubstr("training goes on"))));
+}
+
+struct RefusedInput {
   std::vector<std::string> overrides;
   std::vector<std::string> said;
   int code = 2;
@@ -322,7 +326,7 @@ TEST(BadInput, IsOneSentenceAndAnExitCode) {
     for (int i = 0; i < 200; ++i) beyond.write(i == 150 ? "\xff\x00" : "\x01\x00", 2);
   }
   const std::string odd = folder / "odd.bin", empty = folder / "empty.bin";
-  std::vector<Refusal> refusals = {
+  std::vector<RefusedInput> refusals = {
       {{"model.layres=3"}, {"model.layres", "model.layers"}},
       {{"run.steps=many"}, {"run.steps", "whole number"}},
       {{"run.steps=-1"}, {"run.steps", "-1"}},
@@ -343,7 +347,7 @@ TEST(BadInput, IsOneSentenceAndAnExitCode) {
       {{"checkpoint.resume=/nowhere"}, {"there is no checkpoint '/nowhere'"}},
       {{"checkpoint.resume=" + folder.path()}, {"no finished checkpoint", "index.json"}},
   };
-  for (const Refusal& refusal : refusals) {
+  for (const RefusedInput& refusal : refusals) {
     SCOPED_TRACE(refusal.overrides.back());
     const auto result = run_command(train_arguments(config, folder / "run", refusal.overrides),
                                     {.environment = kNoGpus, .deadline = kPatience});
@@ -355,8 +359,8 @@ TEST(BadInput, IsOneSentenceAndAnExitCode) {
         << result.err;
     EXPECT_THAT(result.err, StartsWith("trireme train: "));
   }
-  EXPECT_EQ(run_to_end({kTrireme, "train"}).code, 2);
-  EXPECT_EQ(run_to_end({kTrireme, "train", folder / "none.toml"}).code, 2);
+  EXPECT_EQ(run_patiently({kTrireme, "train"}).code, 2);
+  EXPECT_EQ(run_patiently({kTrireme, "train", folder / "none.toml"}).code, 2);
 }
 
 }  // namespace

@@ -47,12 +47,14 @@ class Trouble : public ::testing::TestWithParam<std::string> {
 
 class Hang : public Trouble {};
 class Leaving : public Trouble {};
+class LeavingSockets : public Trouble {};
 class Timeout : public Trouble {};
 
 const auto kBackends = ::testing::Values("shm", "tcp");
 const auto kName = [](const auto& name) { return name.param; };
 INSTANTIATE_TEST_SUITE_P(Over, Hang, kBackends, kName);
 INSTANTIATE_TEST_SUITE_P(Over, Leaving, kBackends, kName);
+INSTANTIATE_TEST_SUITE_P(Over, LeavingSockets, ::testing::Values("tcp"), kName);
 INSTANTIATE_TEST_SUITE_P(Over, Timeout, kBackends, kName);
 
 TEST_P(Hang, OfAStoppedRankIsFoundByItsHeartbeat) {
@@ -234,6 +236,30 @@ TEST_P(Leaving, AfterItsPartIsDoneDisturbsNobody) {
                 rest.all_reduce(flag).wait();  // both see the end in the same round
                 over = flag.item<float>();
               }
+            },
+            {.deadline = kLongest * 2});
+}
+
+TEST_P(LeavingSockets, LongBeforeItsLastMessageIsTakenLosesNothing) {
+  run_ranks(2,
+            [&](const Rank& self) {
+              std::optional<comm::Communicator> world = join(self, backend());
+              // The first is waited for at once; so nobody steps the next one until it is, too.
+              world->broadcast(torch::zeros({1 << 16}), 0).wait();
+              const auto data = torch::full({3 << 18}, self.rank == 0 ? 7.0 : 0.0);
+              if (self.rank == 0) {
+                world->broadcast(data, 0).wait();  // most of it waits in this host's kernel
+                world.reset();                     // and after a second it is left alone there
+                leave_word(self, "gone", "");
+                return;
+              }
+              read_word(self, "gone");
+              auto late = world->broadcast(data, 0);
+              // The scene: an operation in which nothing came for so long makes a rank ask the
+              // others what they do. A question to one that is gone is answered by a reset.
+              std::this_thread::sleep_for(150ms);
+              late.wait();
+              EXPECT_EQ(data.min().item<float>(), 7);
             },
             {.deadline = kLongest * 2});
 }

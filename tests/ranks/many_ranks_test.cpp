@@ -1,12 +1,15 @@
 // More ranks than any machine of ours has cores, over sockets: threads of this process, each with a
 // world, a monitor and connections of its own. What `auto` picks there is another algorithm than
 // among a few.
+#include <gmock/gmock.h>
+
+#include <semaphore>
 #include <thread>
 
 #include "support/reference.h"
 #include "support/scratch.h"
+#include "support/tcp_world.h"
 #include "trireme/comm/program.h"
-#include "trireme/comm/tcp/tcp.h"
 #include "trireme/core/error.h"
 
 namespace trireme::test {
@@ -19,30 +22,14 @@ using core::ReduceOp;
 
 constexpr int kRanks = 40;
 
-void run_tcp_threads(int size, const std::function<void(const Communicator&)>& body) {
+void run_tcp_threads(int size, const std::function<void(Communicator)>& body) {
   const Scratch scratch;
-  const net::Secret secret = net::Secret::random();
   std::vector<std::jthread> ranks;
   for (int rank = 0; rank < size; ++rank) {
     ranks.emplace_back([&, rank] {
       try {
-        const auto deadline = net::Clock::now() + std::chrono::seconds(60);
-        const auto store =
-            net::open_file_store(scratch / "store", {"many", "rank", rank, size}, deadline);
-        const comm::Bootstrap bootstrap{.store = *store,
-                                        .secret = secret,
-                                        .job = "many",
-                                        .rank = rank,
-                                        .size = size,
-                                        .address = "127.0.0.1",
-                                        .host_key = {},
-                                        .place = {},
-                                        .deadline = deadline,
-                                        .options = {.timeout = std::chrono::seconds(60)}};
-        const Communicator world(
-            "world", comm::make_tcp(comm::ProcessWorld(bootstrap, comm::TransportKind::Tcp)));
-        body(world);
-        world.barrier();
+        const TcpPlace place{scratch / "store", rank, size, {.timeout = std::chrono::seconds(60)}};
+        body({"world", join_tcp(place, net::Clock::now() + std::chrono::seconds(60))});
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();
       }
@@ -83,6 +70,7 @@ TEST(ManyRanks, MeetAndGiveTheSameNumbersAsAFew) {
     const Communicator half = world.split("half", me % 2, me);
     EXPECT_EQ(half.size(), size / 2);
     half.barrier();
+    world.barrier();
   });
 }
 
@@ -94,6 +82,7 @@ TEST(ManyRanks, AddInAnOrderThatIsTheSameOnAllRanksAndInEveryRun) {
       at::Tensor data = Draws(kRanks, 1024).of(world.rank(), 1024, at::kFloat);
       world.all_reduce(data).wait();
       results[static_cast<std::size_t>(world.rank())] = data;
+      world.barrier();
     });
     for (const at::Tensor& result : results) EXPECT_TRUE(same_bits(result, results.front()));
     if (run > 0) {
@@ -101,6 +90,36 @@ TEST(ManyRanks, AddInAnOrderThatIsTheSameOnAllRanksAndInEveryRun) {
     }
     before = results.front();
   }
+}
+
+/// Whoever is late finds last words and the end of a stream at the same time.
+TEST(ManyRanks, LeaveOneByOneAndAreHeardToTheEnd) {
+  constexpr int kLeavers = 11;
+  std::counting_semaphore<kLeavers> gone(0);
+  run_tcp_threads(kLeavers + 1, [&](Communicator world) {
+    const int me = world.rank(), size = world.size();
+    world.barrier();
+    if (me > 0) {
+      const Communicator mine = std::move(world);
+      for (int other = size - 1; other > me; --other) {
+        at::Tensor got = at::zeros({3});
+        mine.recv(got, other).wait();
+        EXPECT_TRUE(same_bits(got, marked(other, {3})));
+      }
+      for (int other = 0; other < me; ++other) mine.send(marked(me, {3}), other).wait();
+    }
+    if (me > 0) return gone.release();
+    for (int i = 0; i < kLeavers; ++i) ASSERT_TRUE(gone.try_acquire_for(std::chrono::seconds(30)));
+    for (int other = 1; other < size; ++other) {
+      at::Tensor got = at::zeros({3});
+      world.recv(got, other).wait();
+      EXPECT_TRUE(same_bits(got, marked(other, {3})));
+    }
+    world.set_timeout(std::chrono::seconds(5));
+    at::Tensor more = at::zeros({3});
+    EXPECT_THAT(sentence_of<CommError>([&] { world.recv(more, 7).wait(); }),
+                ::testing::HasSubstr("has left the job normally"));
+  });
 }
 
 TEST(Auto, AddsInRankOrderUpTo32RanksAndPicksTheLowestPriceBeyond) {

@@ -118,10 +118,7 @@ struct UnaveragedImpl : TinyImpl {
 
 TEST(VerifyNames, AMissingAverage) {
   run_world(kThreads, 3, [&](const Communicator& world) {
-    const auto report = verify::verify(
-        {small_config(), [](const Mesh& mesh) { return std::make_shared<UnaveragedImpl>(mesh); },
-         std::make_shared<Texts>()},
-        world, {.replica = 3});
+    const auto report = prove_own<UnaveragedImpl>(world, {.replica = 3});
     ASSERT_FALSE(report.same());
     EXPECT_EQ(report.first->stage, Stage::Loss);
     EXPECT_EQ(report.first->diagnosis.kind, Kind::Factor);
@@ -190,10 +187,7 @@ struct LateImpl : TinyImpl {
 
 TEST(VerifyNames, ARankOnOldWeights) {
   run_world(kThreads, 4, [&](const Communicator& world) {
-    const auto report = verify::verify(
-        {small_config(), [](const Mesh& mesh) { return std::make_shared<LateImpl>(mesh); },
-         std::make_shared<Texts>()},
-        world, {.replica = 2, .tensor = 2});
+    const auto report = prove_own<LateImpl>(world, {.replica = 2, .tensor = 2});
     ASSERT_FALSE(report.same());
     EXPECT_EQ(report.first->stage, Stage::Weight) << report.text();
     EXPECT_EQ(report.first->diagnosis.kind, Kind::Stale) << report.text();

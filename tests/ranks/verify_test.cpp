@@ -89,10 +89,7 @@ struct ForgetfulImpl : TinyImpl {
 
 TEST(Verify, NoticesWhatTheMeshDoesNotHave) {
   run_world(kThreads, 2, [&](const Communicator& world) {
-    const auto report = verify::verify(
-        {small_config(), [](const Mesh& mesh) { return std::make_shared<ForgetfulImpl>(mesh); },
-         std::make_shared<Texts>()},
-        world, {.replica = 2});
+    const auto report = prove_own<ForgetfulImpl>(world, {.replica = 2});
     ASSERT_FALSE(report.same());
     EXPECT_EQ(report.first->name, "extra");
     EXPECT_EQ(report.first->diagnosis.kind, Kind::Missing);
@@ -309,10 +306,7 @@ struct ForkedImpl : TinyImpl {
 
 TEST(Verify, ComparesEveryTensorOfAFlow) {
   run_world(kThreads, 2, [&](const Communicator& world) {
-    const auto report = verify::verify(
-        {small_config(), [](const Mesh& mesh) { return std::make_shared<ForkedImpl>(mesh); },
-         std::make_shared<Texts>()},
-        world, {.replica = 2});
+    const auto report = prove_own<ForkedImpl>(world, {.replica = 2});
     ASSERT_FALSE(report.same());
     EXPECT_EQ(report.first->name, "fork (tensor 2)");
   });

@@ -12,6 +12,7 @@
 #include "support/scratch.h"
 #include "trireme/comm/local/local.h"
 #include "trireme/core/error.h"
+#include "trireme/core/trace.h"
 #include "trireme/mesh/init.h"
 
 namespace trireme::test {
@@ -215,6 +216,27 @@ TEST(Worlds, OfOneProcessHaveOptionsOfTheirOwn) {
       EXPECT_TRUE(std::ifstream(scratch / "records/rank-" + std::to_string(rank) + ".json").good());
     });
   }
+}
+
+TEST(Traced, IsWhatBeganAfterTheTraceDid) {
+  std::atomic<bool> traced = false;
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    at::Tensor data = at::ones({2});
+    const auto trace = std::make_shared<core::Trace>(world.rank());
+    if (world.rank() == 0) {
+      Work before = world.all_reduce(data);
+      world.set_trace(trace);
+      traced = true;
+      before.wait();
+    } else {
+      while (!traced) std::this_thread::yield();
+      world.all_reduce(data).wait();
+    }
+    world.barrier();
+    world.set_trace(nullptr);
+    if (world.rank() != 0) return;
+    EXPECT_THAT(trace->take(), AllOf(HasSubstr("barrier"), Not(HasSubstr("all_reduce"))));
+  });
 }
 
 ON_EVERY_BACKEND(PooledMemory);

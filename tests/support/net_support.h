@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "support/scratch.h"
+#include "trireme/core/error.h"
 #include "trireme/net/handshake.h"
 #include "trireme/net/socket.h"
 
@@ -53,6 +54,19 @@ inline std::pair<Socket, Socket> tcp_pair() {
   Listener listener(kLoopback);
   Socket client = connect(listener.address(), soon());
   return {std::move(client), listener.accept(soon())};
+}
+
+/// What the other end says until it hangs up; that it does not is a failure of the test.
+inline std::string last_words(Socket& socket) {
+  std::string words;
+  char byte = 0;
+  try {
+    for (;;) words.append(&byte, socket.recv_some(&byte, 1, soon()));
+  } catch (const TimeoutError&) {
+    ADD_FAILURE() << "the other end did not hang up";
+  } catch (const CommError&) {
+  }
+  return words;
 }
 
 /// An environment variable for the time of a test.

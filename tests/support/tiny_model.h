@@ -96,4 +96,13 @@ inline verify::Report prove(const comm::Communicator& world, const Setting& sett
                         world, setting.degrees);
 }
 
+/// The same of a model of one's own, which is told its mesh.
+template <class Model>
+verify::Report prove_own(const comm::Communicator& world, const Degrees& degrees) {
+  return verify::verify({.config = small_config(),
+                         .model = [](const Mesh& mesh) { return std::make_shared<Model>(mesh); },
+                         .data = std::make_shared<Texts>()},
+                        world, degrees);
+}
+
 }  // namespace trireme::test

@@ -30,6 +30,10 @@ std::vector<std::string> train_arguments(const std::string& config, const std::s
   return all;
 }
 
+CommandResult run_patiently(std::vector<std::string> argv) {
+  return run_command(std::move(argv), {.deadline = kPatience});
+}
+
 std::vector<std::string> texts_of(const std::string& dir, const std::string& field) {
   std::vector<std::string> found;
   std::ifstream file(dir + "/metrics.jsonl");

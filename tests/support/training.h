@@ -19,6 +19,9 @@ std::string tiny_config(const Scratch& folder);
 std::vector<std::string> train_arguments(const std::string& config, const std::string& dir,
                                          std::vector<std::string> overrides = {});
 
+/// Runs a command to its end, for which it has kPatience.
+CommandResult run_patiently(std::vector<std::string> argv);
+
 /// metrics.jsonl, a field of every step, as it was written.
 std::vector<std::string> texts_of(const std::string& dir, const std::string& field);
 std::vector<double> numbers_of(const std::string& dir, const std::string& field);

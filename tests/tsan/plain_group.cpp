@@ -5,11 +5,9 @@
 #include <array>
 #include <thread>
 
-#include "support/net_support.h"
-#include "trireme/comm/bootstrap.h"
+#include "support/scratch.h"
+#include "support/tcp_world.h"
 #include "trireme/comm/local/local.h"
-#include "trireme/comm/tcp/tcp.h"
-#include "trireme/net/store.h"
 
 namespace trireme::comm {
 
@@ -122,22 +120,9 @@ void run_local(int size, const std::function<void(PlainGroup)>& body) {
 }
 
 void run_tcp(int size, const std::function<void(PlainGroup)>& body) {
-  const net::testing::Scratch scratch;
-  const net::Secret secret = net::secret_of_job("tsan");
+  const Scratch scratch;
   const auto make = [&](int rank) {
-    const auto deadline = net::Clock::now() + kTimeout;
-    const auto store =
-        net::open_file_store(scratch / "store", {"tsan", "rank", rank, size}, deadline);
-    const comm::Bootstrap bootstrap{.store = *store,
-                                    .secret = secret,
-                                    .job = "tsan",
-                                    .rank = rank,
-                                    .size = size,
-                                    .address = "127.0.0.1",
-                                    .host_key = {},
-                                    .place = {},
-                                    .deadline = deadline};
-    return comm::make_tcp(comm::ProcessWorld(bootstrap, comm::TransportKind::Tcp));
+    return join_tcp({scratch / "store", rank, size}, net::Clock::now() + kTimeout);
   };
   run_threads(size, make, body);
 }

@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "support/net_support.h"
-#include "support/no_streams.h"
 #include "support/sanitized.h"
 #include "support/sentence.h"
 #include "trireme/comm/messenger.h"
@@ -21,8 +20,10 @@
 namespace trireme::comm {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::seconds;
+using test::sentence_of;
 using ::testing::HasSubstr;
 
 constexpr auto kLong = seconds(20);
@@ -93,9 +94,23 @@ class FakeTask final : public Task {
   std::function<Step()> on_step;
 };
 
+/// Streams in which nothing ever comes but, once, the end.
+class EndingStreams final : public Streams {
+ public:
+  int64_t write_some(int, const iovec*, int) override { return 0; }
+  int64_t read_some(int rank, void*, int64_t) override {
+    if (ends.exchange(false)) throw StreamClosed{rank};
+    return 0;
+  }
+  bool ended(int) override { return true; }
+  bool readable(int) override { return ends; }
+
+  std::atomic<bool> ends{false};
+};
+
 class EngineTest : public ::testing::Test {
  protected:
-  NoStreams streams_;
+  EndingStreams streams_;
   Messenger messenger_{streams_, 0, 2, [](uint64_t, uint64_t) { return std::nullopt; }, [](int) {}};
   DeepSleeper sleeper_;
   FakeWorld world_;
@@ -179,6 +194,44 @@ TEST_F(EngineTest, AThreadWhoseTaskHasEndedDoesNotGoToSleep) {
   EXPECT_LT(std::chrono::steady_clock::now() - began, kLong / 2) << "it slept over its own end";
   world_.fail("over");
   EXPECT_THROW(other->wait(kLong), CommError);
+}
+
+/// The stream of rank 1 ends while something is expected in it.
+class ClosedStream : public EngineTest {
+ protected:
+  ClosedStream() {
+    expected_.peer = 1;
+    messenger_.receive(expected_);
+    streams_.ends = true;
+  }
+  ~ClosedStream() override {
+    engine_.locked([&] { messenger_.cancel(expected_); });  // the helper may still look
+  }
+
+  Transfer expected_;
+  std::shared_ptr<FakeTask> task_ = start(first_, [] { return Task::Step::Stuck; });
+};
+
+TEST_F(ClosedStream, IsSeenWithoutHoldingUpWhoeverStepsAndTheMonitorSpeaksFirst) {
+  const auto began = std::chrono::steady_clock::now();
+  engine_.poke();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, milliseconds(50));
+  EXPECT_FALSE(streams_.ends) << "nobody looked";
+  EXPECT_FALSE(watch_.failed()) << watch_.cause;
+  watch_.fail("rank 1 was killed");
+  EXPECT_EQ(sentence_of<CommError>([&] { task_->wait(kLong); }), "rank 1 was killed");
+}
+
+TEST_F(ClosedStream, IsReportedWhenNobodyExplainsIt) {
+  const auto began = std::chrono::steady_clock::now();
+  const std::jthread waker([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      sleeper_.wake();
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+  });
+  EXPECT_EQ(sentence_of<CommError>([&] { task_->wait(kLong); }), "closed");
+  EXPECT_GE(std::chrono::steady_clock::now() - began, milliseconds(200));
 }
 
 /// What a peer has written so far, and what was written to it.

@@ -15,8 +15,12 @@
 
 #include "support/net_support.h"
 #include "support/no_streams.h"
+#include "trireme/comm/group_backend.h"
 #include "trireme/comm/monitor.h"
+#include "trireme/comm/process_world.h"
+#include "trireme/comm/shared/bell.h"
 #include "trireme/comm/shared/peer_memory_access.h"
+#include "trireme/comm/shared/world_memory.h"
 #include "trireme/comm/shm/shm_segments.h"
 #include "trireme/comm/tcp/tcp_streams.h"
 #include "trireme/core/error.h"
@@ -75,16 +79,22 @@ class NoSleeper final : public Sleeper {
   void wake() override {}
 };
 
+/// What a world on that page needs at least.
+Transport make_transport(const std::shared_ptr<HostPage>& page, const char* kind) {
+  Transport transport;
+  transport.kind = kind;
+  transport.memory = page;
+  transport.page = page.get();
+  transport.streams = std::make_unique<NoStreams>();
+  transport.sleeper = std::make_unique<NoSleeper>();
+  return transport;
+}
+
 /// Rank 0 of a world of two hosts; the test is the other one, at the far end of the link.
 class LinkedWorld {
  public:
   explicit LinkedWorld(net::Socket link) : page_(make_page(2)) {
-    Transport transport;
-    transport.kind = "tcp";
-    transport.memory = page_;
-    transport.page = page_.get();
-    transport.streams = std::make_unique<NoStreams>();
-    transport.sleeper = std::make_unique<NoSleeper>();
+    Transport transport = make_transport(page_, "tcp");
     transport.monitor = std::make_unique<Monitor>(std::chrono::hours(1));
     transport.monitor->expect({0, 0});
     transport.monitor->link(1, std::move(link));
@@ -102,14 +112,8 @@ class LinkedWorld {
 
 /// Two ranks of one host that are threads: a page, and no monitor.
 std::unique_ptr<World> local_world(const std::shared_ptr<HostPage>& page, int rank) {
-  Transport transport;
-  transport.kind = "local";
-  transport.memory = page;
-  transport.page = page.get();
-  transport.streams = std::make_unique<NoStreams>();
-  transport.sleeper = std::make_unique<NoSleeper>();
   return std::make_unique<World>(rank, std::vector<Member>{{"here", 1, 0}, {"here", 1, 0}},
-                                 std::move(transport), WorldOptions{});
+                                 make_transport(page, "local"), WorldOptions{});
 }
 
 class EndlessTask final : public Task {
@@ -225,6 +229,94 @@ TEST(TcpStreams, DeliverWhatWasWrittenThoughThePeerStillSpeaks) {
   } catch (const StreamClosed&) {
   }
   EXPECT_EQ(got, written) << "a reset threw the rest away";
+}
+
+TEST(TcpStreams, OfManyRanksSeeTheEndThatComesTogetherWithTheLastBytes) {
+  constexpr int kMany = 10;  // few are simply tried, each time
+  std::vector<net::Socket> ours(1), theirs(1);
+  for (int rank = 1; rank < kMany; ++rank) {
+    auto [left, right] = net::testing::tcp_pair();
+    ours.push_back(std::move(left));
+    theirs.push_back(std::move(right));
+  }
+  TcpStreams streams(std::move(ours));
+  std::vector<std::string> heard(kMany);
+  int ends = 0;
+  const auto read_all = [&] {
+    streams.look();
+    for (int rank = 1; rank < kMany; ++rank) {
+      char byte = 0;
+      try {
+        while (streams.readable(rank) && streams.read_some(rank, &byte, 1) == 1)
+          heard[static_cast<std::size_t>(rank)] += byte;
+      } catch (const StreamClosed& closed) {
+        EXPECT_EQ(closed.rank, rank);
+        ++ends;
+      }
+    }
+  };
+  read_all();  // nothing has come yet
+  for (std::size_t rank = 1; rank < kMany; ++rank) {
+    theirs[rank].send_all("farewell", 8, soon());
+    if (rank % 3 == 0) read_all();  // the others' words and ends come at once
+    theirs[rank] = net::Socket();
+  }
+  for (const auto limit = in(seconds(5)); ends < kMany - 1 && net::Clock::now() < limit;)
+    read_all();
+  for (int rank = 1; rank < kMany; ++rank) {
+    EXPECT_EQ(heard[static_cast<std::size_t>(rank)], "farewell") << rank;
+    EXPECT_TRUE(streams.ended(rank)) << rank;
+  }
+}
+
+/// Memory of two ranks that are threads. Rank 0 has a part in it only when rank 1 knows of it.
+class SlowSegments final : public Segments {
+ public:
+  SlowSegments(int rank, std::atomic<bool>& known) : rank_(rank), known_(known) {}
+
+  Location locate(const void*, int64_t, const std::vector<int>&) const override { return {}; }
+  std::byte* at(Location) const override { return nullptr; }
+  Mapping make(uint64_t, std::size_t bytes, const std::vector<int>&) override {
+    for (const auto limit = in(seconds(3)); rank_ == 0 && !known_ && net::Clock::now() < limit;)
+      std::this_thread::yield();
+    EXPECT_TRUE(rank_ == 1 || known_) << "rank 1 waits for rank 0 before it knows its own memory";
+    const std::shared_ptr<std::byte[]> memory(new std::byte[bytes]);
+    return {memory.get(), bytes, memory};
+  }
+  void add(uint64_t, const Mapping&, const std::vector<int>&) override {
+    if (rank_ == 1) known_ = true;
+  }
+  void remove(uint64_t) override {}
+
+ private:
+  const int rank_;
+  std::atomic<bool>& known_;
+};
+
+TEST(Segments, AreKnownToARankBeforeOthersHearThatItHasThem) {
+  // The first to hear it may use the memory at once, and rank 1 would not know what it speaks of.
+  const std::size_t bytes = WorldMemory::bytes(2);
+  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const Mapping mapping{static_cast<std::byte*>(base), bytes,
+                        std::shared_ptr<void>(base, [=](void* p) { ::munmap(p, bytes); })};
+  const WorldMemory memory(mapping, 2);
+  const std::shared_ptr<HostPage> page(mapping.keep, memory.page);
+  std::atomic<bool> known = false;
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      Transport transport = make_transport(page, "local");
+      transport.streams = std::make_unique<RingStreams>(memory.rings, rank, 2, seats_of(*page, 2));
+      transport.sleeper = std::make_unique<Bell>(page->seats[rank]);
+      transport.segments = std::make_shared<SlowSegments>(rank, known);
+      GroupBackend group(
+          std::make_shared<World>(rank, std::vector<Member>{{"here", 1, 0}, {"here", 1, 0}},
+                                  std::move(transport), WorldOptions{.timeout = seconds(20)}),
+          std::make_unique<Lane>(kWorldId, "world", std::vector<int>{0, 1}, rank), memory.group);
+      uint64_t number = 0;
+      EXPECT_NE(group.allocate(1000, number), nullptr);
+    });
+  }
 }
 
 TEST(ShmSegments, RefuseMemoryOfAnotherSizeAndMemoryThatCouldShrink) {

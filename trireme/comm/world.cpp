@@ -249,7 +249,8 @@ void World::started(Task& task) {
 
 void World::finished(const Task& task) {
   recorder_.finished(task.record);
-  if (trace_)
+  // One that began before the trace did has no beginning in it.
+  if (trace_ && task.started != core::Trace::Clock::time_point{})
     trace_->add(core::Trace::Row::Ops,
                 fmt::format("{} on '{}'", core::to_string(task.info), task.lane->name),
                 task.started, core::Trace::Clock::now());

@@ -211,9 +211,8 @@ Fd start_connect(const Address& address) {
   const Endpoint& endpoint = resolved.endpoints.front();
   Fd fd(::socket(endpoint.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS)) return fd;
-  if (!fd) throw CommError(fmt::format("cannot make a socket: {}", core::errno_text(errno)));
-  if (::connect(fd.get(), endpoint.get(), endpoint.bytes) == 0 || errno == EINPROGRESS ||
-      errno == EINTR)
+  if (fd && (::connect(fd.get(), endpoint.get(), endpoint.bytes) == 0 || errno == EINPROGRESS ||
+             errno == EINTR))
     return fd;
   if (!may_come_up(errno))
     throw CommError(fmt::format("cannot connect to {}: {}; check the address and the network",

@@ -1,0 +1,123 @@
+// Sharding the state must not change the answer, whatever is sharded and whatever else is cut.
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include "support/cuts.h"
+#include "support/tiny_model.h"
+
+namespace trireme::test {
+namespace {
+
+using comm::Communicator;
+
+const char* const kWhat[] = {"optimizer", "gradients", "parameters"};
+
+TEST(Sharded, EveryLevelGivesTheAnswerOfOneRank) {
+  const char* const recompute[] = {"none", "block", "selective"};
+  const std::pair<int64_t, int64_t> heads[] = {{4, 4}, {6, 2}, {6, 6}, {4, 1}};
+  int number = 0;
+  for (const char* what : kWhat) {
+    for (const auto& [replica, shard, tensor] :
+         {std::tuple{1, 2, 1}, {1, 3, 1}, {2, 2, 1}, {1, 2, 2}, {1, 5, 1}, {2, 2, 2}, {1, 2, 4}}) {
+      for (const bool tie : {true, false}) {
+        // The other ways take turns.
+        const auto [h, k] = heads[number / 2 % 4];
+        check({.replica = replica,
+               .shard = shard,
+               .tensor = tensor,
+               .what = what,
+               .sequence = number / 2 % 3 != 1,
+               .tie = tie,
+               .masked = number / 4 % 2 == 0,
+               .heads = h,
+               .kv_heads = k,
+               .batch = number / 2 % 2 == 0 ? 8 : 5,
+               .recompute = recompute[(number + number / 3) % 3]});
+        ++number;
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(Sharded, TheMlpToo) {
+  for (const char* what : kWhat)
+    check(
+        {.replica = 2, .shard = 2, .what = what, .batch = 5, .recompute = "block", .kind = "mlp"});
+}
+
+TEST(Sharded, TheSameOnProcesses) {
+  for (const BackendUnderTest& backend : all_backends()) {
+    if (backend.threads) continue;
+    for (const char* what : kWhat) {
+      check({.shard = 3, .what = what, .batch = 5, .recompute = "block"}, backend);
+      check({.replica = 2, .shard = 2, .what = what, .tie = false, .heads = 6, .kv_heads = 2},
+            backend);
+    }
+  }
+}
+
+/// Twenty losses and the weights after them, in float32 without clipping and accumulation.
+std::pair<std::vector<double>, std::vector<at::Tensor>> twenty_steps(const Communicator& world,
+                                                                     const Degrees& degrees,
+                                                                     const char* what) {
+  Case c{.what = what, .batch = 6};
+  config::Config config = config_of(c);
+  config.precision.compute = config.precision.reduce = "float32";
+  config.optim.clip = 0;
+  config.batch.micro = 6;
+  const Mesh mesh(world, degrees);
+  const auto model = [&](const Mesh& on) { return models::make_model(config, on); };
+  train::Trainer trainer(config, mesh, train::build(model, mesh), 20);
+  const Labelled data(c);
+  const data::Order order(3, data.size(), c.batch);
+  std::pair<std::vector<double>, std::vector<at::Tensor>> result;
+  for (int step = 1; step <= 20; ++step)
+    result.first.push_back(trainer
+                               .step(step, data::Loader::read(data, order, mesh.samples().rank(),
+                                                              mesh.samples().size(), step - 1))
+                               .loss);
+  for (std::size_t i = 0; i < trainer.parameters().size(); ++i)
+    result.second.push_back(trainer.attached().value(i).clone());
+  return result;
+}
+
+ON_EVERY_BACKEND(ShardedBits);
+TEST_P(ShardedBits, AreThoseOfDataParallel) {
+  for (const int size : {2, 3}) {
+    run_world(GetParam(), size, [&](const Communicator& world) {
+      at::set_num_threads(1);
+      const auto expected = twenty_steps(world, {.replica = size}, "parameters");
+      EXPECT_LT(expected.first.back(), expected.first.front() - 0.1) << "nothing was learnt";
+      for (const char* what : kWhat) {
+        SCOPED_TRACE(what);
+        const auto got = twenty_steps(world, {.shard = size}, what);
+        EXPECT_EQ(got.first, expected.first);
+        for (std::size_t i = 0; i < expected.second.size(); ++i)
+          EXPECT_TRUE(got.second[i].equal(expected.second[i])) << i;
+      }
+    });
+  }
+}
+
+TEST(Sharded, AUsersModelIsProvedRightWithBoxesThatDoNotLieOneByOne) {
+  // Sections along the inputs: the boxes of a rank's own weight do not lie one by one.
+  const auto sections = [](Layers& layers, const Mesh&) {
+    using Into = nn::LinearImpl::Options;
+    const std::vector<Section> halves = {{.size = kWide / 2}, {.size = kWide / 2}};
+    layers.up = std::make_shared<nn::LinearImpl>(kWidth, kWide, Into{.out_sections = halves});
+    layers.down = std::make_shared<nn::LinearImpl>(kWide, kWidth, Into{.in_sections = halves});
+  };
+  for (const Degrees& degrees :
+       {Degrees{.shard = 2}, Degrees{.shard = 2, .tensor = 2}, Degrees{.replica = 2, .shard = 3}}) {
+    run_world(kThreads, degrees.world(), [&](const Communicator& world) {
+      const auto report = prove(world, {degrees, Sequence::Cut, sections});
+      EXPECT_TRUE(report.same()) << report.text();
+      EXPECT_TRUE(report.skipped.empty());
+    });
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
