@@ -12,6 +12,8 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/layout/layout.h
   trireme/layout/piece.h
   trireme/layout/even_part.h
+  trireme/layout/rank_set.h
+  trireme/layout/reduction.h
   trireme/config/config.h
   trireme/pipeline/action.h
   trireme/pipeline/schedule.h
@@ -53,7 +55,8 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/parallel/fully_sharded.h
   trireme/parallel/pipeline.h
   trireme/parallel/balance.h
-  trireme/parallel/norm.h
+  trireme/parallel/parameter_shard.h
+  trireme/parallel/reducer.h
   trireme/data/dataset.h
   trireme/data/order.h
   trireme/data/loader.h

@@ -36,10 +36,9 @@ int main() {
       const auto [x, y] = make_batch(16 + 8 * world.rank());
       const auto errors = (model(x) - y).pow(2);
       replicas.backward({errors.sum(), x.size(0)});
-      const double mine[] = {errors.sum().item<double>()};
-      const auto totals = replicas.finish(mine);  // 3: sum over all ranks
+      const auto totals = replicas.finish();  // 3: sum over all ranks
       optimizer.step();
-      loss = totals.sums[0] / totals.weight;
+      loss = totals.loss / totals.weight;
       if (world.rank() == 0 && step % 100 == 0)
         std::cout << "step " << step << "  loss " << loss << std::endl;
     }

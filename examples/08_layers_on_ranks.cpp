@@ -47,17 +47,16 @@ int main() {
                               pipeline::make("gpipe", {.ranks = world.size(), .micros = 1}));
 
     std::vector<torch::Tensor> mine;  // of this rank; the others have no memory here
-    for (const parallel::Kept& one : stages.kept()) mine.push_back(one.tensor);
+    for (const parallel::ParameterShard& one : stages.shards()) mine.push_back(one.master);
     torch::optim::Adam optimizer(mine, 1e-2);
     const auto x = torch::linspace(-3, 3, 64).view({64, 1}), y = torch::sin(x);
     double first = 0, last = 0;
     for (int step = 0; step < 200; ++step) {
-      const double sum = stages.run({{x, y}});
-      const auto totals =
-          stages.finish(std::array{sum});  // sums over all ranks: every rank knows the loss
+      stages.run({{x, y}});
+      const auto totals = stages.finish();  // sums over all ranks: every rank knows the loss
       optimizer.step();
       stages.updated();
-      last = totals.sums[0] / totals.weight;
+      last = totals.loss / totals.weight;
       if (step == 0) first = last;
     }
     std::cout << "rank " << world.rank() << " of " << world.size() << " has " << mine.size()

@@ -82,19 +82,19 @@ int main() {
     std::vector<nn::MicroBatch> parts;  // of four rows each; the last has two
     for (int i = 0; i < micros; ++i)
       parts.push_back({x.slice(0, 4 * i, 4 * i + 4), y.slice(0, 4 * i, 4 * i + 4)});
-    const double sum = pipe.run(parts);
-    const auto totals = pipe.finish(std::array{sum});
+    pipe.run(parts);
+    const auto totals = pipe.finish();
 
     const nn::Loss loss = alone->loss(x, y);  // the same on one rank
     (loss.sum / loss.weight).backward();
     const auto expected = alone->named_parameters();
     double worst =
-        std::abs(totals.sums[0] / totals.weight - (loss.sum / loss.weight).item<double>());
-    for (const parallel::Kept& one : pipe.kept())
+        std::abs(totals.loss / totals.weight - (loss.sum / loss.weight).item<double>());
+    for (const parallel::ParameterShard& one : pipe.shards())
       worst = std::max(worst,
-                       (one.tensor.grad() - expected[one.name].grad()).abs().max().item<double>());
-    std::cout << "rank " << world.rank() << ": " << pipe.kept().size() << " parameters, at most "
-              << pipe.peak_alive() << " micro-batches in flight; "
+                       (one.gradient() - expected[one.name].grad()).abs().max().item<double>());
+    std::cout << "rank " << world.rank() << ": " << pipe.shards().size() << " parameters, at most "
+              << pipe.peak_in_flight() << " micro-batches in flight; "
               << (worst < 1e-5 ? "as" : "NOT as") << " one rank alone" << std::endl;
     TORCH_CHECK(worst < 1e-5, "differs by ", worst);
   });

@@ -45,11 +45,11 @@ int main(int argc, char** argv) {
       const data::Batch batch = loader.next();
       const auto errors = (model->forward(batch.inputs) - batch.targets).pow(2).sum();
       replicas.backward({errors, batch.inputs.size(0)});
-      const auto totals = replicas.finish(std::array{errors.item<double>()});
+      const auto totals = replicas.finish();
       optimizer.step();
       ++step;
       if (world.rank() == 0)
-        std::cout << "step " << step << "  loss " << std::hexfloat << totals.sums[0] / totals.weight
+        std::cout << "step " << step << "  loss " << std::hexfloat << totals.loss / totals.weight
                   << std::endl;
       if (step % 20 == 0) checkpoints.save(step);  // 3: writes in the background
     }

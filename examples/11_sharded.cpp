@@ -85,10 +85,10 @@ int main(int argc, char** argv) {
     std::vector<optim::Slot>
         slots;  // of this rank; decay depends on the shape of the whole parameter
     int64_t mine = 0;
-    for (const parallel::Kept& one : shards.kept()) {
-      slots.push_back({one.name, one.tensor,
+    for (const parallel::ParameterShard& one : shards.shards()) {
+      slots.push_back({one.name, one.master,
                        optim::is_decayed(shards.parameters()[one.parameter].layout.whole())});
-      mine += one.tensor.numel();
+      mine += one.master.numel();
     }
     const auto optimizer = optim::make_adamw(std::move(slots), {.weight_decay = 0.01});
     std::cout << "rank " << world.rank() << " of " << world.size() << " keeps " << mine
@@ -105,14 +105,13 @@ int main(int argc, char** argv) {
       const data::Batch batch = loader.next();
       const nn::Loss loss = model->loss(batch.inputs, batch.targets);
       shards.backward(loss);
-      const auto totals = shards.finish(std::array{loss.sum.item<double>()});
-      const double norm = parallel::gradient_norm(shards.kept(), mesh);
-      optimizer->step(/*learning_rate=*/3e-3, optim::clip_divisor(norm, 1.0));
+      const auto totals = shards.finish({.norm = true});
+      optimizer->step(/*learning_rate=*/3e-3, optim::clip_divisor(totals.norm, 1.0));
       shards.updated();
       ++step;
       if (world.rank() == 0)
         std::cout << "step " << step << "  loss " << std::setprecision(9)
-                  << totals.sums[0] / totals.weight << std::endl;
+                  << totals.loss / totals.weight << std::endl;
       if (step % 10 == 0) checkpoints.save(step);
     }
     checkpoints.wait();

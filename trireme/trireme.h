@@ -47,7 +47,7 @@
 #include "trireme/parallel/balance.h"
 #include "trireme/parallel/data_parallel.h"
 #include "trireme/parallel/fully_sharded.h"
-#include "trireme/parallel/norm.h"
+#include "trireme/parallel/reducer.h"
 #include "trireme/parallel/pipeline.h"
 #include "trireme/pipeline/action.h"
 #include "trireme/pipeline/generators.h"

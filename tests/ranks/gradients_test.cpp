@@ -185,7 +185,7 @@ TEST(Gradients, ValuesGivenToFinishAreSummedWithTheWeight) {
     const auto x = torch::ones({world.rank() + 1, 2});
     replicas.backward({model(x).sum(), at::tensor(world.rank() + 1.0, at::kDouble)});
     const double values[] = {world.rank() * 10.0, 1};
-    const auto totals = replicas.finish(values);
+    const auto totals = replicas.finish({.values = values});
     EXPECT_EQ(totals.weight, 6);
     EXPECT_EQ(totals.sums, (std::vector<double>{30, 3}));
     EXPECT_EQ(model->weight.grad()[0][0].item<float>(), 1);
@@ -225,7 +225,7 @@ TEST(Gradients, ComeAsSumsWhereTheOptimizerDivides) {
     torch::nn::Linear model(2, 1);
     DataParallel replicas(*model, world);
     replicas.backward({model(torch::ones({3, 2})).sum(), at::tensor(3.0, at::kDouble)});
-    EXPECT_EQ(replicas.finish({}, parallel::Divide::Later).weight, 6);
+    EXPECT_EQ(replicas.finish({.divide = parallel::Divide::Later}).weight, 6);
     EXPECT_EQ(model->bias.grad().item<float>(), 6);
   });
 }

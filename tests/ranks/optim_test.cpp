@@ -9,7 +9,7 @@
 #include "support/tiny.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/learning_rate.h"
-#include "trireme/parallel/norm.h"
+#include "trireme/parallel/data_parallel.h"
 
 namespace trireme::test {
 namespace {
@@ -104,12 +104,11 @@ TEST(Offload, GivesTheSameBitsFromTheHostsMemory) {
 
 TEST(Clipping, IsTorchs) {
   torch::nn::Linear model(9, 4);
-  model(torch::randn({5, 9})).pow(2).sum().backward();
+  const auto input = torch::randn({5, 9});
   const Mesh mesh = mesh_of_one();
-  std::vector<parallel::Kept> kept;
-  for (const nn::Parameter& one : nn::parameters_of(*model))
-    kept.push_back(parallel::keep_whole(one, kept.size(), mesh));
-  const double norm = parallel::gradient_norm(kept, mesh);
+  parallel::DataParallel alone(*model, mesh);
+  alone.backward({model(input).pow(2).sum(), 1});
+  const double norm = alone.finish({.norm = true}).norm;
   auto expected = model->weight.grad() / optim::clip_divisor(norm, 0.5);
   const double torchs = torch::nn::utils::clip_grad_norm_(model->parameters(), 0.5);
   EXPECT_NEAR(norm, torchs, 1e-5 * torchs);
@@ -118,7 +117,7 @@ TEST(Clipping, IsTorchs) {
 }
 
 TEST(Schedule, WarmsUpAndEndsWhereItShould) {
-  using optim::Schedule;
+  using Schedule = optim::LearningRateSchedule;
   const Schedule cosine{
       .kind = Schedule::Kind::Cosine, .peak = 2, .warmup = 4, .steps = 104, .final = 0.1};
   EXPECT_DOUBLE_EQ(cosine.at(1), 0.5);

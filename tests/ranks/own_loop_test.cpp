@@ -64,18 +64,17 @@ class Loop {
     model_->to(torch::kDouble);
     nn::initialize(*model_, 5);
     if (degrees.pipe > 1)
-      attached_ = pipe_ = new parallel::Pipeline(
+      attached_ = std::make_unique<parallel::Pipeline>(
           *model_, mesh_, pipeline::make("1f1b", {.ranks = degrees.pipe, .micros = 1}));
     else if (degrees.shard > 1)
-      attached_ = module_ = new parallel::FullySharded(*model_, mesh_);
+      attached_ = std::make_unique<parallel::FullySharded>(*model_, mesh_);
     else
-      attached_ = module_ = new parallel::DataParallel(*model_, mesh_);
-    owner_.reset(attached_);
+      attached_ = std::make_unique<parallel::DataParallel>(*model_, mesh_);
     std::vector<at::Tensor> tensors;
     std::vector<optim::Slot> slots;
-    for (const parallel::Kept& one : attached_->kept()) {
-      tensors.push_back(one.tensor);
-      slots.push_back({one.name, one.tensor});
+    for (const parallel::ParameterShard& one : attached_->shards()) {
+      tensors.push_back(one.master);
+      slots.push_back({one.name, one.master});
     }
     if (optimizer == "ours") {
       ours_ = optim::make_adamw(std::move(slots), {});
@@ -101,29 +100,19 @@ class Loop {
     const auto all = torch::sin(torch::arange(kRows * kLoopWidth, torch::kDouble) + 0.1 * step);
     const auto x = all.view({kRows, kLoopWidth}).narrow(0, mine.begin, mine.count);
     const auto y = (torch::arange(kRows) % kClasses).narrow(0, mine.begin, mine.count);
-    double sum = 0;
-    if (pipe_ != nullptr) {
-      sum = pipe_->run({{x, y}});
-    } else {
-      const nn::Loss loss = model_->loss(x, y);
-      sum = loss.sum.item<double>();
-      module_->backward(loss);
-    }
-    const auto totals = attached_->finish(std::array{sum});
+    attached_->run({{x, y}});
+    const auto totals = attached_->finish();
     if (ours_)
       ours_->step(1e-2);
     else
       torch_->step();
     attached_->updated();
-    return totals.sums[0] / totals.weight;
+    return totals.loss / totals.weight;
   }
 
   Mesh mesh_;
   std::shared_ptr<Net> model_;
-  std::unique_ptr<parallel::Attached> owner_;
-  parallel::Attached* attached_ = nullptr;
-  parallel::AttachedModule* module_ = nullptr;
-  parallel::Pipeline* pipe_ = nullptr;
+  std::unique_ptr<parallel::Attached> attached_;
   std::unique_ptr<torch::optim::Optimizer> torch_;
   std::unique_ptr<optim::Optimizer> ours_;
   std::optional<train::Checkpoints> checkpoints_;

@@ -83,9 +83,9 @@ void expect_gradients_of_one_rank(const std::vector<int>& ties, const char* sche
                             }()});
     for (int step = 0; step < 2; ++step) {
       pipe.run({{x, x * 2}});
-      pipe.finish({}, parallel::Divide::Later);
-      for (const parallel::Kept& one : pipe.kept())
-        EXPECT_LE((one.tensor.grad() - expected[one.name].grad()).abs().max().item<double>(), 1e-14)
+      pipe.finish({.divide = parallel::Divide::Later});
+      for (const parallel::ParameterShard& one : pipe.shards())
+        EXPECT_LE((one.gradient() - expected[one.name].grad()).abs().max().item<double>(), 1e-14)
             << one.name << " on rank " << world.rank();
     }
     pipe.check_same();
@@ -115,12 +115,12 @@ TEST(PipelineEdges, TiedWeightsBeginEqualAndFrozenOnesAreSavedOnce) {
                               pipeline::make("1f1b", {.ranks = 2, .micros = 1}), {.cut = {2, 2}});
       EXPECT_EQ(model.parts[0]->weight[0].item<double>(), 1);
       pipe.check_same();
-      const auto& list = frozen ? pipe.frozen() : pipe.kept();
-      const auto tied = std::find_if(list.begin(), list.end(), [](const parallel::Kept& one) {
+      const auto& list = frozen ? pipe.frozen() : pipe.shards();
+      const auto tied = std::find_if(list.begin(), list.end(), [](const parallel::ParameterShard& one) {
         return one.name == "part0.weight";
       });
       ASSERT_NE(tied, list.end());
-      EXPECT_EQ(tied->held[0].first, world.rank() == 0);
+      EXPECT_EQ(tied->reductions[0].counts, world.rank() == 0);
       pipe.run({{some_input(), some_input()}});
       pipe.finish();
     });
@@ -233,7 +233,7 @@ TEST(PipelineEdges, WeightsMayBeLetGoBetweenForwardAndBackward) {
     TimesModel model({0, 1, 2});
     parallel::Pipeline pipe(model, Mesh(world, {.pipe = 2, .shard = 2}), schedule);
     pipe.run(std::vector<nn::MicroBatch>(2, {x, x * 2}));
-    pipe.finish({}, parallel::Divide::Later);
+    pipe.finish({.divide = parallel::Divide::Later});
     for (std::size_t i = 0; i < pipe.parameters().size(); ++i) {
       const auto& wanted = alone.named_parameters()[pipe.parameters()[i].name].grad();
       EXPECT_LE((pipe.gradient(i) - wanted).abs().max().item<double>(), 1e-14);
@@ -334,11 +334,11 @@ TEST(PipelineEdges, ABlockThatIsCutInsideIsRecomputedInParts) {
     parallel::Pipeline pipe(model, Mesh(world, {.pipe = 2}),
                             pipeline::make("1f1b", {.ranks = 2, .micros = 1}), {.cut = {1, 2}});
     pipe.run({{x, x * 2}});
-    pipe.finish({}, parallel::Divide::Later);
+    pipe.finish({.divide = parallel::Divide::Later});
     EXPECT_EQ(model.block->lefts, world.rank() == 0 ? 2 : 0);
     EXPECT_EQ(model.block->rights, world.rank() == 1 ? 2 : 0);
-    for (const parallel::Kept& one : pipe.kept())
-      EXPECT_TRUE(one.tensor.grad().equal(alone.named_parameters()[one.name].grad())) << one.name;
+    for (const parallel::ParameterShard& one : pipe.shards())
+      EXPECT_TRUE(one.gradient().equal(alone.named_parameters()[one.name].grad())) << one.name;
   });
 }
 

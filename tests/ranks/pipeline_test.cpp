@@ -177,8 +177,8 @@ TEST(Pipeline, CarriesSeveralTensorsAndTheirPlacesWhateverTheirShapes) {
           pipe.run(micros);
           const auto totals = pipe.finish();
           EXPECT_EQ(totals.weight, 311);
-          for (const parallel::Kept& one : pipe.kept())
-            EXPECT_LE((one.tensor.grad() - expected.at(one.name)).abs().max().item<double>(), 1e-14)
+          for (const parallel::ParameterShard& one : pipe.shards())
+            EXPECT_LE((one.gradient() - expected.at(one.name)).abs().max().item<double>(), 1e-14)
                 << one.name;
         }
         double expected_sum = 0;
@@ -204,7 +204,7 @@ TEST(Pipeline, KeepsNoMoreMicroBatchesAliveThanTheScheduleSays) {
         parallel::Pipeline pipe(*model, mesh, made);
         pipe.run(uneven_micros(std::vector<int64_t>(static_cast<std::size_t>(micros), 2)));
         pipe.finish();
-        const int kept = pipe.peak_alive();
+        const int kept = pipe.peak_in_flight();
         EXPECT_EQ(kept, pipeline::peak_in_flight(made)[static_cast<std::size_t>(world.rank())]);
         if (std::string(schedule) == "gpipe") {
           EXPECT_EQ(kept, micros);
@@ -266,10 +266,10 @@ TEST(Pipeline, AWeightHeldByThreeStagesIsOne) {
                               pipeline::make("1f1b", {.ranks = ranks, .micros = 1}), {.cut = cut});
       pipe.run({{x, x * 2}});
       pipe.finish();
-      ASSERT_EQ(pipe.kept().size(), 1u);
-      EXPECT_EQ(pipe.kept()[0].name, "part0.weight");
-      EXPECT_EQ(pipe.kept()[0].held[0].first, world.rank() == 0) << "counted and saved once";
-      EXPECT_LE((pipe.kept()[0].tensor.grad() - alone->first.grad()).abs().max().item<double>(),
+      ASSERT_EQ(pipe.shards().size(), 1u);
+      EXPECT_EQ(pipe.shards()[0].name, "part0.weight");
+      EXPECT_EQ(pipe.shards()[0].reductions[0].counts, world.rank() == 0) << "counted and saved once";
+      EXPECT_LE((pipe.shards()[0].gradient() - alone->first.grad()).abs().max().item<double>(),
                 1e-15);
       pipe.check_same();
     });
@@ -311,8 +311,8 @@ TEST(Pipeline, AScheduleOfOnesOwnRuns) {
     parallel::Pipeline pipe(*model, Mesh(world, {.pipe = 2}), schedule);
     pipe.run(micros);
     pipe.finish();
-    for (const parallel::Kept& one : pipe.kept())
-      EXPECT_LE((one.tensor.grad() - expected.at(one.name)).abs().max().item<double>(), 1e-15);
+    for (const parallel::ParameterShard& one : pipe.shards())
+      EXPECT_LE((one.gradient() - expected.at(one.name)).abs().max().item<double>(), 1e-15);
   });
 }
 

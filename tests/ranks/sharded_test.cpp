@@ -183,11 +183,11 @@ TEST(Sharded, WholeWeightsAreThereAgainAfterSettling) {
     FullySharded shards(net, Mesh(world, {.shard = 2}), {.sharding = Sharding::Optimizer});
     {
       const torch::NoGradGuard guard;
-      for (const auto& one : shards.kept()) one.tensor.fill_(7);
+      for (const auto& one : shards.shards()) one.master.fill_(7);
     }
     shards.updated();
     EXPECT_FALSE(nn::is_bound(net.parameters()[0])) << "it may be half there";
-    shards.settle();
+    shards.complete_update();
     EXPECT_EQ(net.parameters()[0].sum().item<float>(), 7 * 49);
     shards.check_same();
     if (world.rank() == 1) net.parameters()[0].detach().fill_(8);
@@ -330,7 +330,7 @@ TEST(Sharded, AModelThatFitsNoRankIsBuiltAndTrained) {
         for (const auto& one : kept) count += one.tensor.numel();
         return count;
       };
-      EXPECT_LE(elems(shards.kept()), kLayers * (kSide * kSide + kSide) / 4 + kLayers * 32);
+      EXPECT_LE(elems(shards.shards()), kLayers * (kSide * kSide + kSide) / 4 + kLayers * 32);
     });
   }
 }

@@ -328,9 +328,9 @@ TEST(Drift, BetweenCopiesOfAKvHeadIsSeen) {
     Runner run(world, config, {.tensor = 4}, model, std::make_shared<Points>());
     run.trainer().check_same();
     if (world.rank() == 1) {
-      for (const parallel::Kept& one : run.trainer().kept())
-        for (std::size_t i = 0; i < one.held.size(); ++i)
-          if (one.held[i].copies > 1) one.part(one.tensor, i).view({-1})[0] += 1e-3;
+      for (const parallel::ParameterShard& one : run.trainer().shards())
+        for (std::size_t i = 0; i < one.reductions.size(); ++i)
+          if (one.reductions[i].box.copies > 1) one.part(one.master, i).view({-1})[0] += 1e-3;
     }
     EXPECT_THAT([&] { run.trainer().check_same(); },
                 ::testing::ThrowsMessage<CommError>(HasSubstr("'h.0.attn.c_attn.weight' of rank 1 "

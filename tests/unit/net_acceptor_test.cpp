@@ -150,13 +150,7 @@ TEST(Acceptor, AStrangerThatTalksGarbageIsDroppedAtOnce) {
 TEST(Acceptor, OutOfDescriptorsItPausesAndGoesOnLater) {
   Listener listener(kLoopback);
   const Address address = listener.address();
-<<<<<<< HEAD:tests/unit/net_acceptor_test.cpp
   RunningAcceptor acceptor(listener.release());
-  rlimit limit{};
-  ::getrlimit(RLIMIT_NOFILE, &limit);
-=======
-  OpenDoor door(listener.release());
->>>>>>> a80f45323751a2103fbe319e2572fd0addbdaa0a:tests/unit/net_door_test.cpp
   Socket waiting = connect(address, soon());  // its other end must be accepted yet, or just was
   rusage used_before{}, used_after{};
   {

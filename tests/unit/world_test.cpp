@@ -18,7 +18,7 @@
 #include "trireme/comm/group_backend.h"
 #include "trireme/comm/monitor.h"
 #include "trireme/comm/process_world.h"
-#include "trireme/comm/shared/bell.h"
+#include "trireme/comm/shared/futex_sleeper.h"
 #include "trireme/comm/shared/peer_memory_access.h"
 #include "trireme/comm/shared/world_memory.h"
 #include "trireme/comm/shm/shm_segments.h"

@@ -33,7 +33,7 @@ struct Finish {
 /// What a step came to, over all ranks and micro-batches.
 struct Totals {
   double loss = 0, weight = 0;  ///< sums; the mean loss is their quotient
-  double norm = 0;              ///< if it was asked for: of the sums, each element counted once
+  double norm = 0;              ///< if it was asked for: of all gradients as they are now
   std::vector<double> sums;     ///< of the values given to `finish`
 };
 

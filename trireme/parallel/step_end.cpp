@@ -151,7 +151,7 @@ Totals StepEnd::finish(const LossTotals& own, const Finish& what) {
 
   const Totals totals{.loss = sums[1],
                       .weight = sums[0],
-                      .norm = std::sqrt(sums[2]),
+                      .norm = std::sqrt(sums[2]) / (what.divide == Divide::Now ? sums[0] : 1),
                       .sums = {sums + values_at, sums + used_at}};
   for (std::size_t k = 0; k < shards_.size(); ++k) {
     at::Tensor& gradient = shards_[k].gradient();
