@@ -11,13 +11,16 @@ namespace {
 
 using comm::Communicator;
 
-const char* const kWhat[] = {"optimizer", "gradients", "parameters"};
+const config::ShardedState kWhat[] = {config::ShardedState::Optimizer,
+                                      config::ShardedState::Gradients,
+                                      config::ShardedState::Parameters};
 
 TEST(Sharded, EveryLevelGivesTheAnswerOfOneRank) {
-  const char* const recompute[] = {"none", "block", "selective"};
+  const config::Recompute recompute[] = {config::Recompute::None, config::Recompute::Block,
+                                         config::Recompute::Selective};
   const std::pair<int64_t, int64_t> heads[] = {{4, 4}, {6, 2}, {6, 6}, {4, 1}};
   int number = 0;
-  for (const char* what : kWhat) {
+  for (config::ShardedState what : kWhat) {
     for (const auto& [replica, shard, tensor] :
          {std::tuple{1, 2, 1}, {1, 3, 1}, {2, 2, 1}, {1, 2, 2}, {1, 5, 1}, {2, 2, 2}, {1, 2, 4}}) {
       for (const bool tie : {true, false}) {
@@ -42,16 +45,16 @@ TEST(Sharded, EveryLevelGivesTheAnswerOfOneRank) {
 }
 
 TEST(Sharded, TheMlpToo) {
-  for (const char* what : kWhat)
+  for (config::ShardedState what : kWhat)
     check(
-        {.replica = 2, .shard = 2, .what = what, .batch = 5, .recompute = "block", .kind = "mlp"});
+        {.replica = 2, .shard = 2, .what = what, .batch = 5, .recompute = config::Recompute::Block, .kind = "mlp"});
 }
 
 TEST(Sharded, TheSameOnProcesses) {
   for (const BackendUnderTest& backend : all_backends()) {
     if (backend.threads) continue;
-    for (const char* what : kWhat) {
-      check({.shard = 3, .what = what, .batch = 5, .recompute = "block"}, backend);
+    for (config::ShardedState what : kWhat) {
+      check({.shard = 3, .what = what, .batch = 5, .recompute = config::Recompute::Block}, backend);
       check({.replica = 2, .shard = 2, .what = what, .tie = false, .heads = 6, .kv_heads = 2},
             backend);
     }
@@ -61,10 +64,10 @@ TEST(Sharded, TheSameOnProcesses) {
 /// Twenty losses and the weights after them, in float32 without clipping and accumulation.
 std::pair<std::vector<double>, std::vector<at::Tensor>> twenty_steps(const Communicator& world,
                                                                      const Degrees& degrees,
-                                                                     const char* what) {
+                                                                     config::ShardedState what) {
   Case c{.what = what, .batch = 6};
   config::Config config = config_of(c);
-  config.precision.compute = config.precision.reduce = "float32";
+  config.precision.compute = config.precision.reduce = config::Dtype::Float32;
   config.optim.clip = 0;
   config.batch.micro = 6;
   const Mesh mesh(world, degrees);
@@ -88,10 +91,10 @@ TEST_P(ShardedBits, AreThoseOfDataParallel) {
   for (const int size : {2, 3}) {
     run_world(GetParam(), size, [&](const Communicator& world) {
       at::set_num_threads(1);
-      const auto expected = twenty_steps(world, {.replica = size}, "parameters");
+      const auto expected = twenty_steps(world, {.replica = size}, config::ShardedState::Parameters);
       EXPECT_LT(expected.first.back(), expected.first.front() - 0.1) << "nothing was learnt";
-      for (const char* what : kWhat) {
-        SCOPED_TRACE(what);
+      for (config::ShardedState what : kWhat) {
+        SCOPED_TRACE(to_string(what));
         const auto got = twenty_steps(world, {.shard = size}, what);
         EXPECT_EQ(got.first, expected.first);
         for (std::size_t i = 0; i < expected.second.size(); ++i)

@@ -327,7 +327,7 @@ TEST(Sharded, AModelThatFitsNoRankIsBuiltAndTrained) {
       EXPECT_EQ(shards.finish().weight, 8);
       const auto elems = [](const auto& kept) {
         int64_t count = 0;
-        for (const auto& one : kept) count += one.tensor.numel();
+        for (const auto& one : kept) count += one.master.numel();
         return count;
       };
       EXPECT_LE(elems(shards.shards()), kLayers * (kSide * kSide + kSide) / 4 + kLayers * 32);
@@ -348,7 +348,7 @@ TEST(Sharded, OneRuleSaysWhichElementsARankKeeps) {
     for (int rank = 0; rank < degrees.world(); ++rank) {
       const Coord coord = coord_of(rank, degrees);
       std::vector<Piece> kept;
-      for (const auto& box : parallel::shard(parameter, coord, degrees).boxes)
+      for (const auto& box : parallel::shard(parameter, coord, degrees, {.sharding = Sharding::Parameters}).boxes)
         if (box.piece.count > 0) kept.push_back(box.piece);
       EXPECT_EQ(kept, Layout({12, 9}, flat).pieces("w", coord, degrees)) << rank;
     }

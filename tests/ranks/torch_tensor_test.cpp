@@ -56,10 +56,9 @@ void run_block(nn::LayerImpl& block, const nn::Plan& plan, const Mesh& mesh,
   y.backward(dy);
   const auto put = [&](const std::string& name, const nn::Parameter& one, const at::Tensor& part) {
     at::Tensor whole = torch::zeros(one.layout.whole(), torch::kDouble);
-    for (const Held& held : one.layout.held(mesh.coord(), mesh.degrees())) {
-      if (!held.first) continue;
-      nn::box_of(whole, held.box).copy_(nn::part_of(part, held));
-    }
+    for (const Reduction& box :
+         reductions_of(one.layout, {}, mesh.degrees(), mesh.coord(), Policy{}))
+      if (box.counts) nn::box_of(whole, box.box.box).copy_(nn::part_of(part, box.box));
     mesh.world().all_reduce(whole).wait();  // every element comes from one rank
     to[name] = whole;
   };

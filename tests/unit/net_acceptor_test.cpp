@@ -241,7 +241,7 @@ TEST(Dialer, RefusesWhoeverAnswersInAnothersName) {
 TEST(Dialer, SaysAtOnceWhomItCanNeverReachAndWhy) {
   // Nobody answers at these, and the kernel knows it without asking the network.
   for (const char* host : {"255.255.255.255", "224.0.0.1"}) {
-    Dialer dialer(kDoorSecret, [](Socket, const Dialer::Call&) { ADD_FAILURE() << "reached"; });
+    Dialer dialer(kAcceptorSecret, [](Socket, const Dialer::Call&) { ADD_FAILURE() << "reached"; });
     dialer.call({{host, 4321}, "keeper", 0, who("guest")});
     const auto before = num_descriptors();
     EXPECT_THAT(sentence_of<CommError>([&] { dialer.step(); }),
@@ -254,7 +254,7 @@ TEST(Dialer, SaysAtOnceWhomItCanNeverReachAndWhy) {
 TEST(Dialer, OutOfDescriptorsItCallsAgainLater) {
   Listener listener(kLoopback);
   bool reached = false;
-  Dialer dialer(kDoorSecret, [&](Socket, const Dialer::Call&) { reached = true; });
+  Dialer dialer(kAcceptorSecret, [&](Socket, const Dialer::Call&) { reached = true; });
   dialer.call({listener.address(), "keeper", 0, who("guest")});
   const auto before = num_descriptors();
   {
@@ -264,7 +264,7 @@ TEST(Dialer, OutOfDescriptorsItCallsAgainLater) {
     EXPECT_GT(dialer.due(), now) << "not at once, which would keep a core busy";
   }
   EXPECT_EQ(num_descriptors(), before);
-  OpenDoor door(listener.release());
+  RunningAcceptor acceptor(listener.release());
   for (const auto limit = soon(); !reached && Clock::now() < limit;) {
     dialer.step();
     wait_ready(dialer.fd(), POLLIN, in(milliseconds(5)));
