@@ -55,7 +55,7 @@ GatheredWeights::GatheredWeights(std::vector<nn::Parameter> parameters, Units un
   int64_t total = 0, begin = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     for (const ShardedBox& box : shards_[i].boxes) total += shard_bytes(i, box);
-  if (total > 0) memory_ = group_.allocate({total}, byte_options());
+  if (!parameters_.empty()) memory_ = group_.allocate({total}, byte_options());
   pool_.emplace(options_.hold_all ? static_cast<int>(states_.size()) : 1 + options_.ahead,
                 byte_options());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

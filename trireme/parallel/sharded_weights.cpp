@@ -236,7 +236,7 @@ WholeWeights::WholeWeights(std::vector<nn::Parameter> parameters, Units units, c
   const at::NoGradGuard guard;
   int64_t total = 0;
   for (const UnitState& state : states_) total += state.bytes;
-  if (total > 0) memory_ = group_.allocate({total}, byte_options());
+  if (!parameters_.empty()) memory_ = group_.allocate({total}, byte_options());
   int64_t begin = 0;
   for (std::size_t u = 0; u < states_.size(); ++u) {
     states_[u].block = memory_.narrow(0, begin, states_[u].bytes);
