@@ -12,7 +12,7 @@
 namespace trireme {
 namespace {
 
-using format::Region;
+using format::BoxRange;
 using test::CommandResult;
 using test::SavedTensor;
 using test::Scratch;
@@ -37,13 +37,13 @@ struct Ckpt : testing::Test {
   std::string step = put(folder, 20, kValues, {{{0, 0}, {2, 1}, 0, 2}, {{0, 1}, {2, 2}, 0, 4}});
 
   static std::string put(const std::string& where, int64_t step, const std::vector<float>& values,
-                         const std::vector<Region>& pieces) {
+                         const std::vector<BoxRange>& pieces) {
     return test::save(where, step,
                       {{"w", {"F32", {2, 3}, floats(values), pieces}},
                        {"n", {"I64", {}, std::string(8, '\3'), {test::whole_region({})}}}},
                       2, {{"cursor", step}});
   }
-  static std::vector<Region> whole() { return {test::whole_region({2, 3})}; }
+  static std::vector<BoxRange> whole() { return {test::whole_region({2, 3})}; }
 };
 
 TEST_F(Ckpt, LsShowsTheStepsOfARun) {

@@ -13,7 +13,7 @@
 namespace trireme {
 namespace {
 
-using format::Region;
+using format::BoxRange;
 using test::CommandResult;
 using test::Scratch;
 using ::testing::HasSubstr;

@@ -15,7 +15,7 @@ namespace trireme::test {
 
 /// Elements of the region, one by one, from the whole: the plainest way there is.
 inline std::string cut(const std::string& whole, const std::vector<int64_t>& shape, int64_t each,
-                       const format::Region& region) {
+                       const format::BoxRange& region) {
   std::string bytes;
   for (int64_t i = region.begin; i < region.begin + region.count; ++i) {
     int64_t left = i, index = 0, stride = 1;
@@ -30,7 +30,7 @@ inline std::string cut(const std::string& whole, const std::vector<int64_t>& sha
 }
 
 /// All of it.
-inline format::Region whole_region(const std::vector<int64_t>& shape) {
+inline format::BoxRange whole_region(const std::vector<int64_t>& shape) {
   return {std::vector<int64_t>(shape.size(), 0), shape, 0, *format::checked_numel(shape)};
 }
 
@@ -38,7 +38,7 @@ struct SavedTensor {
   std::string dtype;
   std::vector<int64_t> shape;
   std::string bytes;
-  std::vector<format::Region> pieces;
+  std::vector<format::BoxRange> pieces;
 };
 
 /// Saves the tensors as step `step`, their pieces dealt out over `num_files` files.
@@ -53,7 +53,7 @@ inline std::string save(const std::string& folder, int64_t step,
   size_t next = 0;
   for (const auto& [name, tensor] : tensors) {
     format::TensorInfo info{.dtype = tensor.dtype, .shape = tensor.shape};
-    for (const format::Region& region : tensor.pieces) {
+    for (const format::BoxRange& region : tensor.pieces) {
       const size_t file = next++ % entries.size();
       const std::string key = name + "#" + std::to_string(info.pieces.size());
       entries[file].push_back({.name = key, .dtype = tensor.dtype, .shape = {region.count}});

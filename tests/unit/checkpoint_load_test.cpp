@@ -37,7 +37,7 @@ class Chance {
 };
 
 /// Cuts the box at random until the parts are boxes or flat ranges: what meshes do, and worse.
-void cut_up(const Box& box, Chance& chance, int depth, std::vector<Region>& parts) {
+void cut_up(const Box& box, Chance& chance, int depth, std::vector<BoxRange>& parts) {
   const int64_t numel = box.numel();
   if (depth > 0 && !box.shape.empty() && chance.pick(0, 3) > 0) {
     const auto dim =
@@ -57,8 +57,8 @@ void cut_up(const Box& box, Chance& chance, int depth, std::vector<Region>& part
   }
 }
 
-std::vector<Region> random_cut(const std::vector<int64_t>& shape, Chance& chance) {
-  std::vector<Region> parts;
+std::vector<BoxRange> random_cut(const std::vector<int64_t>& shape, Chance& chance) {
+  std::vector<BoxRange> parts;
   cut_up({std::vector<int64_t>(shape.size(), 0), shape}, chance, 4, parts);
   return parts;
 }
@@ -70,7 +70,7 @@ std::string numbered(const std::vector<int64_t>& shape) {
   return bytes;
 }
 
-Piece piece_of(const std::string& name, const std::vector<int64_t>& whole, const Region& region) {
+Piece piece_of(const std::string& name, const std::vector<int64_t>& whole, const BoxRange& region) {
   return {name, whole, region.offset, region.shape, region.begin, region.count};
 }
 
@@ -86,7 +86,7 @@ TEST(Checkpoint, AnyCutReadsWhatAnyOtherCutSaved) {
     many += stored.size() > 4 ? 1 : 0;
     Checkpoint checkpoint(save(scratch / "c", 1, {{"w", {"I32", shape, bytes, stored}}},
                                static_cast<int>(chance.pick(1, 3))));
-    for (const Region& wanted : random_cut(shape, chance)) {
+    for (const BoxRange& wanted : random_cut(shape, chance)) {
       std::string got(static_cast<size_t>(wanted.count * 4), '\xee');
       checkpoint.read(piece_of("w", shape, wanted), "I32", got.data());
       ASSERT_EQ(got, cut(bytes, shape, 4, wanted)) << "round " << round;
@@ -100,12 +100,12 @@ TEST(Checkpoint, ReadsTensorsOfManyBlocks) {
   const Scratch scratch;
   const std::vector<int64_t> shape = {1000, 700};  // 2.7 MiB
   const std::string bytes = numbered(shape);
-  const Region left{{0, 0}, {1000, 300}, 0, 300'000}, right{{0, 300}, {1000, 400}, 0, 400'000};
+  const BoxRange left{{0, 0}, {1000, 300}, 0, 300'000}, right{{0, 300}, {1000, 400}, 0, 400'000};
   Checkpoint checkpoint(save(scratch / "c", 1, {{"w", {"I32", shape, bytes, {left, right}}}}));
   std::string got(bytes.size(), '\0');
   checkpoint.read(whole_piece("w", shape), "I32", got.data());
   EXPECT_TRUE(got == bytes);
-  const Region range{{0, 0}, shape, 123'456, 234'567};
+  const BoxRange range{{0, 0}, shape, 123'456, 234'567};
   got.resize(4 * 234'567);
   checkpoint.read(piece_of("w", shape, range), "I32", got.data());
   EXPECT_TRUE(got == bytes.substr(4 * 123'456, 4 * 234'567));
@@ -131,7 +131,7 @@ TEST(Checkpoint, ReadsOnlyTheBlocksThatHoldSomethingOfThePiece) {
   const auto before = bytes_read();
   if (!before) GTEST_SKIP() << "/proc/self/io is not there";
   std::string got(4 * 1000, '\0');
-  const Region few{{0, 0}, shape, half + 300'000, 1000};
+  const BoxRange few{{0, 0}, shape, half + 300'000, 1000};
   Checkpoint(folder).read(piece_of("w", shape, few), "I32", got.data());
   const int64_t after_few = bytes_read().value();
   EXPECT_TRUE(got == bytes.substr(4 * (half + 300'000), 4 * 1000));
@@ -139,7 +139,7 @@ TEST(Checkpoint, ReadsOnlyTheBlocksThatHoldSomethingOfThePiece) {
   // Three ranks of another mesh together read everything about once.
   for (int64_t rank = 0; rank < 3; ++rank) {
     const int64_t begin = 16 * rank / 3, end = 16 * (rank + 1) / 3;
-    const Region rows{{begin, 0}, {end - begin, 1 << 18}, 0, (end - begin) << 18};
+    const BoxRange rows{{begin, 0}, {end - begin, 1 << 18}, 0, (end - begin) << 18};
     got.resize(static_cast<size_t>(4 * rows.count));
     Checkpoint(folder).read(piece_of("w", shape, rows), "I32", got.data());
     EXPECT_TRUE(got == bytes.substr(static_cast<size_t>(4 * begin << 18), got.size()));
@@ -151,7 +151,7 @@ TEST(Checkpoint, ClosesFilesThatItHasNotUsedForLong) {
   const Scratch scratch;
   const std::vector<int64_t> shape = {static_cast<int64_t>(2 * Checkpoint::kMostOpen)};
   const std::string bytes = numbered(shape);
-  std::vector<Region> pieces;
+  std::vector<BoxRange> pieces;
   for (int64_t i = 0; i < shape[0]; ++i) pieces.push_back({{0}, shape, i, 1});
   Checkpoint checkpoint(
       save(scratch / "c", 1, {{"w", {"I32", shape, bytes, pieces}}}, static_cast<int>(shape[0])));
