@@ -39,7 +39,7 @@ constexpr const char* kScheduleFooter =
   interleaved    several stages per rank: V times less idle time, V times the transfers
   looped-bfs     several stages per rank, one after the other: for weights that are sharded
   zb-h1          backward in two halves: a third of 1f1b's idle time; P in flight on every rank
-  zb-v           two stages per rank in a V: idle only at the start if F, I and W take the same
+  zb-v           two stages per rank in a V: idle only at the start if F, I and W take equal time
   dualpipe-v     two stages per rank in a V: transfers hide behind overlapped pairs
   pipedream      never drains, updates after every backward: weights of several ages
   pipedream-2bw  never drains, updates every P micro-batches: weights of two ages

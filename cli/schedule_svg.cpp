@@ -26,7 +26,7 @@ using pipeline::Span;
 //  | legend                                       |
 //  +----------------------------------------------+
 //     kLeft                          kRight
-constexpr double kTop = 64, kRow = 26, kRowGap = 4, kLeft = 72, kRight = 84, kBottom = 70;
+constexpr double kTop = 64, kRow = 26, kRowGap = 4, kLeft = 72, kRight = 100, kBottom = 70;
 constexpr double kWishedBox = 24;                     // wanted width of the shortest box in pixels
 constexpr double kLeastPlot = 560, kMostPlot = 8000;  // width of the whole time axis
 constexpr double kLetter = 6.2;                       // width of a digit at font size 10, roughly
