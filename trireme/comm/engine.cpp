@@ -32,6 +32,25 @@ void relax_cpu() {
 
 }  // namespace
 
+Engine::Lock::Lock(Engine& e) : engine(e) {
+  if (engine.mutex_.try_lock()) return;
+  engine.wanting_.fetch_add(1, std::memory_order_relaxed);
+  engine.mutex_.lock();
+  engine.wanting_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+Engine::Lock::~Lock() {
+  engine.mutex_.unlock();
+}
+
+Engine::Waiter::Waiter(Engine& e) : engine(e) {
+  engine.waiters_.fetch_add(1, std::memory_order_relaxed);
+}
+
+Engine::Waiter::~Waiter() {
+  engine.waiters_.fetch_sub(1, std::memory_order_relaxed);
+}
+
 void Engine::Patience::look_found(bool moved) {
   if (moved) {
     state = DriveState::Spinning;
@@ -93,7 +112,7 @@ void Task::wait(nanoseconds timeout) {
 }
 
 void Engine::wait(Task& task, nanoseconds timeout) {
-  note_if_waited_at_once(task);
+  if (task.may_need_helper) note_if_waited_at_once(task);
   if (!task.done()) drive_until_ended(task, timeout);
   if (task.failed_) world_.raise(task);
 }
@@ -110,8 +129,10 @@ void Engine::drive_until_ended(Task& task, nanoseconds timeout) {
 
 /// Pauses as the state asks for, looks, and returns the next state.
 Engine::DriveState Engine::drive(Wait& wait) {
-  pause(wait.patience.state, &wait.task);
-  if (wait.task.done()) return DriveState::Ended;
+  if (wait.patience.state != DriveState::Spinning) {
+    pause(wait.patience.state, &wait.task);
+    if (wait.task.done()) return DriveState::Ended;
+  }
   const bool moved = look(wait);
   if (wait.task.done() || out_of_time(wait)) return DriveState::Ended;
   wait.patience.look_found(moved);
@@ -286,7 +307,6 @@ void Engine::poke() {
 // The helper.
 
 void Engine::note_if_waited_at_once(const Task& task) const {
-  if (!task.may_need_helper) return;
   task.lane->waited_at_once[task.large ? 1 : 0].store(Clock::now() - task.started < kAtOnce,
                                                       std::memory_order_relaxed);
 }

@@ -113,21 +113,14 @@ class Engine {
 
   /// Holds the engine's mutex. A holder that steps many times looks whether others want it.
   struct Lock {
-    explicit Lock(Engine& e) : engine(e) {
-      if (engine.mutex_.try_lock()) return;
-      engine.wanting_.fetch_add(1, std::memory_order_relaxed);
-      engine.mutex_.lock();
-      engine.wanting_.fetch_sub(1, std::memory_order_relaxed);
-    }
-    ~Lock() { engine.mutex_.unlock(); }
+    explicit Lock(Engine& engine);
+    ~Lock();
     Engine& engine;
   };
   /// Counts a thread inside wait(), which steps everything meanwhile.
   struct Waiter {
-    explicit Waiter(Engine& e) : engine(e) {
-      engine.waiters_.fetch_add(1, std::memory_order_relaxed);
-    }
-    ~Waiter() { engine.waiters_.fetch_sub(1, std::memory_order_relaxed); }
+    explicit Waiter(Engine& engine);
+    ~Waiter();
     Engine& engine;
   };
   /// A stream that ended for a reason not known yet.
@@ -152,15 +145,14 @@ class Engine {
     bool others_started = true;  ///< true at first: the helper may rest because of this thread
   };
 
-  // Waiting. `drive` makes one transition of the picture. What is inline here is used in engine.cpp
-  // only, by every wait: an all-reduce of 8 bytes takes less than a microsecond.
-  inline void note_if_waited_at_once(const Task& task) const;
-  inline void drive_until_ended(Task& task, std::chrono::nanoseconds timeout);
-  inline DriveState drive(Wait& wait);
-  inline void pause(DriveState state, Task* task);
+  // Waiting. `drive` makes one transition of the picture.
+  void note_if_waited_at_once(const Task& task) const;
+  void drive_until_ended(Task& task, std::chrono::nanoseconds timeout);
+  DriveState drive(Wait& wait);
+  void pause(DriveState state, Task* task);
   void sleep(Task* task);
-  inline bool look(Wait& wait);
-  inline int step_until_stuck(const Task& task, int most_idle_steps);
+  bool look(Wait& wait);
+  int step_until_stuck(const Task& task, int most_idle_steps);
   bool out_of_time(Wait& wait);
   WakeCondition wake_condition() const;
 
