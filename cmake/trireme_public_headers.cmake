@@ -11,7 +11,7 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/layout/coord.h
   trireme/layout/layout.h
   trireme/layout/piece.h
-  trireme/layout/even_part.h
+  trireme/layout/even_range.h
   trireme/layout/rank_set.h
   trireme/layout/reduction.h
   trireme/config/config.h

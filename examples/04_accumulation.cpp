@@ -32,7 +32,7 @@ int main() {
 
     // Rank r of n takes rows [r, r + 1) x 20 / n; the last three rows go to rank 0 alone.
     const auto [x, y] = whole_batch();
-    const auto mine = even_part(20, world.size(), world.rank());
+    const auto mine = even_range(20, world.size(), world.rank());
     const int64_t micro = 1 + world.rank();  // rows of a micro-batch: different on every rank
     for (int64_t at = mine.begin; at < mine.begin + mine.count; at += micro) {
       const int64_t end = std::min(at + micro, mine.begin + mine.count);

@@ -17,7 +17,7 @@
 #include "trireme/layout/axis.h"
 #include "trireme/layout/coord.h"
 #include "trireme/layout/degrees.h"
-#include "trireme/layout/even_part.h"
+#include "trireme/layout/even_range.h"
 #include "trireme/layout/layout.h"
 #include "trireme/layout/piece.h"
 #include "trireme/layout/rank_set.h"

@@ -65,7 +65,7 @@ TEST_P(Collectives, HaveTheGradientOfTheirFormula) {
   for (const int ranks : {2, 3}) {
     run_world(kThreads, ranks, [&](const Communicator& world) {
       const int64_t whole = 5;  // uneven for two and for three
-      const int64_t mine = even_part(whole, ranks, world.rank()).count;
+      const int64_t mine = even_range(whole, ranks, world.rank()).count;
       const auto shape = [&](int64_t size) {
         std::vector<int64_t> all = {2, 3, 4};
         all[static_cast<std::size_t>(dim)] = size;
@@ -156,7 +156,7 @@ TEST(CollectivesOfLongAndShortRows, MoveTheRightElements) {
   for (const int64_t width : {3, 20000}) {  // packed, and where they lie
     run_world(kThreads, 3, [&](const Communicator& world) {
       const auto whole = torch::arange(2 * 7 * width, torch::kDouble).view({2, 7, width});
-      const Part mine = even_part(7, 3, world.rank());
+      const Range mine = even_range(7, 3, world.rank());
       const auto part = whole.narrow(1, mine.begin, mine.count).contiguous();
       EXPECT_TRUE(F::gather(part, 1, world, 7).equal(whole));
       EXPECT_TRUE(F::scatter(whole, 1, world).equal(part * 3));

@@ -96,7 +96,7 @@ class Loop {
 
  private:
   double run_step(int64_t step) {
-    const Part mine = even_part(kRows, mesh_.samples().size(), mesh_.samples().rank());
+    const Range mine = even_range(kRows, mesh_.samples().size(), mesh_.samples().rank());
     const auto all = torch::sin(torch::arange(kRows * kLoopWidth, torch::kDouble) + 0.1 * step);
     const auto x = all.view({kRows, kLoopWidth}).narrow(0, mine.begin, mine.count);
     const auto y = (torch::arange(kRows) % kClasses).narrow(0, mine.begin, mine.count);

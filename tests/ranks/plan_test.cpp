@@ -73,7 +73,7 @@ TEST(Plan, CutsAUsersModelWithoutChangingWhatItComputes) {
       const auto region = std::dynamic_pointer_cast<BlockImpl>(model->layers()[0])->up->region();
       // Where positions are cut the first norm has this rank's part of them.
       const bool cut = sequence == nn::Sequence::Cut;
-      const Part part = even_part(5, 4, world.rank());
+      const Range part = even_range(5, 4, world.rank());
       const auto mine = input.clone().requires_grad_();
       Flow flow(mine);
       if (cut) flow = {mine.narrow(1, part.begin, part.count), region->left(flow, 5)};
@@ -86,14 +86,14 @@ TEST(Plan, CutsAUsersModelWithoutChangingWhatItComputes) {
         const auto whole = alone->named_parameters()[one.name].grad();
         at::Tensor gradient = one.tensor.grad().clone();
         if (!one.layout.partial().empty()) world.all_reduce(gradient).wait();
-        for (const Held& held : one.layout.held(mesh.coord(), mesh.degrees())) {
+        for (const LocalBox& held : one.layout.local_boxes(mesh.coord(), mesh.degrees())) {
           const at::Tensor wanted = nn::box_of(whole, held.box);
           EXPECT_LE((nn::part_of(gradient, held) - wanted).abs().max().item<double>(), 1e-11)
               << one.name;
         }
       }
       EXPECT_EQ(model->named_parameters()["0.up.weight"].sizes(),
-                (std::vector<int64_t>{even_part(10, 4, world.rank()).count, 6}));
+                (std::vector<int64_t>{even_range(10, 4, world.rank()).count, 6}));
     });
   }
 }
@@ -108,8 +108,9 @@ TEST(Plan, SaysWhatItCannotDoAndCutsNothing) {
     EXPECT_EQ(refusal(*model, {{"*.up", Column}, {"*.gate", Column}}),
               "plan: \"*.gate\" (column) matches no layer; there are 0, 0.norm, 0.up, 0.down, 1, "
               "1.norm, 1.up, 1.down");
-    EXPECT_EQ(refusal(*model, {{"*.up", Column}, {"0.*", Row}}),
-              "plan: \"0.*\" (row) and \"*.up\" (column) both match '0.up'; let only one of them match");
+    EXPECT_EQ(
+        refusal(*model, {{"*.up", Column}, {"0.*", Row}}),
+        "plan: \"0.*\" (row) and \"*.up\" (column) both match '0.up'; let only one of them match");
     EXPECT_THAT(refusal(*model, {{"*.norm", Column}}),
                 AllOf(HasSubstr("cannot cut '0.norm'"), HasSubstr("cannot be cut by column")));
     EXPECT_EQ(model->named_parameters()["0.up.weight"].size(0), 10) << "nothing was cut";

@@ -97,7 +97,7 @@ TEST(SecondDerivative, OfLayersThatAreCutIsOneRanks) {
     const auto [dx, parts] = run(mesh);
     EXPECT_LE((dx - wanted_x).abs().max().item<double>(), 1e-13);
     for (const auto& [name, part] : parts)
-      for (const Held& held : part.first.layout.held(mesh.coord(), mesh.degrees()))
+      for (const LocalBox& held : part.first.layout.local_boxes(mesh.coord(), mesh.degrees()))
         EXPECT_LE((nn::part_of(part.second, held) - nn::box_of(wanted.at(name).second, held.box))
                       .abs()
                       .max()
@@ -111,7 +111,7 @@ TEST(SecondDerivative, OfLayersThatAreCutIsOneRanks) {
 TEST(SecondDerivative, OfACollectiveGoesThereAndBackAgain) {
   run_world(kThreads, 3, [&](const Communicator& world) {
     constexpr int64_t kWhole = 5;
-    const int64_t mine = even_part(kWhole, 3, world.rank()).count;
+    const int64_t mine = even_range(kWhole, 3, world.rank()).count;
     struct Op {
       const char* name;
       std::function<at::Tensor(const at::Tensor&)> run;

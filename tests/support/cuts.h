@@ -129,7 +129,7 @@ inline void expect_same(const Outcome& got, const Outcome& alone, const Mesh& me
   for (const auto& one : nn::parameters_of(*model)) {
     if (c.pipe > 1 && !got.weights.contains(one.name)) continue;  // another stage's
     const double largest = alone.weights.at(one.name).abs().max().item<double>();
-    for (const Held& held : one.layout.held(mesh.coord(), mesh.degrees())) {
+    for (const LocalBox& held : one.layout.local_boxes(mesh.coord(), mesh.degrees())) {
       const at::Tensor wanted = nn::box_of(alone.weights.at(one.name), held.box);
       const at::Tensor part = nn::part_of(got.weights.at(one.name), held);
       ASSERT_EQ(part.sizes(), wanted.sizes()) << one.name;

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "trireme/core/error.h"
-#include "trireme/layout/even_part.h"
+#include "trireme/layout/even_range.h"
 
 namespace trireme {
 namespace {
@@ -93,7 +93,7 @@ TEST(EvenPart, DealsTheLargerPartsFirst) {
     for (int64_t parts = 1; parts <= 12; ++parts) {
       int64_t at = 0;
       for (int64_t index = 0; index < parts; ++index) {
-        const Part part = even_part(size, parts, index);
+        const Range part = even_range(size, parts, index);
         ASSERT_EQ(part.begin, at);
         ASSERT_EQ(part.count, (size + parts - 1 - index) / parts);
         at += part.count;
@@ -101,8 +101,8 @@ TEST(EvenPart, DealsTheLargerPartsFirst) {
       ASSERT_EQ(at, size);
     }
   }
-  EXPECT_EQ(even_part(6, 4, 1), (Part{2, 2}));
-  EXPECT_EQ(even_part(6, 4, 3), (Part{5, 1}));
+  EXPECT_EQ(even_range(6, 4, 1), (Range{2, 2}));
+  EXPECT_EQ(even_range(6, 4, 3), (Range{5, 1}));
 }
 
 TEST(Coord, RoundTripsOnEveryMesh) {
@@ -265,8 +265,8 @@ TEST(Layout, KeepsTheQueriesOfAKvHeadTogetherForAnyNumberOfRanks) {
   const Layout layout({query.size + key.size}, {{Axis::Tensor, 0, {query, key}}});
   const auto sizes = [&](int place, int degree) {
     std::vector<int64_t> all;
-    for (const Part& part :
-         layout.section_parts(Axis::Tensor, {.tensor = place}, {.tensor = degree}))
+    for (const Range& part :
+         layout.section_ranges(Axis::Tensor, {.tensor = place}, {.tensor = degree}))
       all.push_back(part.count);
     return all;
   };
@@ -276,13 +276,13 @@ TEST(Layout, KeepsTheQueriesOfAKvHeadTogetherForAnyNumberOfRanks) {
   EXPECT_EQ(sizes(1, 4), one);
   EXPECT_EQ(sizes(2, 4), two);
   EXPECT_EQ(sizes(3, 4), one);
-  EXPECT_EQ(layout.held({}, {}).size(), 1u) << "what is whole is one box";
+  EXPECT_EQ(layout.local_boxes({}, {}).size(), 1u) << "what is whole is one box";
   for (const int degree : {2, 4, 6}) {
     for (int place = 0; place < degree; ++place) {
-      const auto held = layout.held({.tensor = place}, {.tensor = degree});
-      const auto parts = layout.section_parts(Axis::Tensor, {.tensor = place}, {.tensor = degree});
-      const Part q = parts[0], k = parts[1];
-      const Held& keys = held.back();
+      const auto held = layout.local_boxes({.tensor = place}, {.tensor = degree});
+      const auto parts = layout.section_ranges(Axis::Tensor, {.tensor = place}, {.tensor = degree});
+      const Range q = parts[0], k = parts[1];
+      const LocalBox& keys = held.back();
       EXPECT_EQ(keys.copies, degree > kKvHeads ? degree / kKvHeads : 1);
       EXPECT_EQ(held.front().copies, 1) << "queries are never copied";
       for (int64_t head = q.begin / kHead; head < (q.begin + q.count) / kHead; ++head) {
@@ -295,10 +295,10 @@ TEST(Layout, KeepsTheQueriesOfAKvHeadTogetherForAnyNumberOfRanks) {
 
 TEST(Layout, HasItsBoxesSideBySideInTheRanksOwnTensor) {
   const Layout layout({6, 2}, {{Axis::Tensor, 0, {{4}, {2}}}});
-  const auto held = layout.held({.tensor = 1}, {.tensor = 2});
+  const auto held = layout.local_boxes({.tensor = 1}, {.tensor = 2});
   ASSERT_EQ(held.size(), 2u);
-  EXPECT_EQ(held[0], (Held{{{2, 0}, {2, 2}}, {0, 0}, 1}));
-  EXPECT_EQ(held[1], (Held{{{5, 0}, {1, 2}}, {2, 0}, 1}));
+  EXPECT_EQ(held[0], (LocalBox{{{2, 0}, {2, 2}}, {0, 0}, 1}));
+  EXPECT_EQ(held[1], (LocalBox{{{5, 0}, {1, 2}}, {2, 0}, 1}));
 }
 
 TEST(Layout, CutsRowsUnevenly) {

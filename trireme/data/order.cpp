@@ -50,13 +50,13 @@ int64_t Order::sample_at(int64_t epoch, int64_t position) const {
   return static_cast<int64_t>(at);
 }
 
-Part Order::positions(int64_t number) const {
+Range Order::positions(int64_t number) const {
   const int64_t begin = number % batches_per_epoch() * global_batch_;
   return {begin, std::min(global_batch_, samples_ - begin)};
 }
 
 std::vector<int64_t> Order::block(int64_t number, int rank, int size) const {
-  const Part all = positions(number), mine = even_part(all.count, size, rank);
+  const Range all = positions(number), mine = even_range(all.count, size, rank);
   std::vector<int64_t> samples;
   for (int64_t i = 0; i < mine.count; ++i)
     samples.push_back(sample_at(number / batches_per_epoch(), all.begin + mine.begin + i));
@@ -68,7 +68,7 @@ std::vector<int64_t> Order::batch(int64_t number) const {
 }
 
 int64_t Order::largest_block(int64_t number, int size) const {
-  return even_part(positions(number).count, size, 0).count;
+  return even_range(positions(number).count, size, 0).count;
 }
 
 }  // namespace trireme::data

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "trireme/layout/even_part.h"
+#include "trireme/layout/even_range.h"
 
 namespace trireme::data {
 
@@ -29,7 +29,7 @@ class Order {
   int64_t sample_at(int64_t epoch, int64_t position) const;
 
  private:
-  Part positions(int64_t number) const;
+  Range positions(int64_t number) const;
 
   uint64_t seed_;
   int64_t samples_, global_batch_;

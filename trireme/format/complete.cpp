@@ -25,7 +25,7 @@ namespace {
 constexpr size_t kMostBoxes = 4096;              // each is compared with each
 constexpr int64_t kMostRuns = int64_t{1} << 24;  // 256 MiB of them
 
-using Range = std::pair<int64_t, int64_t>;  // [first, second)
+using ElementRange = std::pair<int64_t, int64_t>;  // [first, second)
 
 /// An element that no range holds, or more than one.
 struct Flaw {
@@ -34,7 +34,7 @@ struct Flaw {
 };
 
 /// The first element in [0, end) where the ranges leave a gap or overlap; nothing if they tile.
-std::optional<Flaw> find_flaw(std::vector<Range>& ranges, int64_t end) {
+std::optional<Flaw> find_flaw(std::vector<ElementRange>& ranges, int64_t end) {
   std::ranges::sort(ranges);
   int64_t covered = 0;
   for (const auto& [begin, stop] : ranges) {
@@ -57,7 +57,7 @@ bool overlap(const Box& a, const Box& b) {
 /// Whether the pieces form boxes that tile the whole. If not, they may still cover it in another
 /// way.
 bool is_tiled_by_boxes(const TensorInfo& tensor, int64_t numel) {
-  std::map<std::pair<std::vector<int64_t>, std::vector<int64_t>>, std::vector<Range>> boxes;
+  std::map<std::pair<std::vector<int64_t>, std::vector<int64_t>>, std::vector<ElementRange>> boxes;
   for (const StoredPiece& piece : tensor.pieces)
     if (piece.count > 0)
       boxes[{piece.offset, piece.shape}].emplace_back(piece.begin, piece.begin + piece.count);
@@ -78,7 +78,7 @@ bool is_tiled_by_boxes(const TensorInfo& tensor, int64_t numel) {
 void check_runs(const std::string& name, const TensorInfo& tensor, int64_t numel,
                 const std::string& path) {
   const BoxRange whole{std::vector<int64_t>(tensor.shape.size(), 0), tensor.shape, 0, numel};
-  std::vector<Range> runs;
+  std::vector<ElementRange> runs;
   int64_t most = 0;
   for (const StoredPiece& piece : tensor.pieces) {
     const BoxRange region{piece.offset, piece.shape, piece.begin, piece.count};

@@ -82,10 +82,10 @@ Stretch cut_section(const Stretch& held, int64_t begin, const Section& section, 
               "Layout: an earlier cut left {} of dim {}, which cannot be cut in grains of {}", size,
               cut.dim, section.grain);
   const int share = copies_of(section, cut, degree);
-  const Part part = even_part(size / section.grain, degree / share, place / share);
+  const Range part = even_range(size / section.grain, degree / share, place / share);
   Stretch left{low + part.begin * section.grain, part.count * section.grain, held.copies};
   if (section.fine > 0) {
-    const Part inner = even_part(left.count / section.fine, share, place % share);
+    const Range inner = even_range(left.count / section.fine, share, place % share);
     left.begin += inner.begin * section.fine;
     left.count = inner.count * section.fine;
   } else {
@@ -152,15 +152,15 @@ bool Layout::is_cut(Axis axis) const {
   return std::ranges::any_of(cuts_, [axis](const Cut& cut) { return cut.axis == axis; });
 }
 
-std::vector<Held> Layout::held(const Coord& coord, const Degrees& degrees) const {
-  std::vector<Held> result = {{{}, {}, 1}};
+std::vector<LocalBox> Layout::local_boxes(const Coord& coord, const Degrees& degrees) const {
+  std::vector<LocalBox> result = {{{}, {}, 1}};
   for (int dim = 0; dim < static_cast<int>(whole_.size()); ++dim) {
     const auto parts = joined(stretches(*this, dim, coord, degrees));
-    std::vector<Held> wider;
-    for (const Held& one : result) {
+    std::vector<LocalBox> wider;
+    for (const LocalBox& one : result) {
       int64_t at = 0;
       for (const Stretch& part : parts) {
-        Held next = one;
+        LocalBox next = one;
         next.box.offset.push_back(part.begin);
         next.box.shape.push_back(part.count);
         next.at.push_back(at);
@@ -176,7 +176,7 @@ std::vector<Held> Layout::held(const Coord& coord, const Degrees& degrees) const
 
 std::vector<Box> Layout::boxes(const Coord& coord, const Degrees& degrees) const {
   std::vector<Box> result;
-  for (Held& one : held(coord, degrees)) result.push_back(std::move(one.box));
+  for (LocalBox& one : local_boxes(coord, degrees)) result.push_back(std::move(one.box));
   return result;
 }
 
@@ -190,9 +190,9 @@ std::vector<int64_t> Layout::local_shape(const Coord& coord, const Degrees& degr
   return shape;
 }
 
-std::vector<Part> Layout::section_parts(Axis axis, const Coord& coord,
-                                        const Degrees& degrees) const {
-  std::vector<Part> parts;
+std::vector<Range> Layout::section_ranges(Axis axis, const Coord& coord,
+                                          const Degrees& degrees) const {
+  std::vector<Range> parts;
   for (const Cut& cut : cuts_) {
     if (cut.axis != axis || axis == Axis::Shard) continue;
     for (const Stretch& part : stretches(*this, cut.dim, coord, degrees))
@@ -221,8 +221,8 @@ void Layout::check_fits(const Degrees& degrees) const {
   }
 }
 
-Part Layout::flat_part(int64_t numel, int parts, int index) {
-  const Part blocks = even_part((numel + kFlatBorder - 1) / kFlatBorder, parts, index);
+Range Layout::flat_range(int64_t numel, int parts, int index) {
+  const Range blocks = even_range((numel + kFlatBorder - 1) / kFlatBorder, parts, index);
   const int64_t begin = std::min(blocks.begin * kFlatBorder, numel);
   return {begin, std::min((blocks.begin + blocks.count) * kFlatBorder, numel) - begin};
 }
@@ -238,7 +238,7 @@ std::vector<Piece> Layout::pieces(std::string_view name, const Coord& coord,
   const auto [parts, index] = is_cut(Axis::Shard) ? sharers(coord, degrees) : Sharers{};
   std::vector<Piece> result;
   for (Box& box : boxes(coord, degrees)) {
-    const Part range = flat_part(box.numel(), parts, index);
+    const Range range = flat_range(box.numel(), parts, index);
     if (range.count == 0) continue;
     result.push_back({std::string(name), whole_, std::move(box.offset), std::move(box.shape),
                       range.begin, range.count});

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "trireme/layout/coord.h"
-#include "trireme/layout/even_part.h"
+#include "trireme/layout/even_range.h"
 #include "trireme/layout/piece.h"
 
 namespace trireme {
@@ -50,12 +50,12 @@ struct Cut {
 ///
 ///   whole    | q0 q1 q2 q3 | k0 k1 |      over two ranks
 ///   rank 1   | q2 q3 | k1 |               held: {box q2 q3, at 0}, {box k1, at 2}
-struct Held {
+struct LocalBox {
   Box box;                  ///< in the whole
   std::vector<int64_t> at;  ///< its offset in the rank's own tensor
   int copies = 1;           ///< ranks of a cut axis that hold it, this one among them
 
-  bool operator==(const Held&) const = default;
+  bool operator==(const LocalBox&) const = default;
 };
 
 /// How one tensor is cut over the mesh: the description that initialisation, gradient reduction,
@@ -72,13 +72,13 @@ class Layout {
   std::vector<Box> boxes(const Coord& coord, const Degrees& degrees) const;
 
   /// The same with their places in the rank's own tensor.
-  std::vector<Held> held(const Coord& coord, const Degrees& degrees) const;
+  std::vector<LocalBox> local_boxes(const Coord& coord, const Degrees& degrees) const;
 
   /// The shape of the rank's own tensor, before shard cuts it.
   std::vector<int64_t> local_shape(const Coord& coord, const Degrees& degrees) const;
 
   /// Of each section that `axis` cuts, the rank's part of the dim; none where it cuts nothing.
-  std::vector<Part> section_parts(Axis axis, const Coord& coord, const Degrees& degrees) const;
+  std::vector<Range> section_ranges(Axis axis, const Coord& coord, const Degrees& degrees) const;
 
   /// Throws, with the numbers, unless every rank of these degrees gets something of every section.
   void check_fits(const Degrees& degrees) const;
@@ -98,7 +98,7 @@ class Layout {
 
   /// Range `index` of `parts` that shard makes of a box of `numel` elements; only the end of the
   /// last need not be a multiple of the border.
-  static Part flat_part(int64_t numel, int parts, int index);
+  static Range flat_range(int64_t numel, int parts, int index);
 
   const std::vector<int64_t>& whole() const { return whole_; }
   const std::vector<Cut>& cuts() const { return cuts_; }

@@ -42,10 +42,10 @@ GradientSums gradient_sums_of(const Layout& layout, const Degrees& degrees, cons
     return sums;
   }
   // An expert's ranks are what expert leaves of the data axes: all of them share its state.
-  sums.shards = expert ? RankSet{.axes = data, .same_experts = true}
-                       : RankSet{.axes = {Axis::Shard}};
-  sums.rest = {.axes = joined(expert ? std::vector<Axis>{} : without(data, Axis::Shard),
-                              layout.partial())};
+  sums.shards =
+      expert ? RankSet{.axes = data, .same_experts = true} : RankSet{.axes = {Axis::Shard}};
+  sums.rest = {
+      .axes = joined(expert ? std::vector<Axis>{} : without(data, Axis::Shard), layout.partial())};
   return sums;
 }
 
@@ -68,12 +68,12 @@ std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holder
   }
   if (policy.sharding == Sharding::Parameters) weight = same;
   std::vector<Reduction> result;
-  for (const Held& box : layout.held(coord, degrees)) {
+  for (const LocalBox& box : layout.local_boxes(coord, degrees)) {
     Reduction one{.box = box,
                   .sums = sums,
                   .later = {},
                   .shard = shard,
-                  .kept = Layout::flat_part(box.box.numel(), shard.count, shard.index),
+                  .kept = Layout::flat_range(box.box.numel(), shard.count, shard.index),
                   .same = same,
                   .same_weight = weight,
                   .dtypes = policy.dtypes};
@@ -90,7 +90,7 @@ std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holder
 std::vector<RankSet> copy_sets_of(const Layout& layout, const Degrees& degrees) {
   std::set<int> copies;
   for (Coord coord; coord.tensor < degrees.tensor; ++coord.tensor)
-    for (const Held& box : layout.held(coord, degrees)) copies.insert(box.copies);
+    for (const LocalBox& box : layout.local_boxes(coord, degrees)) copies.insert(box.copies);
   copies.erase(1);
   std::vector<RankSet> sets;
   for (const int count : copies) sets.push_back({.copies = count});

@@ -51,13 +51,13 @@ GradientSums gradient_sums_of(const Layout& layout, const Degrees& degrees, cons
 ///                 └─ all-reduce over pipe 0, 1        `later`
 ///                      └─ this rank keeps `kept` of it, as do the ranks of `same`
 struct Reduction {
-  Held box;  ///< the box, in the whole and in the rank's own tensor
+  LocalBox box;  ///< the box, in the whole and in the rank's own tensor
   GradientSums sums;
   /// The sum is then summed over each of these sets in turn: ranks that hold a copy of the box, and
   /// stages that hold the same weight.
   std::vector<RankSet> later;
   Position shard;       ///< this rank among `sums.shards`
-  Part kept;            ///< the elements of the flat box that this rank keeps as its state
+  Range kept;           ///< the elements of the flat box that this rank keeps as its state
   RankSet same;         ///< the ranks that keep the same elements
   RankSet same_weight;  ///< the ranks that have the same box to compute with
   bool counts = true;   ///< the first rank of `same`: its elements count in norms and sums
@@ -66,14 +66,14 @@ struct Reduction {
 };
 
 /// One reduction per box that the rank at `coord` holds of the parameter, in the order of
-/// `Layout::held`. `holders`: the pipe ranks that hold the parameter; empty: this one only. Throws
-/// MisuseError where the policy does not fit the mesh.
+/// `Layout::local_boxes`. `holders`: the pipe ranks that hold the parameter; empty: this one only.
+/// Throws MisuseError where the policy does not fit the mesh.
 std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holders,
                                      const Degrees& degrees, const Coord& coord,
                                      const Policy& policy);
 
-/// Every set in the `later` of any rank's reductions of this parameter that divides the tensor axis,
-/// in the same order on every rank: making a group is collective.
+/// Every set in the `later` of any rank's reductions of this parameter that divides the tensor
+/// axis, in the same order on every rank: making a group is collective.
 std::vector<RankSet> copy_sets_of(const Layout& layout, const Degrees& degrees);
 
 /// What is whole on every rank of a stage and no parameter, such as a buffer: who has the same?

@@ -3,7 +3,7 @@
 #include <torch/autograd.h>
 
 #include "trireme/core/error.h"
-#include "trireme/layout/even_part.h"
+#include "trireme/layout/even_range.h"
 
 namespace trireme::nn {
 
@@ -14,7 +14,7 @@ namespace ag = torch::autograd;
 comm::Rows parts_of(int64_t size, const comm::Communicator& group) {
   comm::Rows rows;
   for (int rank = 0; rank < group.size(); ++rank)
-    rows.push_back(even_part(size, group.size(), rank).count);
+    rows.push_back(even_range(size, group.size(), rank).count);
   return rows;
 }
 
@@ -76,7 +76,7 @@ int64_t wrapped(const at::Tensor& x, int64_t dim) {
 }
 
 at::Tensor own_part(const at::Tensor& x, int64_t dim, const comm::Communicator& group) {
-  const Part part = even_part(x.size(dim), group.size(), group.rank());
+  const Range part = even_range(x.size(dim), group.size(), group.rank());
   return x.narrow(dim, part.begin, part.count).contiguous();
 }
 
@@ -140,7 +140,7 @@ at::Tensor apply(const at::Tensor& x, const comm::Communicator& group, int64_t d
 int64_t whole_size(const at::Tensor& x, int64_t dim, const comm::Communicator& group,
                    int64_t size) {
   if (size == functional::kEven) return x.size(dim) * group.size();
-  const int64_t mine = even_part(size, group.size(), group.rank()).count;
+  const int64_t mine = even_range(size, group.size(), group.rank()).count;
   core::check(x.size(dim) == mine, "dim {} of {} over {} ranks: rank {} holds {} of it, not {}",
               dim, size, group.size(), group.rank(), mine, x.size(dim));
   return size;
@@ -167,7 +167,7 @@ TensorInFlight start_reduce_scatter(const at::Tensor& x, int64_t dim,
                                     const comm::Communicator& group) {
   const int64_t size = x.size(dim);
   return move_along(
-      x, dim, even_part(size, group.size(), group.rank()).count, size, group,
+      x, dim, even_range(size, group.size(), group.rank()).count, size, group,
       [&](std::vector<at::Tensor> out, std::vector<at::Tensor> in, std::vector<comm::Rows> rows) {
         return group.reduce_scatter(std::move(out), std::move(in), comm::ReduceOp::Sum,
                                     std::move(rows));

@@ -26,7 +26,7 @@ class TensorInFlight {
   std::function<at::Tensor()> result_;
 };
 
-// Without autograd. A dim is cut by even_part: the first ranks may hold one more. Collective.
+// Without autograd. A dim is cut by even_range: the first ranks may hold one more. Collective.
 
 /// The sum over the group. It is written into the memory of `x` if `x` is contiguous.
 TensorInFlight start_all_reduce(const at::Tensor& x, const comm::Communicator& group);

@@ -109,7 +109,7 @@ at::Tensor DropoutImpl::compute(const at::Tensor& x, const Where* where) {
       full_name(), features, width_);
   if (style() == Style::Column) {
     elements.width = width_;
-    elements.features = even_part(width_, region()->size(), region()->group().rank());
+    elements.features = even_range(width_, region()->size(), region()->group().rank());
     core::check(elements.features.count == features,
                 "dropout '{}': {} features, but this rank's part of {} is {}", full_name(),
                 features, width_, elements.features.count);

@@ -30,8 +30,8 @@ TORCH_MODULE(Dropout);
 /// Which elements of one sample a rank has, of [positions, features] of the whole.
 struct DropoutElements {
   int64_t first_position = 0;
-  int64_t width = 0;   ///< features of the whole
-  Part features = {};  ///< of this rank
+  int64_t width = 0;    ///< features of the whole
+  Range features = {};  ///< of this rank
 };
 
 /// The mask of a dropout, 0 or 1 / (1 - p), for a tensor of this shape. Each row is a sample, of

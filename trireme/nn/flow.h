@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "trireme/layout/even_part.h"
+#include "trireme/layout/even_range.h"
 
 namespace trireme::nn {
 
@@ -19,7 +19,7 @@ struct Where {
   int64_t micro = 0;
   std::vector<int64_t> sample_ids = {};  ///< one per row
   int64_t seq_begin = 0;                 ///< the first position that this rank has
-  std::optional<Part> cut_from = {};     ///< if this rank has a part of the positions: all of them
+  std::optional<Range> cut_from = {};    ///< if this rank has a part of the positions: all of them
   bool again = false;                    ///< true when backward recomputes the call
 };
 

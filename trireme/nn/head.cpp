@@ -25,7 +25,7 @@ ClassShard HeadImpl::shard() const {
   ClassShard shard{.mine = {0, classes_}, .all = classes_};
   if (style() == Style::Vocabulary && region()->size() > 1) {
     shard.group = &region()->group();
-    shard.mine = even_part(classes_, region()->size(), region()->group().rank());
+    shard.mine = even_range(classes_, region()->size(), region()->group().rank());
   }
   core::check(weight.size(0) == shard.mine.count,
               "head '{}': this rank has {} of the {} classes, but its tied weight has {} rows; cut "

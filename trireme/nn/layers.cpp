@@ -34,7 +34,7 @@ Flow EmbeddingImpl::compute(const Flow& indices) {
     throw Error(fmt::format("embedding '{}': {} is not one of its {} rows", full_name(),
                             index.masked_select(known.logical_not())[0].item<int64_t>(), rows_));
   // Rows of other ranks become zeros here; `leave` adds up the outputs of all ranks.
-  const Part mine = even_part(rows_, region()->size(), region()->group().rank());
+  const Range mine = even_range(rows_, region()->size(), region()->group().rank());
   const at::Tensor outside = at::logical_or(index < mine.begin, index >= mine.begin + mine.count);
   const at::Tensor found = at::embedding(weight, (index - mine.begin).masked_fill_(outside, 0));
   return region()->leave(indices.with(found.masked_fill(outside.unsqueeze(-1), 0)));

@@ -175,12 +175,12 @@ Layouts LinearImpl::layouts(Style style, Sequence sequence) const {
   return LayerImpl::layouts(style, sequence);
 }
 
-std::vector<Part> LinearImpl::out_parts() const {
+std::vector<Range> LinearImpl::out_parts() const {
   if (style() == Style::Column) {
     const DeclaredParameter& own = *declared().find("weight");
-    return own.layout.section_parts(Axis::Tensor, own.coord, own.degrees);
+    return own.layout.section_ranges(Axis::Tensor, own.coord, own.degrees);
   }
-  std::vector<Part> parts;
+  std::vector<Range> parts;
   int64_t begin = 0;
   for (const Section& section : options_.out_sections) {
     parts.push_back({begin, section.size});

@@ -24,7 +24,7 @@ class LinearImpl : public LayerImpl {
   at::Tensor weight, bias;  ///< public, as in torch::nn::LinearImpl; bias may be undefined
 
   /// The range of each section of the output that this rank has.
-  std::vector<Part> out_parts() const;
+  std::vector<Range> out_parts() const;
 
   Layouts layouts(Style style, Sequence sequence) const override;
 

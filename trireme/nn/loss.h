@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "trireme/comm/communicator.h"
-#include "trireme/layout/even_part.h"
+#include "trireme/layout/even_range.h"
 
 namespace trireme::nn {
 
@@ -38,7 +38,7 @@ Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets);
 
 /// This rank's shard of the classes.
 struct ClassShard {
-  Part mine;
+  Range mine;
   int64_t all = 0;                            ///< the number of all classes
   const comm::Communicator* group = nullptr;  ///< the ranks that share them; nullptr: this one only
 };

@@ -94,14 +94,14 @@ at::Tensor box_of(const at::Tensor& tensor, const Box& box) {
   return part;
 }
 
-at::Tensor part_of(const at::Tensor& tensor, const Held& held) {
+at::Tensor part_of(const at::Tensor& tensor, const LocalBox& held) {
   return box_of(tensor, {held.at, held.box.shape});
 }
 
 void fill(const Parameter& parameter) {
   const at::NoGradGuard guard;
   const uint64_t name = core::hash64(parameter.name);
-  for (const Held& held : parameter.layout.held(parameter.coord, parameter.degrees))
+  for (const LocalBox& held : parameter.layout.local_boxes(parameter.coord, parameter.degrees))
     part_of(parameter.tensor, held)
         .copy_(values_of(held.box, 0, held.box.numel(), parameter.layout.whole(), *parameter.init,
                          parameter.seed, name)

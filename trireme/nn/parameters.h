@@ -27,7 +27,7 @@ struct Parameter {
 at::Tensor box_of(const at::Tensor& tensor, const Box& box);
 
 /// The part of a rank's local tensor that holds this box. Shares its memory.
-at::Tensor part_of(const at::Tensor& tensor, const Held& held);
+at::Tensor part_of(const at::Tensor& tensor, const LocalBox& held);
 
 /// The distinct parameters of a module, in the order of registration.
 std::vector<Parameter> parameters_of(const torch::nn::Module& root);

@@ -49,8 +49,8 @@ std::shared_ptr<const Where> TensorRegion::left(const Flow& in, int64_t position
               "sequence parallelism: positions {} to {} are one rank's part already and cannot be "
               "cut again",
               part.seq_begin, part.seq_begin + positions);
-  part.cut_from = Part{part.seq_begin, positions};
-  part.seq_begin += even_part(positions, size(), group_.rank()).begin;
+  part.cut_from = Range{part.seq_begin, positions};
+  part.seq_begin += even_range(positions, size(), group_.rank()).begin;
   return std::make_shared<const Where>(std::move(part));
 }
 

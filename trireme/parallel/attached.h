@@ -65,7 +65,7 @@ class Attached {
 
   /// Where each micro-batch of this rank's rows begins, and how many rows it has. All ranks get as
   /// many; some may be empty.
-  virtual std::vector<Part> micro_batches(const BatchRows& rows) const = 0;
+  virtual std::vector<Range> micro_batches(const BatchRows& rows) const = 0;
   int64_t num_micros(const BatchRows& rows) const {
     return static_cast<int64_t>(micro_batches(rows).size());
   }

@@ -39,9 +39,9 @@ std::vector<nn::WeightJob> AttachedModule::defer(nn::WeightQueue& queue,
   return gradients().defer(queue, body);
 }
 
-std::vector<Part> AttachedModule::micro_batches(const BatchRows& rows) const {
+std::vector<Range> AttachedModule::micro_batches(const BatchRows& rows) const {
   const int64_t count = std::max<int64_t>(1, (rows.largest + rows.micro - 1) / rows.micro);
-  std::vector<Part> micros;
+  std::vector<Range> micros;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t begin = std::min(rows.mine, i * rows.micro);
     micros.push_back({begin, std::min(rows.mine, begin + rows.micro) - begin});

@@ -38,7 +38,7 @@ class AttachedModule : public Attached {
   /// After the gradients are complete.
   void end_finish();
 
-  std::vector<Part> micro_batches(const BatchRows& rows) const override;
+  std::vector<Range> micro_batches(const BatchRows& rows) const override;
   /// Throws MisuseError for a module that is no nn::Model: it has no loss of its own.
   void run(const std::vector<nn::MicroBatch>& micros) override;
   LossTotals evaluate(const std::vector<nn::MicroBatch>& micros) override;

@@ -18,7 +18,7 @@ int64_t flat(const std::vector<int64_t>& at, at::IntArrayRef shape) {
 }
 
 /// Does a box lie in one stretch of the rank's own tensor?
-bool is_contiguous(const Held& held, at::IntArrayRef shape) {
+bool is_contiguous(const LocalBox& held, at::IntArrayRef shape) {
   bool inner_whole = true;  // are all dims behind this one whole?
   for (std::size_t d = shape.size(); d-- > 0;) {
     if (!inner_whole && held.box.shape[d] != 1) return false;
@@ -31,13 +31,13 @@ bool is_contiguous(const Held& held, at::IntArrayRef shape) {
 
 ParameterShard whole_shard(const nn::Parameter& parameter, std::size_t index, const Mesh& mesh,
                            const Policy& policy) {
-  ParameterShard shard{.name = parameter.name,
-                       .parameter = index,
-                       .weight = parameter.tensor,
-                       .master = parameter.tensor,
-                       .reductions = reductions_of(parameter.layout, {}, mesh.degrees(),
-                                                   mesh.coord(), policy),
-                       .pieces = {}};
+  ParameterShard shard{
+      .name = parameter.name,
+      .parameter = index,
+      .weight = parameter.tensor,
+      .master = parameter.tensor,
+      .reductions = reductions_of(parameter.layout, {}, mesh.degrees(), mesh.coord(), policy),
+      .pieces = {}};
   for (const Reduction& one : shard.reductions) shard.pieces.push_back(piece_of(parameter, one));
   return shard;
 }
@@ -51,9 +51,9 @@ ShardedParameter shard(const nn::Parameter& parameter, const Coord& coord, const
     const int64_t numel = box.numel();
     box.piece = piece_of(parameter, box.reduction);
     for (int rank = 0; rank < box.reduction.shard.count; ++rank)
-      box.counts.push_back(Layout::flat_part(numel, box.reduction.shard.count, rank).count);
-    result.plain =
-        result.plain && is_contiguous(box.held(), shape) && flat(box.held().at, shape) == box.begin;
+      box.counts.push_back(Layout::flat_range(numel, box.reduction.shard.count, rank).count);
+    result.plain = result.plain && is_contiguous(box.local(), shape) &&
+                   flat(box.local().at, shape) == box.begin;
     result.numel += numel;
     result.boxes.push_back(std::move(box));
   }

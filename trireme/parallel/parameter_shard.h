@@ -43,7 +43,7 @@ struct ShardedBox {
   int64_t begin = 0;  ///< of the box, where the boxes of the parameter lie one after the other
   comm::Rows counts;  ///< elements of each rank of `reduction.shards`
 
-  const Held& held() const { return reduction.box; }
+  const LocalBox& local() const { return reduction.box; }
   int64_t numel() const { return reduction.box.box.numel(); }
 };
 

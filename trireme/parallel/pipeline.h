@@ -52,7 +52,7 @@ class Pipeline final : public Attached {
   ~Pipeline() override;
 
   /// As many as the schedule has, as even as possible: also where the batch is short.
-  std::vector<Part> micro_batches(const BatchRows& rows) const override;
+  std::vector<Range> micro_batches(const BatchRows& rows) const override;
 
   /// Forward and backward of a step's micro-batches, as many as the schedule has. Only the ranks of
   /// the first stage look at the inputs (the others need no tensors there), only those of the last

@@ -43,10 +43,10 @@ int Pipeline::tag(const Action& action) const {
   return (boundary * schedule_.micros + action.micro) * 2 + (forwards ? 0 : 1);
 }
 
-std::vector<Part> Pipeline::micro_batches(const BatchRows& rows) const {
-  std::vector<Part> micros;
+std::vector<Range> Pipeline::micro_batches(const BatchRows& rows) const {
+  std::vector<Range> micros;
   for (int i = 0; i < schedule_.micros; ++i)
-    micros.push_back(even_part(rows.mine, schedule_.micros, i));
+    micros.push_back(even_range(rows.mine, schedule_.micros, i));
   return micros;
 }
 

@@ -19,8 +19,7 @@ int64_t item_bytes_of(const nn::Parameter& parameter) {
 
 /// A group of its own, so that gathers do not queue behind reductions.
 comm::Communicator gather_group(const Mesh& mesh, const Policy& policy) {
-  const auto& group =
-      mesh.group(gradient_sums_of(Layout({1}), mesh.degrees(), policy).shards.axes);
+  const auto& group = mesh.group(gradient_sums_of(Layout({1}), mesh.degrees(), policy).shards.axes);
   return group.split("gather", 0, group.rank());
 }
 
@@ -55,7 +54,8 @@ ShardedWeights::~ShardedWeights() {
 }
 
 at::TensorOptions ShardedWeights::byte_options() const {
-  const auto options = parameters_.empty() ? at::TensorOptions() : parameters_.front().tensor.options();
+  const auto options =
+      parameters_.empty() ? at::TensorOptions() : parameters_.front().tensor.options();
   return options.dtype(at::kByte).requires_grad(false);
 }
 
@@ -80,7 +80,7 @@ void ShardedWeights::take_values() {
       const ShardedBox& box = shards_[i].boxes[b];
       if (box.piece.count == 0) continue;
       if (there)
-        tensors_[i][b].copy_(nn::part_of(one.tensor, box.held())
+        tensors_[i][b].copy_(nn::part_of(one.tensor, box.local())
                                  .reshape({-1})
                                  .narrow(0, box.piece.begin, box.piece.count));
       else
@@ -130,8 +130,8 @@ void ShardedWeights::complete_gather(std::size_t unit) {
       if (!local_[i].defined())
         local_[i] = at::empty(parameter.sizes(), parameter.options().requires_grad(false));
       for (const ShardedBox& box : shards_[i].boxes)
-        nn::part_of(local_[i], box.held())
-            .copy_(all.narrow(0, box.begin, box.numel()).view(box.held().box.shape));
+        nn::part_of(local_[i], box.local())
+            .copy_(all.narrow(0, box.begin, box.numel()).view(box.local().box.shape));
       all = local_[i];
     }
     nn::bind(parameter, all);
@@ -225,7 +225,7 @@ at::Tensor ShardedWeights::assemble(std::size_t parameter,
     at::Tensor whole = at::empty({box.numel()}, parts[b].options());
     group_.all_gather({whole}, {parts[b].contiguous()}, {box.counts}, parameters_[parameter].name)
         .wait();
-    nn::part_of(all, box.held()).copy_(whole.view(box.held().box.shape));
+    nn::part_of(all, box.local()).copy_(whole.view(box.local().box.shape));
   }
   return all;
 }

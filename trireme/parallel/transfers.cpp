@@ -74,7 +74,7 @@ std::shared_ptr<const nn::Where> read_where(Reader& in) {
   where->seq_begin = in.next();
   if (in.next() != 0) {
     const int64_t begin = in.next();
-    where->cut_from = Part{begin, in.next()};
+    where->cut_from = Range{begin, in.next()};
   }
   where->sample_ids = in.next(in.next());
   return where;

@@ -111,8 +111,8 @@ void UnitBuckets::put(std::size_t parameter, const at::Tensor& gradient, bool mo
     return;
   }
   for (const ShardedBox& box : member.shards.boxes) {
-    at::Tensor home = box_in(unit, parameter, box).view(box.held().box.shape);
-    const at::Tensor part = nn::part_of(gradient, box.held());
+    at::Tensor home = box_in(unit, parameter, box).view(box.local().box.shape);
+    const at::Tensor part = nn::part_of(gradient, box.local());
     more ? home.add_(part) : home.copy_(part);
   }
 }
@@ -136,12 +136,13 @@ comm::Work UnitBuckets::scatter(std::size_t bucket, const ShardOf& shard_of) {
 std::vector<at::Tensor> UnitBuckets::sum_late(std::size_t parameter, const at::Tensor& mine) {
   std::vector<at::Tensor> sums;
   for (const ShardedBox& box : members_[parameter].shards.boxes) {
-    const at::Tensor whole = mine.defined()
-                                 ? nn::part_of(mine, box.held()).reshape({-1}).contiguous()
-                                 : at::zeros({box.numel()}, members_[parameter].parameter.options()
-                                                                .requires_grad(false));
+    const at::Tensor whole =
+        mine.defined() ? nn::part_of(mine, box.local()).reshape({-1}).contiguous()
+                       : at::zeros({box.numel()},
+                                   members_[parameter].parameter.options().requires_grad(false));
     at::Tensor sum = at::empty({box.piece.count}, whole.options());
-    reducer_->start({.whole = {whole}, .shards = {sum}, .rows = {box.counts}}, sums_over_.shards).wait();
+    reducer_->start({.whole = {whole}, .shards = {sum}, .rows = {box.counts}}, sums_over_.shards)
+        .wait();
     reducer_->start({.data = sum}, sums_over_.rest).wait();
     sums.push_back(std::move(sum));
   }
@@ -250,8 +251,7 @@ void ScatteredBuckets::start(std::size_t bucket) {
   InFlight started{bucket, {}, {}};
   at::Tensor to = unit.shards;
   if (unit.summed) to = started.more = at::empty_like(unit.shards);
-  started.work =
-      scatter(bucket, [&](std::size_t i, std::size_t b) { return shard_in(to, i, b); });
+  started.work = scatter(bucket, [&](std::size_t i, std::size_t b) { return shard_in(to, i, b); });
   unit.summed = true;
   in_flight_.push_back(std::move(started));
   if (in_flight_.size() > kBlocks) complete_oldest();

@@ -23,7 +23,7 @@ using parallel::padded;
 
 nn::Batching batching(const config::Config& config, const Degrees& degrees, int64_t item) {
   using Recompute = nn::Batching::Recompute;
-  const int64_t block = even_part(config.batch.global, degrees.samples(), 0).count;
+  const int64_t block = even_range(config.batch.global, degrees.samples(), 0).count;
   return {.rows = std::min(config.batch.micro, block),
           .item_bytes = item,
           .tensor = degrees.tensor,
@@ -104,7 +104,8 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
     sum.shard += bytes.shard;
     padded_sum += padded(bytes.local);
     const bool is_trained = one.tensor.requires_grad();
-    all.copy += (sharded ? bytes.shard : bytes.local) * (is_trained ? 1 + states : 1) / bytes.holders;
+    all.copy +=
+        (sharded ? bytes.shard : bytes.local) * (is_trained ? 1 + states : 1) / bytes.holders;
     if (sharded) unit_bytes[unit_of[one.name]] += padded(bytes.local);
     if (!is_trained) continue;
     trained.local += bytes.local;

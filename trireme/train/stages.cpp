@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "trireme/core/error.h"
-#include "trireme/layout/even_part.h"
+#include "trireme/layout/even_range.h"
 #include "trireme/pipeline/generators.h"
 #include "trireme/pipeline/passes.h"
 #include "trireme/pipeline/text.h"
@@ -46,7 +46,7 @@ int64_t micros_of(int64_t rows, int64_t most) {
 }
 
 pipeline::Schedule schedule_of(const config::Config& config, const Degrees& degrees) {
-  const int64_t rows = even_part(config.batch.global, degrees.samples(), 0).count;
+  const int64_t rows = even_range(config.batch.global, degrees.samples(), 0).count;
   const auto micros = static_cast<int>(micros_of(rows, config.batch.micro));
   const std::string& wanted = config.pipeline.schedule;
   const std::string asked =

@@ -77,9 +77,8 @@ std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
 }
 
 parallel::BatchRows Trainer::rows_of(const data::Batch& batch) const {
-  return {.mine = batch.inputs.size(0),
-          .largest = batch.largest_block,
-          .micro = config_.batch.micro};
+  return {
+      .mine = batch.inputs.size(0), .largest = batch.largest_block, .micro = config_.batch.micro};
 }
 
 /// This rank's rows as micro-batches.
@@ -155,9 +154,9 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
   model_->eval();
   const int64_t limit =
       batches > 0 ? std::min(dataset.size(), batches * config_.batch.global) : dataset.size();
-  const Part mine = even_part(limit, ranks.size(), ranks.rank());
+  const Range mine = even_range(limit, ranks.size(), ranks.rank());
   // Every rank runs as many micro-batches as the first, which has most: the last may be empty.
-  const int64_t most = even_part(limit, ranks.size(), 0).count;
+  const int64_t most = even_range(limit, ranks.size(), 0).count;
   at::Tensor totals = at::zeros({2}, at::kDouble);
   std::vector<nn::MicroBatch> micros;
   for (int64_t begin = 0; begin < most; begin += config_.batch.micro) {
@@ -170,7 +169,8 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
     }
     const int64_t rows = std::max<int64_t>(0, end - begin);
     micros.push_back({at::stack(inputs).slice(0, 0, rows), at::stack(targets).slice(0, 0, rows)});
-    if (micros.size() < attached_->evaluated_at_once() && begin + config_.batch.micro < most) continue;
+    if (micros.size() < attached_->evaluated_at_once() && begin + config_.batch.micro < most)
+      continue;
     const auto [sum, weight] = attached_->evaluate(micros);
     totals[0] += sum;
     totals[1] += weight;

@@ -35,7 +35,7 @@ double off(const Compared& tensor, const Compared::Part& part) {
   if (!part.value.defined() || !tensor.alone.defined())
     return part.value.defined() == tensor.alone.defined() ? 0 : kInfinite;
   double most = 0;
-  for (const Held& held : part.held) {
+  for (const LocalBox& held : part.held) {
     const at::Tensor error =
         (nn::part_of(part.value, held) - nn::box_of(tensor.alone, held.box)).abs();
     const double worst = error.numel() == 0 ? 0 : error.max().item<double>();
@@ -54,7 +54,7 @@ bool place(Compared::Part& part, const Note& note, const at::Tensor& whole,
     return false;
   }
   int64_t count = 0;
-  for (const Held& held : part.held) {
+  for (const LocalBox& held : part.held) {
     count += held.box.numel();
     for (std::size_t d = 0; d < held.at.size(); ++d) {
       const auto dim = static_cast<int64_t>(d);
@@ -69,7 +69,7 @@ bool place(Compared::Part& part, const Note& note, const at::Tensor& whole,
 bool covered(const Compared& tensor) {
   at::Tensor seen = at::zeros(tensor.alone.sizes(), at::kBool);
   for (const Compared::Part& part : tensor.parts)
-    for (const Held& held : part.held) nn::box_of(seen, held.box).fill_(true);
+    for (const LocalBox& held : part.held) nn::box_of(seen, held.box).fill_(true);
   return seen.all().item<bool>();
 }
 
@@ -78,7 +78,7 @@ bool covered(const Compared& tensor) {
 double error_of_mesh(const Compared& tensor) {
   std::map<std::pair<std::vector<int64_t>, std::vector<int64_t>>, double> squares;
   for (const Compared::Part& part : tensor.parts) {
-    for (const Held& held : part.held) {
+    for (const LocalBox& held : part.held) {
       const at::Tensor error = nn::part_of(part.value, held) - nn::box_of(tensor.alone, held.box);
       double& worst = squares[{held.box.offset, held.box.shape}];
       const double square = error.square().sum().item<double>();

@@ -32,7 +32,7 @@ struct Compared {
   struct Part {
     int rank = 0;
     at::Tensor value;
-    std::vector<Held> held;
+    std::vector<LocalBox> held;
     bool fits = true;  ///< is it of the shape that its layout says?
   };
   std::vector<Part> parts;

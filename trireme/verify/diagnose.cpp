@@ -39,12 +39,12 @@ class Case {
  private:
   static at::Tensor flat(const Compared::Part& part, const at::Tensor& value) {
     std::vector<at::Tensor> boxes = {at::empty({0}, at::kDouble)};
-    for (const Held& held : part.held) boxes.push_back(nn::part_of(value, held).reshape({-1}));
+    for (const LocalBox& held : part.held) boxes.push_back(nn::part_of(value, held).reshape({-1}));
     return at::cat(boxes);
   }
-  static at::Tensor flat_of(const at::Tensor& whole, const std::vector<Held>& held) {
+  static at::Tensor flat_of(const at::Tensor& whole, const std::vector<LocalBox>& held) {
     std::vector<at::Tensor> boxes = {at::empty({0}, at::kDouble)};
-    for (const Held& one : held) boxes.push_back(nn::box_of(whole, one.box).reshape({-1}));
+    for (const LocalBox& one : held) boxes.push_back(nn::box_of(whole, one.box).reshape({-1}));
     return at::cat(boxes);
   }
 
@@ -67,7 +67,7 @@ class Case {
   at::Tensor assembled() const {
     at::Tensor whole = at::zeros_like(tensor_.alone);
     for (const Compared::Part& part : tensor_.parts)
-      for (const Held& held : part.held)
+      for (const LocalBox& held : part.held)
         nn::box_of(whole, held.box).copy_(nn::part_of(part.value, held));
     return whole;
   }

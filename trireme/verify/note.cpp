@@ -13,7 +13,7 @@ namespace {
 
 core::Json json_of(const Place& place) {
   core::Json held = core::Json::array(), cuts = core::Json::array();
-  for (const Held& one : place.held)
+  for (const LocalBox& one : place.held)
     held.push_back({one.box.offset, one.box.shape, one.at, one.copies});
   for (const Cut& cut : place.cuts) {
     core::Json sections = core::Json::array();
@@ -26,8 +26,7 @@ core::Json json_of(const Place& place) {
 
 Place place_of(const core::Json& json) {
   Place place;
-  for (const auto& one : json.at("held"))
-    place.held.push_back({{one[0], one[1]}, one[2], one[3]});
+  for (const auto& one : json.at("held")) place.held.push_back({{one[0], one[1]}, one[2], one[3]});
   for (const auto& one : json.at("cuts")) {
     Cut cut{.axis = static_cast<Axis>(one[0].get<int>()), .dim = one[1], .sections = {}};
     for (const auto& section : one[2])
@@ -74,7 +73,7 @@ std::vector<Note> read(const std::string& text, const at::Tensor& flat) {
 }  // namespace
 
 Note scalar(Stage stage, const std::string& name, double value) {
-  return {stage, name, at::full({}, value, at::kDouble), {.held = {Held{}}}};
+  return {stage, name, at::full({}, value, at::kDouble), {.held = {LocalBox{}}}};
 }
 
 std::string_view to_string(Stage stage) {
@@ -107,16 +106,16 @@ std::vector<std::vector<Note>> gather(const std::vector<Note>& mine,
   return notes;
 }
 
-std::vector<Held> boxes_of(const Note& note, const std::vector<int64_t>& whole, const Coord& coord,
-                           const Degrees& degrees) {
+std::vector<LocalBox> boxes_of(const Note& note, const std::vector<int64_t>& whole,
+                               const Coord& coord, const Degrees& degrees) {
   if (!note.place.rows) return note.place.held;
   std::vector<int64_t> block = whole;
   block[0] = note.value.size(0);
   std::vector<Cut> cuts = note.place.cuts;
   for (Cut& cut : cuts)
     if (cut.dim < 0) cut.dim += static_cast<int>(whole.size());
-  auto held = Layout(block, cuts).held(coord, degrees);
-  for (Held& one : held) one.box.offset[0] += note.place.first_row;
+  auto held = Layout(block, cuts).local_boxes(coord, degrees);
+  for (LocalBox& one : held) one.box.offset[0] += note.place.first_row;
   return held;
 }
 

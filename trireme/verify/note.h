@@ -19,7 +19,7 @@ std::string_view to_string(Stage stage);
 /// How one rank's part of a tensor lies in the whole. Of a weight or a gradient the boxes are
 /// known; of an output the rank knows its rows of the batch and the cuts of the other dims.
 struct Place {
-  std::vector<Held> held = {};
+  std::vector<LocalBox> held = {};
   int64_t first_row = 0;
   std::vector<Cut> cuts = {};  ///< a dim of -1 is the last
   bool rows = false;           ///< is it by rows and cuts?
@@ -41,7 +41,7 @@ std::vector<std::vector<Note>> gather(const std::vector<Note>& mine,
                                       const comm::Communicator& world);
 
 /// The boxes of a note whose whole has this shape, for the rank at `coord`.
-std::vector<Held> boxes_of(const Note& note, const std::vector<int64_t>& whole, const Coord& coord,
-                           const Degrees& degrees);
+std::vector<LocalBox> boxes_of(const Note& note, const std::vector<int64_t>& whole,
+                               const Coord& coord, const Degrees& degrees);
 
 }  // namespace trireme::verify

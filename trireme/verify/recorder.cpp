@@ -88,22 +88,23 @@ std::vector<Note> Recorder::weights() const {
     notes.push_back({Stage::Weight,
                      all[i].name,
                      copy_of(trainer_.attached().value(i)),
-                     {.held = all[i].layout.held(mesh_.coord(), mesh_.degrees())}});
+                     {.held = all[i].layout.local_boxes(mesh_.coord(), mesh_.degrees())}});
   for (const auto& [parameter, value] : trainer_.attached().frozen_values())
     notes.push_back({Stage::Weight,
                      parameter.name,
                      copy_of(value),
-                     {.held = parameter.layout.held(mesh_.coord(), mesh_.degrees())}});
+                     {.held = parameter.layout.local_boxes(mesh_.coord(), mesh_.degrees())}});
   return notes;
 }
 
 std::vector<Note> Recorder::buffers() const {
   std::vector<Note> notes;
   for (const auto& [name, tensor] : trainer_.attached().buffers())
-    notes.push_back({Stage::Buffer,
-                     name,
-                     copy_of(tensor),
-                     {.held = Layout(tensor.sizes().vec()).held(mesh_.coord(), mesh_.degrees())}});
+    notes.push_back(
+        {Stage::Buffer,
+         name,
+         copy_of(tensor),
+         {.held = Layout(tensor.sizes().vec()).local_boxes(mesh_.coord(), mesh_.degrees())}});
   return notes;
 }
 
@@ -122,7 +123,7 @@ void Recorder::note_gradients(double weight) {
     by_name[one.name] = {Stage::Gradient,
                          one.name,
                          gradient.defined() ? copy_of(gradient).div_(weight) : at::Tensor(),
-                         {.held = one.layout.held(mesh_.coord(), mesh_.degrees())}};
+                         {.held = one.layout.local_boxes(mesh_.coord(), mesh_.degrees())}};
   }
   for (const std::string& name : trainer_.gradient_order())
     gradients_.push_back(std::move(by_name.at(name)));

@@ -54,7 +54,7 @@ std::vector<Note> Side::step(int64_t step) {
                          replicas.size(), plant_.batch_number(number, order_));
   plant_.touch(batch);
   const auto whole = static_cast<int64_t>(order_.batch(number).size());
-  recorder_.begin(batch, even_part(whole, replicas.size(), replicas.rank()).begin,
+  recorder_.begin(batch, even_range(whole, replicas.size(), replicas.rank()).begin,
                   trainer_.num_micros(batch));
   const auto result = trainer_.step(step, batch);
   auto notes = recorder_.end(result);

@@ -4,8 +4,8 @@
 
 namespace trireme::comm {
 
-/// Held while a rank works in the memory of other ranks. A rank whose world has failed frees its
-/// tensors, or returns them to its caller, only when no peer holds one of these:
+/// LocalBox while a rank works in the memory of other ranks. A rank whose world has failed frees
+/// its tensors, or returns them to its caller, only when no peer holds one of these:
 ///
 ///   this rank                       a rank that fails
 ///     touches = 1                     the page says: failed

@@ -5,14 +5,14 @@
 
 namespace trireme {
 
-struct Part {
+struct Range {
   int64_t begin = 0, count = 0;
-  bool operator==(const Part&) const = default;
+  bool operator==(const Range&) const = default;
 };
 
 /// Part `index` of `size` things dealt to `parts`: contiguous, differing by at most one, the larger
 /// ones first (6 over 4: 2, 2, 1, 1). The one rule for cutting heads, rows, batches and samples.
-constexpr Part even_part(int64_t size, int64_t parts, int64_t index) {
+constexpr Range even_range(int64_t size, int64_t parts, int64_t index) {
   const int64_t least = size / parts, larger = size % parts;
   return {index * least + std::min(index, larger), least + (index < larger ? 1 : 0)};
 }
