@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "trireme/config/keys.h"
 #include "trireme/core/error.h"
+#include "trireme/pipeline/generators.h"
 
 namespace trireme::cli {
 
@@ -36,14 +37,19 @@ _trireme() {
     unset 'before[-1]'
   fi
   command="${before[1]}"
-  local actions="" options="" keys=""
+  local actions="" options="" keys="" values=""
   case "$command" in
     "") actions="@COMMANDS@ help" ;;
     help) actions="@COMMANDS@" ;;
 @CASES@
   esac
+  case "$command ${before[-1]}" in
+@OPTION_VALUES@
+  esac
   if [[ $current == -* ]]; then
     found="$options"
+  elif [[ -n $values ]]; then
+    found="$values"
   elif ((${#before[@]} < 3)) && [[ -n $actions ]]; then
     found="$actions"
   elif [[ -n $keys && " ${before[*]} " == *".toml "* ]]; then
@@ -66,14 +72,19 @@ constexpr const char* kZsh = R"(#compdef trireme
 _trireme() {
   local current="$words[CURRENT]" command=""
   ((CURRENT > 2)) && command="$words[2]"
-  local actions="" options="" keys="" found=""
+  local actions="" options="" keys="" values="" found=""
   case "$command" in
     "") actions="@COMMANDS@ help" ;;
     help) actions="@COMMANDS@" ;;
 @CASES@
   esac
+  case "$command $words[CURRENT-1]" in
+@OPTION_VALUES@
+  esac
   if [[ $current == -* ]]; then
     found="$options"
+  elif [[ -n $values ]]; then
+    found="$values"
   elif ((CURRENT < 4)) && [[ -n $actions ]]; then
     found="$actions"
   elif [[ -n $keys && " ${words[*]} " == *".toml "* ]]; then
@@ -122,6 +133,25 @@ std::string cases() {
   return text;
 }
 
+std::string option_values() {
+  std::string text;
+  for (const Command& command : commands())
+    for (const auto& [option, words] : help_of(command, {}).values)
+      text += fmt::format("    \"{} {}\") values=\"{}\" ;;\n", command.name, option,
+                          fmt::join(words, " "));
+  text.pop_back();
+  return text;
+}
+
+/// What a key can be, where there are few: words of its own, or the schedules that can be run.
+std::vector<std::string_view> values_of(const config::Key& key) {
+  if (key.wants_bool()) return {"true", "false"};
+  if (key.name != "pipeline.schedule") return {key.limits.words.begin(), key.limits.words.end()};
+  auto names = pipeline::names();
+  std::erase_if(names, [](std::string_view name) { return !pipeline::is_synchronous(name); });
+  return {names.begin(), names.end()};
+}
+
 std::string key_names() {
   std::string text;
   for (const config::Key& key : config::keys())
@@ -133,8 +163,7 @@ std::string key_names() {
 std::string key_values() {
   std::string text;
   for (const config::Key& key : config::keys()) {
-    auto words = key.limits.words;
-    if (key.wants_bool()) words = {"true", "false"};
+    const auto words = values_of(key);
     if (key.built == config::Built::Later || words.empty()) continue;
     std::string all;
     for (const std::string_view word : words)
@@ -151,6 +180,7 @@ std::string filled(std::string script) {
     names += fmt::format("{}{}", names.empty() ? "" : " ", command.name);
   const std::pair<std::string_view, std::string> fields[] = {{"@COMMANDS@", names},
                                                              {"@CASES@", cases()},
+                                                             {"@OPTION_VALUES@", option_values()},
                                                              {"@KEYS@", key_names()},
                                                              {"@VALUES@", key_values()}};
   for (const auto& [name, value] : fields)

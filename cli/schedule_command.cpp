@@ -72,6 +72,7 @@ Wanted parse_wanted(const std::vector<std::string>& args) {
   arguments.value("--format", wanted.format, "grid (the default), text (CSV), json or svg");
   arguments.value("--times", wanted.times,
                   "F,B,W: what the acts of a stage take (1,2,1); of each stage: F,B,W/F,B,W/...");
+  arguments.words("--format", {"grid", "text", "json", "svg"});
   const auto names = pipeline::names();
   arguments.actions({names.begin(), names.end()});
   const auto words = arguments.parse_anywhere(args);

@@ -45,7 +45,7 @@ TEST(Check, LooksAtFilesThatAreThere) {
   const Scratch folder;
   put_bytes(folder / "odd.bin", "abc");
   const auto result = checked(tiny_config(folder), {"data.path=" + folder / "odd.bin"});
-  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.code, 2);
   EXPECT_THAT(result.err, HasSubstr("odd.bin"));
 }
 

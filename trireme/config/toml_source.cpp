@@ -7,6 +7,8 @@
 
 #include "trireme/core/error.h"
 
+// No key nests arrays; the parser's 256 levels overflow a small stack (ulimit -s 256).
+#define TOML_MAX_NESTED_VALUES 16
 // toml++ 3.3 asks of a letter such as U+00E9 whether it is a space and runs into its own
 // __builtin_unreachable(), where "no" is meant (is_non_ascii_horizontal_whitespace). All functions
 // of that header are questions; here they answer.
