@@ -66,11 +66,11 @@ std::optional<int64_t> available_memory() {
   return std::nullopt;
 }
 
-const std::vector<std::string> kOps = {"all_reduce", "broadcast", "reduce", "all_gather",
+const std::vector<std::string> kOps = {"all_reduce",     "broadcast",  "reduce", "all_gather",
                                        "reduce_scatter", "all_to_all", "barrier"};
 const std::vector<std::string> kBackends = {"auto", "shm", "tcp", "local"};
 const std::vector<std::string> kDtypes = {"float32", "float64", "float16", "bfloat16",
-                                          "int32", "int64", "uint8"};
+                                          "int32",   "int64",   "uint8"};
 const std::vector<std::string> kAlgorithms = {"auto", "oneshot", "direct", "ring", "tree"};
 
 void check_bench(const CommBench& bench) {
@@ -84,9 +84,7 @@ void check_bench(const CommBench& bench) {
     std::istringstream items(list);
     for (std::string item; std::getline(items, item, ',');) check_one(item);
   };
-  each("--op", bench.op, [](const std::string& op) {
-    require_one_of("--op", op, kOps);
-  });
+  each("--op", bench.op, [](const std::string& op) { require_one_of("--op", op, kOps); });
   each("--bytes", bench.bytes, [&](const std::string& size) {
     const auto bytes = core::parse_bytes(size);
     if (!bytes)

@@ -34,8 +34,8 @@ void hand_over(const std::string& text) {
   const int reason = errno;
   if (file >= 0) ::close(file);
   if (copy < 0)
-    throw Error(fmt::format("cannot hand the configuration to the ranks: {}",
-                            core::errno_text(reason)));
+    throw Error(
+        fmt::format("cannot hand the configuration to the ranks: {}", core::errno_text(reason)));
   ::setenv(kVariable, std::to_string(copy).c_str(), 1);
 }
 

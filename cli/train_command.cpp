@@ -97,7 +97,9 @@ int train_command(const std::vector<std::string>& args) {
   arguments.flag("--check,--dry-run", check,
                  "validate, print the mesh and the memory it takes, run nothing; needs no data");
   auto words = arguments.parse_anywhere(args);  // the file and its overrides
-  if (!check) return train_ranks({"train"}, words, "trireme train", {128 + SIGTERM, 128 + SIGPIPE, 128 + SIGHUP});
+  if (!check)
+    return train_ranks({"train"}, words, "trireme train",
+                       {128 + SIGTERM, 128 + SIGPIPE, 128 + SIGHUP});
   const auto config = load_named(words);
   words.insert(words.begin(), "train-check");
   if (!under_launcher())

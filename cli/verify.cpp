@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "cli/exit_codes.h"
 #include "cli/config_text.h"
+#include "cli/exit_codes.h"
 #include "cli/rank_commands.h"
 #include "models/registry.h"
 #include "trireme/config/mesh.h"

@@ -27,7 +27,7 @@ std::pair<torch::Tensor, torch::Tensor> make_batch(int64_t rows) {
 int main() {
   return trireme::guard([] {
     const auto world = trireme::init();  // 1: join the job
-    torch::manual_seed(1);  // the same batches on every rank
+    torch::manual_seed(1);               // the same batches on every rank
     Net model;
     trireme::parallel::DataParallel replicas(*model, world);  // 2: attach
 

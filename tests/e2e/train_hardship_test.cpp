@@ -62,8 +62,8 @@ TEST(ReadOnce, UnderALauncherAPipeIsRefused) {
 CommandResult signalled(const Scratch& folder, const std::vector<int>& signals,
                         const std::string& before = "exec ") {
   std::string line = before;
-  for (const std::string& word : train_arguments(tiny_config(folder), folder / "run",
-                                                 {"run.steps=100000", "log.every=1"}))
+  for (const std::string& word :
+       train_arguments(tiny_config(folder), folder / "run", {"run.steps=100000", "log.every=1"}))
     line += word + " ";
   Command run({"bash", "-c", line}, {.deadline = kPatience});
   EXPECT_TRUE(run.wait_for("step 5/"));
@@ -171,8 +171,8 @@ TEST(Misnamed, ACheckpointIsPutAside) {
   const std::string said = "step-00009999 is named as step 9999, but holds step 4";
   EXPECT_THAT(verified.out, HasSubstr(said));
   EXPECT_THAT(run_through({kTrireme, "ckpt", "ls", steps}).out, HasSubstr(said));
-  const auto named = run_through(train_arguments(
-      config, folder / "other", {"checkpoint.resume=" + steps + "/step-00009999"}));
+  const auto named = run_through(
+      train_arguments(config, folder / "other", {"checkpoint.resume=" + steps + "/step-00009999"}));
   EXPECT_EQ(named.code, 2);
   EXPECT_THAT(named.err, HasSubstr(said));
   const auto again = run_through(train_arguments(config, folder / "run", {"run.steps=6"}));

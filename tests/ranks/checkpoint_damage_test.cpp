@@ -158,7 +158,8 @@ TEST_F(DamagedCheckpoint, IsNoneIfItCannotBeReadJustNow) {
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none{3, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  const std::string said = sentence_of<format::UnreadableError>([&] { format::Checkpoint one(step); });
+  const std::string said =
+      sentence_of<format::UnreadableError>([&] { format::Checkpoint one(step); });
   ::setrlimit(RLIMIT_NOFILE, &before);
   EXPECT_THAT(said, HasSubstr("Too many open files"));
   EXPECT_EQ(load(), 2);

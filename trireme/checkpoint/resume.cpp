@@ -104,8 +104,9 @@ std::optional<std::string> find(const std::vector<std::string>& outcomes, char k
 /// before.
 format::UnreadableError unreadable(const std::string& why) {
   return format::UnreadableError(
-      why + "; this may pass, so nothing was put aside: mend it and start again, or move the step's "
-            "folder away to continue from the one before");
+      why +
+      "; this may pass, so nothing was put aside: mend it and start again, or move the step's "
+      "folder away to continue from the one before");
 }
 
 /// The dtype in which a tensor was saved, where it can be converted; else that of the tensor

@@ -243,9 +243,8 @@ std::vector<core::Json> Saver::wait_for_notes(const Copy& copy, const core::Json
       if (grown != bytes) deadline = Clock::now() + patience;
       bytes = grown;
       if (stop.stop_requested()) {
-        notes.push_back(failure(
-            fmt::format("the run ended before rank {} had written its part of {}", rank,
-                        copy.folder)));
+        notes.push_back(failure(fmt::format(
+            "the run ended before rank {} had written its part of {}", rank, copy.folder)));
         return notes;
       }
       if (Clock::now() > deadline) {
@@ -258,8 +257,8 @@ std::vector<core::Json> Saver::wait_for_notes(const Copy& copy, const core::Json
       std::this_thread::sleep_for(kLook);
     }
     const std::string text = format::read_file(place, kMostFragment);
-    notes.push_back(text.empty() ? failure(fmt::format("rank {}: no space left to write {}/{}", rank,
-                                                         copy.folder, part_name(rank)))
+    notes.push_back(text.empty() ? failure(fmt::format("rank {}: no space left to write {}/{}",
+                                                       rank, copy.folder, part_name(rank)))
                                  : core::parse_json(text, place));
   }
   return notes;

@@ -274,10 +274,11 @@ StageSizes balance(nn::ModelImpl& model, const Mesh& mesh, const std::string& ho
     throw ConfigError(fmt::format(
         "{} stages are more than the model has layers: it is a chain of {} ({}){}", stages,
         links.size(), describe(chain, {static_cast<int>(chain.size())}),
-        most > links.size() ? fmt::format(", and cutting inside of the blocks gives {} at most; lower mesh.pipe or "
-                                          "pipeline.stages_per_rank",
-                                          most)
-                            : std::string("; lower mesh.pipe or pipeline.stages_per_rank")));
+        most > links.size()
+            ? fmt::format(", and cutting inside of the blocks gives {} at most; lower mesh.pipe or "
+                          "pipeline.stages_per_rank",
+                          most)
+            : std::string("; lower mesh.pipe or pipeline.stages_per_rank")));
   if (how == "time") {
     const Measured measured = measure(model, chain, mesh, rows);
     return cut_evenly(measured.places, stages, measured.edges);

@@ -65,7 +65,7 @@ void RunFiles::add(const StepReport& report, const data::Order& order) {
   metrics_->add(report.step, report.to_json());
   if (samples_)
     samples_->add(report.step, fmt::format(R"({{"step":{},"samples":[{}]}})", report.step,
-                              fmt::join(order.batch(report.step - 1), ",")));
+                                           fmt::join(order.batch(report.step - 1), ",")));
 }
 
 void RunFiles::log(const std::string& what) {

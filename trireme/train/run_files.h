@@ -40,7 +40,8 @@ class RunFiles {
   int rank_;
   std::optional<RunFolder> lock_;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> log_;
-  std::optional<LinesFile> metrics_, samples_;  // before the log goes: they may have to say something
+  std::optional<LinesFile> metrics_,
+      samples_;  // before the log goes: they may have to say something
   std::chrono::steady_clock::time_point pss_at_{};
   int64_t pss_mib_ = 0;
 };
