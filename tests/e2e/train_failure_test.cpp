@@ -343,7 +343,7 @@ TEST(BadInput, IsOneSentenceAndAnExitCode) {
       {{"data.path=" + folder.path()}, {folder.path() + " is not a file"}},
       {{"model.layers=99999999999999999999"}, {"99999999999999999999 is too large"}},
       {{"run.seed=18446744073709551615"}, {"is too large; it must be a whole number"}},
-      {{"optim.lr=1e999"}, {"optim.lr", "finite"}},
+      {{"optim.lr=1e999"}, {"optim.lr = 1e999 is too large"}},
       {{"data.kind=tokens", "data.path=" + folder / "beyond.bin"}, {"255", "vocab"}, 1},
       {{"run.dir=/proc/nothing"}, {"/proc/nothing"}},
       {{"checkpoint.resume=/nowhere"}, {"there is no checkpoint '/nowhere'"}},

@@ -96,7 +96,7 @@ TEST(Verify, LeavesNothingInTmpHoweverItEnds) {
       return entry.path().filename().string().starts_with("trireme-verify-");
     });
   };
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGKILL}) {
+  for (const int signal : {SIGTERM, SIGHUP, SIGINT, SIGKILL}) {
     fs::create_directory(folder / "tmp");
     Command run({kTrireme, "verify", tiny_config(folder), "--steps", "100000"},
                 {.environment = {{"TMPDIR", folder / "tmp"}}, .deadline = kPatience});
@@ -139,8 +139,9 @@ TEST(FullDisk, ForAWhileCostsNoLineOfTheMetrics) {
 
 TEST(FileLimit, CostsTheCheckpointAndNotTheRun) {
   const Scratch folder;
-  std::string line = "ulimit -f 40; exec ";
-  for (const std::string& word : train_arguments(tiny_config(folder), folder / "run"))
+  std::string line = "ulimit -f 1000; exec ";
+  for (const std::string& word :
+       train_arguments(tiny_config(folder), folder / "run", {"mesh.replica=1", "model.hidden=96"}))
     line += word + " ";
   const auto result = run_shell(line);
   EXPECT_EQ(result.code, 1) << "its end is not on disk";
