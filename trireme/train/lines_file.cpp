@@ -97,6 +97,7 @@ void LinesFile::add(int64_t step, const std::string& line) {
                       step));
   }
   const auto size = static_cast<int64_t>(line.size()) + 1;
+  flush();  // there may be room again
   // The newest lines are the ones that are dropped, so that what is missing is one range.
   if (!waiting_.empty() && (waiting_bytes_ + size > most_waiting_ || first_missing_ != 0)) {
     if (first_missing_ == 0) first_missing_ = step;
