@@ -1,12 +1,14 @@
 #include "trireme/verify/scratch_folder.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <signal.h>
-#include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <random>
 
 #include "trireme/core/env.h"
 #include "trireme/format/folder.h"
@@ -22,9 +24,10 @@ namespace {
   if (::dup2(pipe, 0) == 0) {
     ::close_range(1, ~0U, 0);
     char none;
-    while (::read(0, &none, 1) < 0 && errno == EINTR) {
+    ssize_t got;
+    while ((got = ::read(0, &none, 1)) < 0 && errno == EINTR) {
     }
-    ::execl("/bin/rm", "rm", "-rf", "--", path, static_cast<char*>(nullptr));
+    if (got == 0) ::execl("/bin/rm", "rm", "-rf", "--", path, static_cast<char*>(nullptr));
   }
   ::_exit(1);
 }
@@ -32,23 +35,28 @@ namespace {
 }  // namespace
 
 ScratchFolder::ScratchFolder() {
-  std::string made = core::env("TMPDIR").value_or("/tmp") + "/trireme-verify-XXXXXX";
+  std::random_device random;
+  const std::string name = fmt::format("{}/trireme-verify-{:08x}{:08x}",
+                                       core::env("TMPDIR").value_or("/tmp"), random(), random());
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return;
   const net::Fd read_end(ends[0]);
   pipe_ = net::Fd(ends[1]);
-  if (::mkdtemp(made.data()) == nullptr) return;
-  path_ = made;
-  // Neither in our process group, which the launcher ends, nor our child, which would be a zombie.
+  // Who removes it is there before it is: no kill finds it alone. Neither in our process group,
+  // which the launcher ends, nor our child, which would be a zombie.
   const pid_t middle = ::fork();
   if (middle == 0) {
     ::setsid();
     const pid_t remover = ::fork();
-    if (remover == 0) remove_at_the_end(read_end.get(), path_.c_str());
+    if (remover == 0) remove_at_the_end(read_end.get(), name.c_str());
     ::_exit(0);
   }
   while (middle > 0 && ::waitpid(middle, nullptr, 0) < 0 && errno == EINTR) {
   }
+  if (::mkdir(name.c_str(), 0700) == 0)
+    path_ = name;
+  else
+    (void)!::write(pipe_.get(), "-", 1);
 }
 
 ScratchFolder::~ScratchFolder() {

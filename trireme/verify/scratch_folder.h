@@ -9,7 +9,7 @@ namespace trireme::verify {
 /// A folder of its own in TMPDIR, which goes with this, and also when the process is killed: a
 /// process that waits for its end removes it then.
 ///
-///     this ──pipe──> waits for the end of the pipe, then becomes rm -rf
+///     this ──pipe──> waits for the end of the pipe, then becomes rm -rf (a byte: it was not made)
 class ScratchFolder {
  public:
   ScratchFolder();
