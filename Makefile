@@ -7,7 +7,7 @@ export NINJA_STATUS = [%f/%t %es]
 patiently = scripts/patiently
 configured = grep -qs '^TRIREME_TESTS:BOOL=ON' $(BUILD)/CMakeCache.txt
 
-.PHONY: help setup build train test bench format asan tsan clean
+.PHONY: help setup build train examples test bench format asan tsan clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -26,10 +26,16 @@ train:  ## train a small GPT on two ranks and see it learn (about a minute); bui
 	@$(patiently) build cmake --build --preset $(PRESET) -j $(JOBS) --target trireme trireme-rank
 	@$(BUILD)/bin/trireme train configs/gpt-small.toml
 
+examples:  ## build only the programs of examples/ (build/bin/01_hello_ranks ...)
+	@scripts/setup train
+	@test -f $(BUILD)/build.ninja || \
+	  $(patiently) configure cmake --preset $(PRESET) -DCMAKE_MAKE_PROGRAM=ninja -DTRIREME_TESTS=OFF
+	@$(patiently) build cmake --build --preset $(PRESET) -j $(JOBS) --target trireme examples
+
 test: build  ## run every test that this machine can run
 	@$(patiently) test ctest --test-dir $(BUILD) -j 4 --output-on-failure --no-tests=error
 
-bench:  ## time collectives, training, cut layers and sharded state against other libraries, interleaved
+bench:  ## time collectives, training, cut layers, sharded state and pipelines against their peers, interleaved
 	@scripts/setup bench
 	@test -x $(BUILD)/bin/against_mpi || rm -f $(BUILD)/CMakeCache.txt
 	@$(MAKE) --no-print-directory build
@@ -37,6 +43,7 @@ bench:  ## time collectives, training, cut layers and sharded state against othe
 	@bench/train
 	@bench/tensor
 	@bench/shard
+	@bench/pipe
 
 format:  ## clang-format the tree
 	@git ls-files '*.h' '*.cpp' | xargs clang-format -i

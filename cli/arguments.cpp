@@ -158,7 +158,7 @@ std::vector<std::string> Arguments::parse_until_program(const std::vector<std::s
     std::ranges::reverse(options);  // CLI11 takes them in reverse
     parser_->app.parse(options);
   } catch (const CLI::CallForHelp&) {
-    throw HelpWanted{parser_->app.help(), parser_->listed_options(), actions_};
+    throw HelpWanted{parser_->app.help(), parser_->listed_options(), actions_, values_};
   } catch (const CLI::ParseError& error) {
     std::string what = error.what();
     if (const auto* extras = dynamic_cast<const CLI::ExtrasError*>(&error); extras != nullptr)

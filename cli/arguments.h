@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace trireme::cli {
@@ -12,6 +13,8 @@ struct HelpWanted {
   std::string text;
   std::vector<std::string> options;  ///< the options that --help lists: "--ranks", "-n"
   std::vector<std::string> actions;  ///< the words that may come first: "make", "info"
+  /// Of an option that takes one of a few words, these: {"--format", {"grid", "svg"}}.
+  std::vector<std::pair<std::string, std::vector<std::string>>> values{};
 };
 
 /// The options of one command. Only arguments.cpp includes the parser's large header.
@@ -34,6 +37,10 @@ class Arguments {
   void footer(const std::string& text);
   /// The words that may come first, such as "make" and "info".
   void actions(std::vector<std::string> words) { actions_ = std::move(words); }
+  /// The words that an option takes, for completion.
+  void words(std::string option, std::vector<std::string> all) {
+    values_.emplace_back(std::move(option), std::move(all));
+  }
   /// A heading for the options that follow; with kHidden --help does not list them.
   static constexpr const char* kHidden = "";
   void section(const std::string& name) { section_ = name; }
@@ -61,6 +68,7 @@ class Arguments {
   std::unique_ptr<Parser> parser_;
   std::string section_ = "Options";
   std::vector<std::string> actions_;
+  std::vector<std::pair<std::string, std::vector<std::string>>> values_;
 };
 
 }  // namespace trireme::cli

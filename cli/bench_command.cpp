@@ -66,11 +66,17 @@ std::optional<int64_t> available_memory() {
   return std::nullopt;
 }
 
+const std::vector<std::string> kOps = {"all_reduce",     "broadcast",  "reduce", "all_gather",
+                                       "reduce_scatter", "all_to_all", "barrier"};
+const std::vector<std::string> kBackends = {"auto", "shm", "tcp", "local"};
+const std::vector<std::string> kDtypes = {"float32", "float64", "float16", "bfloat16",
+                                          "int32",   "int64",   "uint8"};
+const std::vector<std::string> kAlgorithms = {"auto", "oneshot", "direct", "ring", "tree"};
+
 void check_bench(const CommBench& bench) {
-  require_one_of("--backend", bench.backend, {"auto", "shm", "tcp", "local"});
-  require_one_of("--dtype", bench.dtype,
-                 {"float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"});
-  require_one_of("--algorithm", bench.algorithm, {"auto", "oneshot", "direct", "ring", "tree"});
+  require_one_of("--backend", bench.backend, kBackends);
+  require_one_of("--dtype", bench.dtype, kDtypes);
+  require_one_of("--algorithm", bench.algorithm, kAlgorithms);
   if (bench.ranks < 1) throw ConfigError(fmt::format("--ranks {} is less than 1", bench.ranks));
   if (bench.repeat < 1) throw ConfigError(fmt::format("--repeat {} is less than 1", bench.repeat));
   const auto each = [](const char* option, const std::string& list, const auto& check_one) {
@@ -78,11 +84,7 @@ void check_bench(const CommBench& bench) {
     std::istringstream items(list);
     for (std::string item; std::getline(items, item, ',');) check_one(item);
   };
-  each("--op", bench.op, [](const std::string& op) {
-    require_one_of("--op", op,
-                   {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter",
-                    "all_to_all", "barrier"});
-  });
+  each("--op", bench.op, [](const std::string& op) { require_one_of("--op", op, kOps); });
   each("--bytes", bench.bytes, [&](const std::string& size) {
     const auto bytes = core::parse_bytes(size);
     if (!bytes)
@@ -111,6 +113,10 @@ CommBench parse_comm_bench(const std::vector<std::string>& args) {
   arguments.value("--repeat", bench.repeat, "repetitions per size (enough for a steady median)");
   arguments.flag("--registered", bench.registered, "tensors in memory that all ranks have mapped");
   arguments.value("--algorithm", bench.algorithm, "auto, oneshot, direct, ring, tree");
+  arguments.words("--op", kOps);
+  arguments.words("--backend", kBackends);
+  arguments.words("--dtype", kDtypes);
+  arguments.words("--algorithm", kAlgorithms);
   const bool named = !args.empty() && args[0] == "comm";
   arguments.parse(
       args.empty() || args[0].starts_with("-") ? args : std::vector(args.begin() + 1, args.end()));

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <optional>
 
+#include "cli/config_text.h"
 #include "cli/rank_commands.h"
 #include "cli/status_line.h"
 #include "models/registry.h"
-#include "trireme/config/load.h"
 #include "trireme/config/mesh.h"
 #include "trireme/core/json.h"
 #include "trireme/train/datasets.h"
@@ -77,7 +77,7 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
 }  // namespace
 
 int bench_train(const std::vector<std::string>& args) {
-  const auto config = config::load(args.at(0), {args.begin() + 1, args.end()});
+  const auto config = load_config(args.at(0), {args.begin() + 1, args.end()});
   refuse_early(config, train::num_ranks(config));
   return train::with_ranks(
       config, [&](const comm::Communicator& world) { return time_steps(config, world); });

@@ -12,6 +12,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/json.h"
 #include "trireme/core/units.h"
+#include "trireme/format/folder.h"
 #include "trireme/format/index.h"
 #include "trireme/format/verify.h"
 
@@ -50,8 +51,11 @@ StepRow look_at(const std::string& folder, const std::string& name) {
     row.bytes = index.total_bytes();
     row.tensors = static_cast<int64_t>(index.tensors.size());
     row.files = static_cast<int64_t>(index.files.size());
+    if (const auto wrong = format::wrong_name(folder, index.step)) return is("damaged", *wrong);
     const auto missing = format::find_missing(folder, index);
     return missing.empty() ? row : is("damaged", missing.front().sentence);
+  } catch (const format::UnreadableError& error) {
+    return is("unreadable", error.what());
   } catch (const CheckpointError& error) {
     return is("damaged", error.what());
   } catch (const ConfigError& error) {
@@ -64,7 +68,10 @@ std::vector<StepRow> rows_of(const std::string& folder) {
   if (has_index(folder)) {
     rows.push_back(look_at(folder, std::filesystem::path(folder).filename()));
   } else {
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::error_code error;
+    const std::filesystem::directory_iterator entries(folder, error);
+    if (error) throw Error(fmt::format("cannot list {}: {}", folder, error.message()));
+    for (const auto& entry : entries) {
       const std::string name = entry.path().filename();
       const bool is_step = name.starts_with("step-") && name.size() > 5 && std::isdigit(name[5]);
       if (is_step && entry.is_directory()) rows.push_back(look_at(entry.path(), name));

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <iterator>
+
 #include "cli/status_line.h"
+#include "trireme/core/error.h"
 #include "trireme/core/units.h"
+#include "trireme/format/folder.h"
 #include "trireme/format/index.h"
 #include "trireme/format/reshard.h"
 
@@ -25,30 +29,36 @@ struct Stopped {
   int signal;
 };
 
-/// While it exists, Ctrl-C and SIGTERM only set asked_to_stop.
+/// While it exists, Ctrl-C, SIGTERM and SIGHUP only set asked_to_stop.
 class SignalRecorder {
  public:
   SignalRecorder() {
     struct sigaction action {};
     action.sa_handler = [](int signal) { asked_to_stop = signal; };
     action.sa_flags = SA_RESTART;
-    ::sigaction(SIGINT, &action, &before_[0]);
-    ::sigaction(SIGTERM, &action, &before_[1]);
+    for (size_t i = 0; i < std::size(kTaken); ++i) {
+      ::sigaction(kTaken[i], nullptr, &before_[i]);
+      if (before_[i].sa_handler != SIG_IGN) ::sigaction(kTaken[i], &action, nullptr);  // nohup
+    }
+    ::signal(SIGXFSZ, SIG_IGN);  // `ulimit -f`: an error of write, after which OUT.tmp goes
   }
   ~SignalRecorder() {
-    ::sigaction(SIGINT, &before_[0], nullptr);
-    ::sigaction(SIGTERM, &before_[1], nullptr);
+    for (size_t i = 0; i < std::size(kTaken); ++i) ::sigaction(kTaken[i], &before_[i], nullptr);
   }
   SignalRecorder(const SignalRecorder&) = delete;
   SignalRecorder& operator=(const SignalRecorder&) = delete;
 
  private:
-  struct sigaction before_[2] = {};
+  static constexpr int kTaken[] = {SIGINT, SIGTERM, SIGHUP};
+  struct sigaction before_[std::size(kTaken)] = {};
 };
 
 }  // namespace
 
 int reshard_checkpoint(const std::string& from, const std::string& to, int ranks) {
+  if (to.empty()) throw ConfigError("reshard: OUT is empty; name the folder to write");
+  if (const auto wrong = format::wrong_name(to, format::read_index(from).step))
+    throw ConfigError(*wrong + "; choose another name");
   try {
     const SignalRecorder signals;
     StatusLine line;

@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "trireme/config/keys.h"
 #include "trireme/core/error.h"
+#include "trireme/pipeline/generators.h"
 
 namespace trireme::cli {
 
@@ -25,14 +26,19 @@ constexpr const char* kCompletionExamples =
 
 /// Both scripts find out what was typed, and how many words before the cursor, and then pick one of
 /// these lists. `@NAME@` is filled in.
-constexpr const char* kLists = R"(  local actions="" options="" keys="" found=""
+constexpr const char* kLists = R"(  local actions="" options="" keys="" values="" found=""
   case "$command" in
     "") actions="@COMMANDS@ help" ;;
     help) actions="@COMMANDS@" ;;
 @CASES@
   esac
+  case "$command $last" in
+@OPTION_VALUES@
+  esac
   if [[ $current == -* ]]; then
     found="$options"
+  elif [[ -n $values ]]; then
+    found="$values"
   elif ((count < 3)) && [[ -n $actions ]]; then
     found="$actions"
   elif [[ -n $keys && " $typed " == *".toml "* ]]; then
@@ -52,7 +58,7 @@ _trireme() {
     current="${before[-1]}"
     unset 'before[-1]'
   fi
-  local command="${before[1]}" typed="${before[*]}" count=${#before[@]}
+  local command="${before[1]}" typed="${before[*]}" last="${before[-1]}" count=${#before[@]}
 @LISTS@
   COMPREPLY=($(compgen -W "$found" -- "$current"))
   [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace
@@ -66,7 +72,8 @@ complete -o default -F _trireme trireme
 constexpr const char* kZsh = R"(#compdef trireme
 # Completion of trireme for zsh: source <(trireme completion zsh), after compinit
 _trireme() {
-  local current="$words[CURRENT]" command="" typed="${words[*]}" count=$((CURRENT - 1))
+  local current="$words[CURRENT]" command="" typed="${words[*]}"
+  local last="$words[CURRENT-1]" count=$((CURRENT - 1))
   ((count > 1)) && command="$words[2]"
 @LISTS@
   local -a all=(${=found}) open=(${(M)${=found}:#*=})
@@ -109,6 +116,25 @@ std::string cases() {
   return text;
 }
 
+std::string option_values() {
+  std::string text;
+  for (const Command& command : commands())
+    for (const auto& [option, words] : help_of(command, {}).values)
+      text += fmt::format("    \"{} {}\") values=\"{}\" ;;\n", command.name, option,
+                          fmt::join(words, " "));
+  text.pop_back();
+  return text;
+}
+
+/// What a key can be, where there are few: words of its own, or the schedules that can be run.
+std::vector<std::string_view> values_of(const config::Key& key) {
+  if (key.wants_bool()) return {"true", "false"};
+  if (key.name != "pipeline.schedule") return {key.limits.words.begin(), key.limits.words.end()};
+  auto names = pipeline::names();
+  std::erase_if(names, [](std::string_view name) { return !pipeline::is_synchronous(name); });
+  return {names.begin(), names.end()};
+}
+
 std::string key_names() {
   std::string text;
   for (const config::Key& key : config::keys())
@@ -120,8 +146,7 @@ std::string key_names() {
 std::string key_values() {
   std::string text;
   for (const config::Key& key : config::keys()) {
-    auto words = key.limits.words;
-    if (key.wants_bool()) words = {"true", "false"};
+    const auto words = values_of(key);
     if (key.built == config::Built::Later || words.empty()) continue;
     std::string all;
     for (const std::string_view word : words)
@@ -139,6 +164,7 @@ std::string filled(std::string script) {
   const std::pair<std::string_view, std::string> fields[] = {{"@LISTS@", kLists},
                                                              {"@COMMANDS@", names},
                                                              {"@CASES@", cases()},
+                                                             {"@OPTION_VALUES@", option_values()},
                                                              {"@KEYS@", key_names()},
                                                              {"@VALUES@", key_values()}};
   for (const auto& [name, value] : fields)

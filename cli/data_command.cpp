@@ -78,6 +78,7 @@ int data_command(const std::vector<std::string>& args) {
   arguments.value("--seed", make.seed, "seed of the language and the text (1)");
   arguments.value("--kind", make.kind, "raw (uint16, the default), llmc or megatron");
   arguments.flag("--force", make.force, "replace OUT if it exists");
+  arguments.words("--kind", {"raw", "llmc", "megatron"});
   const auto words = arguments.parse_anywhere(args);
   if (words.size() == 2 && words[0] == "info") {
     if (args.size() > 2) throw ConfigError("info takes a file and no options");

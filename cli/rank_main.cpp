@@ -46,10 +46,12 @@ int run(const std::vector<std::string>& args) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ::signal(SIGXFSZ, SIG_IGN);  // `ulimit -f`: an error of write that names the file, and no death
   return trireme::guard([&] {
     try {
       const int code = run({argv + 1, argv + argc});
-      if (code == 128 + SIGPIPE) return code;  // stdout was closed, and the command handled that
+      // The output was closed, and the command has handled that.
+      if (code == 128 + SIGPIPE || code == 128 + SIGHUP) return code;
       if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
         throw trireme::Error("the output could not be written: is the disk full?");
       return code;

@@ -1,6 +1,7 @@
 #include "cli/rank_program.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,10 +10,28 @@
 
 #include "trireme/core/env.h"
 #include "trireme/core/error.h"
+#include "trireme/core/units.h"
 
 namespace trireme::cli {
 
+namespace {
+
+/// While libtorch is loaded, before main, too little memory is terminate() without a sentence.
+void refuse_little_memory() {
+  constexpr rlim_t kLeast = rlim_t{430} << 20;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur >= kLeast) return;
+  throw ConfigError(
+      fmt::format("ulimit -v allows {} of memory, and libtorch alone takes {} of address space; "
+                  "raise it (ulimit -v unlimited)",
+                  core::format_bytes(static_cast<int64_t>(limit.rlim_cur)),
+                  core::format_bytes(static_cast<int64_t>(kLeast))));
+}
+
+}  // namespace
+
 std::string rank_program() {
+  refuse_little_memory();
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string file = self.parent_path() / "trireme-rank";

@@ -1,11 +1,14 @@
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "trireme/core/env.h"
 #include "trireme/core/error.h"
 #include "trireme/launch/machine.h"
 #include "trireme/launch/run.h"
+#include "trireme/launch/spawn.h"
 
 namespace trireme::cli {
 
@@ -150,6 +153,18 @@ void add_python(const TypedOptions& typed, std::vector<std::string>& command) {
   if (script && !typed.module) command.insert(command.begin(), {"python3", "-u"});
 }
 
+/// `trireme run ... trireme train ...` from a checkout, whose programs are not on PATH.
+void find_beside(std::string& program) {
+  if (program != "trireme") return;
+  try {
+    launch::find_program(program);
+  } catch (const launch::StartError&) {
+    std::error_code error;
+    const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+    if (!error) program = self.string();
+  }
+}
+
 }  // namespace
 
 int run_command(const std::vector<std::string>& args) {
@@ -166,6 +181,7 @@ int run_command(const std::vector<std::string>& args) {
     throw ConfigError("no program was given ('trireme run --help' shows how)");
   apply(typed, options);
   add_python(typed, options.command);
+  find_beside(options.command[0]);
   return launch::run(options);
 }
 

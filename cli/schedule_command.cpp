@@ -72,6 +72,7 @@ ScheduleRequest parse_request(const std::vector<std::string>& args) {
   arguments.value("--format", wanted.format, "grid (the default), text (CSV), json or svg");
   arguments.value("--times", wanted.times,
                   "F,B,W: times of the acts of a stage (1,2,1); for each stage: F,B,W/F,B,W/...");
+  arguments.words("--format", {"grid", "text", "json", "svg"});
   const auto names = pipeline::names();
   arguments.actions({names.begin(), names.end()});
   const auto words = arguments.parse_anywhere(args);

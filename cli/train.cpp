@@ -3,9 +3,9 @@
 
 #include <cerrno>
 
+#include "cli/config_text.h"
 #include "cli/rank_commands.h"
 #include "models/registry.h"
-#include "trireme/config/load.h"
 #include "trireme/config/mesh.h"
 #include "trireme/core/error.h"
 #include "trireme/train/datasets.h"
@@ -27,19 +27,13 @@ std::string counted(int64_t count, const char* what) {
 void check_data(const config::Config& config) {
   if (config.data.kind == config::DataKind::Markov) return;
   const auto look = [](const char* key, const std::string& path, const auto& open) {
-    try {
-      open();
-    } catch (const ConfigError&) {
-      throw;
-    } catch (const Error&) {
-      for (const char* suffix : {"", ".idx", ".bin"})
-        if (::access((path + suffix).c_str(), F_OK) == 0) throw;
-      fmt::print("{}: {} does not exist yet\n", key, path);
-    }
+    for (const char* suffix : {"", ".idx", ".bin"})
+      if (::access((path + suffix).c_str(), F_OK) == 0) return open();
+    fmt::print("{}: {} does not exist yet\n", key, path);
   };
-  look("data.path", config.data.path, [&] { train::make_dataset(config); });
+  look("data.path", config.data.path, [&] { (void)train::make_dataset(config); });
   if (config.eval.every > 0)
-    look("data.valid", config.data.valid, [&] { train::make_valid_dataset(config); });
+    look("data.valid", config.data.valid, [&] { (void)train::make_valid_dataset(config); });
 }
 
 /// Throws unless the folder of the run, or the nearest existing one above it, can be written.
@@ -83,7 +77,7 @@ Degrees refuse_early(const config::Config& config, int ranks) {
 
 int train(const std::vector<std::string>& args) {
   const train::StopSignals signals;  // before any other thread
-  const auto config = config::load(args.at(0), {args.begin() + 1, args.end()});
+  const auto config = load_config(args.at(0), {args.begin() + 1, args.end()});
   refuse_early(config, train::num_ranks(config));
   return train::with_ranks(config, [&](const comm::Communicator& world) {
     const auto model = [&](const Mesh& mesh) { return models::make_model(config, mesh); };
@@ -95,13 +89,13 @@ int mesh_check(const std::vector<std::string>& args) {
   static std::string speaker;
   speaker = args.at(0);
   program_invocation_short_name = speaker.data();
-  const auto config = config::load(args.at(1), {args.begin() + 2, args.end()});
+  const auto config = load_config(args.at(1), {args.begin() + 2, args.end()});
   refuse_early(config, train::planned_ranks(config));
   return 0;
 }
 
 int train_check(const std::vector<std::string>& args) {
-  const auto config = config::load(args.at(0), {args.begin() + 1, args.end()});
+  const auto config = load_config(args.at(0), {args.begin() + 1, args.end()});
   const int ranks = train::planned_ranks(config);
   const Degrees degrees = refuse_early(config, ranks);
   const auto model = models::make_whole(config, degrees);

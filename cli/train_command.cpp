@@ -1,14 +1,18 @@
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <chrono>
+#include <span>
 
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/config_text.h"
 #include "cli/rank_program.h"
 #include "trireme/config/load.h"
 #include "trireme/config/mesh.h"
 #include "trireme/config/text.h"
+#include "trireme/config/validate.h"
 #include "trireme/core/error.h"
 #include "trireme/launch/run.h"
 
@@ -25,19 +29,37 @@ constexpr const char* kTrainExamples =
     "It starts its own ranks (the product of the mesh's degrees), or takes those of the launcher\n"
     "that it runs under. KEY=VALUE overrides a key; the last of several wins, and one that "
     "changes\n"
-    "nothing is an error. It continues from the newest checkpoint in run.dir. Ctrl-C or SIGTERM, "
+    "nothing is an error. It continues from the newest checkpoint in run.dir. Ctrl-C, SIGTERM, a "
+    "closed\n"
+    "terminal (SIGHUP) or a closed stdout (| head) saves a checkpoint and stops; a second Ctrl-C "
     "or\n"
-    "a closed stdout (| head), saves a checkpoint and stops; a second signal stops at once.\n\n"
+    "SIGTERM stops at once, as does SIGQUIT.\n\n"
     "Exit codes: 0 done, or saved and stopped by Ctrl-C; 1 the run failed; 2 configuration;\n"
-    "143 SIGTERM, 141 closed stdout, both after saving; 130 Ctrl-C before the first step, when "
-    "there\n"
-    "is nothing to save.\n\n"
+    "143 SIGTERM, 129 SIGHUP, 141 closed stdout, all after saving; 130 Ctrl-C before the first "
+    "step,\n"
+    "when there is nothing to save.\n\n"
     "Keys and their defaults:\n";
 
-/// Loads the file named first, with the overrides that follow it.
+/// Under another launcher each rank reads the file by itself, so a pipe would not last.
+void refuse_pipe(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
+    throw ConfigError(fmt::format(
+        "{} is not a regular file, and under a launcher every rank reads it: write the "
+        "configuration to a file",
+        path));
+}
+
+/// Loads the file named first, with the overrides that follow it. It is read once, here; the ranks
+/// that are started get its text.
 config::Config load_named(const std::vector<std::string>& args) {
   if (args.empty()) throw ConfigError("no configuration was named; configs/ has some");
-  return config::load(args[0], {args.begin() + 1, args.end()});
+  if (under_launcher()) refuse_pipe(args[0]);
+  const std::string text = config::read_text(args[0]);
+  config::Config config = config::parse(text, args[0], std::span(args).subspan(1));
+  config::refuse_unbuilt(config);
+  hand_over(text);
+  return config;
 }
 
 }  // namespace
@@ -76,7 +98,9 @@ int train_command(const std::vector<std::string>& args) {
   arguments.flag("--check,--dry-run", check,
                  "validate, print the mesh and the memory it needs, run nothing; needs no data");
   auto words = arguments.parse_anywhere(args);  // the file and its overrides
-  if (!check) return train_ranks({"train"}, words, "trireme train", {128 + SIGTERM, 128 + SIGPIPE});
+  if (!check)
+    return train_ranks({"train"}, words, "trireme train",
+                       {128 + SIGTERM, 128 + SIGPIPE, 128 + SIGHUP});
   const auto config = load_named(words);
   words.insert(words.begin(), "train-check");
   if (!under_launcher())

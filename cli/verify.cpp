@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "cli/config_text.h"
 #include "cli/exit_codes.h"
 #include "cli/rank_commands.h"
 #include "models/registry.h"
-#include "trireme/config/load.h"
 #include "trireme/config/mesh.h"
 #include "trireme/core/error.h"
 #include "trireme/format/file.h"
@@ -20,7 +20,7 @@ int verify(const std::vector<std::string>& args) {
       .plant = args.at(2).empty() ? verify::Mistake::None : verify::mistake_of(args.at(2)),
       .dtype = verify::dtype_of(args.at(3))};
   const std::string& json = args.at(1);
-  auto config = config::load(args.at(4), {args.begin() + 5, args.end()});
+  auto config = load_config(args.at(4), {args.begin() + 5, args.end()});
   refuse_early(config, train::num_ranks(config));
   if (options.plant == verify::Mistake::Dropout && config.model.dropout == 0)
     config.model.dropout = 0.1;

@@ -50,6 +50,8 @@ int verify_command(const std::vector<std::string>& args) {
   arguments.value("--dtype", dtype, "what the mesh computes in: float64, or float32 as it runs");
   arguments.value("--json", json, "write the report to this file, too");
   arguments.value("--plant", plant, "make a known mistake on purpose");
+  arguments.words("--dtype", {"float64", "float32"});
+  arguments.words("--plant", {"average", "reduce", "order", "stale", "data", "dropout"});
   const auto words = arguments.parse_anywhere(args);  // the file and its overrides
   if (steps < 1) throw ConfigError(fmt::format("--steps {}: at least one step is needed", steps));
   if (!json.empty() && !std::ofstream(json, std::ios::app))

@@ -14,6 +14,8 @@ endif()
 if(TORCH_DIR)
   list(APPEND CMAKE_PREFIX_PATH ${TORCH_DIR})
 endif()
+# Its package warns about libkineto.a, a profiler that the wheels do not bring and nothing here needs.
+set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
 find_package(Torch QUIET CONFIG)
 if(NOT Torch_FOUND)
   foreach(python python3 ${PROJECT_SOURCE_DIR}/.venv/bin/python3)
@@ -26,6 +28,7 @@ if(NOT Torch_FOUND)
   endforeach()
   find_package(Torch REQUIRED CONFIG)
 endif()
+unset(CMAKE_MESSAGE_LOG_LEVEL)
 # Torch's flags only select the C++ ABI that it was built with; its targets carry the rest.
 add_compile_options(${TORCH_CXX_FLAGS})
 # A libtorch for CUDA contains an older libstdc++ and exports some of its functions, std::filesystem

@@ -1,5 +1,6 @@
-// Trains your own model data-parallel: three lines more than on one process. Every rank has its own
-// batch, of its own size; the gradient is the one that a single process computes on all of them.
+// A model of your own, data-parallel: three lines more than on one process. Every rank takes its
+// rows of a batch of 48; the gradient is that of one process on all of them together, so the losses
+// are the same on any number of ranks, but for rounding.
 //
 //   trireme run -n 2 build/bin/03_your_model
 #include <torch/torch.h>
@@ -26,14 +27,16 @@ std::pair<torch::Tensor, torch::Tensor> make_batch(int64_t rows) {
 int main() {
   return trireme::guard([] {
     const auto world = trireme::init();  // 1: join the job
-    torch::manual_seed(world.rank());
+    torch::manual_seed(1);               // the same batches on every rank
     Net model;
     trireme::parallel::DataParallel replicas(*model, world);  // 2: attach
 
     torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
     double loss = 0;
     for (int step = 1; step <= 300; ++step) {
-      const auto [x, y] = make_batch(16 + 8 * world.rank());
+      const auto [all_x, all_y] = make_batch(48);
+      const auto x = all_x.tensor_split(world.size())[world.rank()];
+      const auto y = all_y.tensor_split(world.size())[world.rank()];
       const auto errors = (model(x) - y).pow(2);
       replicas.backward({errors.sum(), x.size(0)});
       const auto totals = replicas.finish();  // 3: sum over all ranks

@@ -6,6 +6,7 @@
 //   trireme ckpt ls runs/squares
 #include <torch/torch.h>
 
+#include <iomanip>
 #include <iostream>
 
 #include "trireme/trireme.h"
@@ -49,8 +50,8 @@ int main(int argc, char** argv) {
       optimizer.step();
       ++step;
       if (world.rank() == 0)
-        std::cout << "step " << step << "  loss " << std::hexfloat << totals.loss / totals.weight
-                  << std::endl;
+        std::cout << "step " << step << "  loss " << std::setprecision(17)  // every bit shows
+                  << totals.loss / totals.weight << std::endl;
       if (step % 20 == 0) checkpoints.save(step);  // 3: writes in the background
     }
     checkpoints.wait();

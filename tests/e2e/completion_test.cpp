@@ -44,6 +44,10 @@ TEST(Completion, BashOffersCommandsActionsAndOptions) {
   EXPECT_THAT(offered("trireme bench checkpoint --d"), Contains("--dir"));
   EXPECT_THAT(offered("trireme data make x.bin --tok"), ElementsAre("--tokens"));
   EXPECT_THAT(offered("trireme train --dr"), ElementsAre("--dry-run"));
+  EXPECT_THAT(offered("trireme bench comm --op all_"),
+              ElementsAre("all_reduce", "all_gather", "all_to_all"));
+  EXPECT_THAT(offered("trireme verify a.toml --plant "), Contains("average"));
+  EXPECT_THAT(offered("trireme schedule 1f1b --format s"), ElementsAre("svg"));
   EXPECT_THAT(offered("trireme train conf"), IsEmpty()) << "files are readline's";
 }
 
@@ -55,6 +59,8 @@ TEST(Completion, BashOffersKeysAndTheirValues) {
   // bash takes '=' for the end of a word, so only what follows it is offered.
   EXPECT_THAT(offered("trireme train a.toml model.kind="), ElementsAre("mlp", "gpt"));
   EXPECT_THAT(offered("trireme train a.toml model.tie=f"), ElementsAre("false"));
+  EXPECT_THAT(offered("trireme train a.toml pipeline.schedule=z"), ElementsAre("zb-h1", "zb-v"));
+  EXPECT_THAT(offered("trireme train a.toml pipeline.schedule=p"), IsEmpty()) << "not run yet";
   EXPECT_THAT(offered("trireme train a.toml run.dir=x"), IsEmpty());
   EXPECT_THAT(offered("trireme train a.toml "), Not(Contains("sync.kind="))) << "not built";
   EXPECT_THAT(offered("trireme run -n 2 trireme mesh.t"), IsEmpty()) << "the program's own words";

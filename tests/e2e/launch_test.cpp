@@ -55,6 +55,13 @@ struct Scratch {
   ~Scratch() { std::filesystem::remove_all(path); }
 };
 
+TEST(Launch, FindsTriremeBesideItself) {
+  const auto result = test::run_command({kTrireme, "run", "-n", "2", "trireme", "--version"},
+                                        {.environment = {{"PATH", "/usr/bin:/bin"}}});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("[1] trireme 0."));
+}
+
 TEST(Launch, MoreRanksThanTheSoftLimitOfOpenFilesAllows) {
   const auto result =
       test::run_command({"bash", "-c", "ulimit -S -n 64 && exec \"$0\" run -n 30 true", kTrireme});

@@ -107,14 +107,18 @@ TEST_F(Reshard, RefusesWithOneSentence) {
   EXPECT_THAT(says({"reshard", from}, 2), HasSubstr("two paths"));
   EXPECT_THAT(says({"ls", from, "--ranks=2"}, 2), HasSubstr("belongs to reshard"));
   EXPECT_THAT(says({"reshard", scratch / "nothing", out}, 2), HasSubstr("there is no '"));
+  EXPECT_THAT(says({"reshard", from, ""}, 2), HasSubstr("OUT is empty"));
+  EXPECT_THAT(says({"reshard", from, scratch / "step-00000999"}, 2),
+              HasSubstr("is named as step 999, but holds step"));
   EXPECT_THAT(says({"reshard", from, "/proc/nothing/out"}, 1), HasSubstr("/proc/nothing"));
   ASSERT_EQ(::mkdir((scratch / "kept.tmp").c_str(), 0755), 0);
   EXPECT_THAT(says({"reshard", from, scratch / "kept"}, 2), HasSubstr("kept.tmp' is there"));
   std::string bytes = test::bytes_of(from + "/pieces-0.safetensors");
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   test::put_bytes(from + "/pieces-0.safetensors", bytes);
-  EXPECT_THAT(says({"reshard", from, out}, 1),
-              testing::AllOf(HasSubstr("pieces-0.safetensors is damaged"), HasSubstr("wanted")));
+  EXPECT_THAT(
+      says({"reshard", from, out}, 1),
+      testing::AllOf(HasSubstr("pieces-0.safetensors is damaged"), HasSubstr("found in reading")));
   EXPECT_FALSE(is_there(out) || is_there(out + ".tmp")) << "nothing is left";
 }
 
@@ -180,13 +184,15 @@ TEST_F(Reshard, SaysOnATerminalHowFarItIs) {
 }
 
 TEST_F(Reshard, LeavesNothingBehindWhenItIsStopped) {
-  const auto result = test::run_command(
-      {"timeout", "--preserve-status", "-s", "INT", "1", TRIREME_BINARY_DIR "/bin/trireme", "ckpt",
-       "reshard", from, out, "--ranks", "99999"},
-      {.deadline = std::chrono::seconds(60)});
-  EXPECT_EQ(result.code, 130) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("stopped; " + out + " was removed"));
-  EXPECT_FALSE(is_there(out) || is_there(out + ".tmp"));
+  for (const auto& [signal, code] : {std::pair("INT", 130), std::pair("HUP", 129)}) {
+    const auto result = test::run_command(
+        {"timeout", "--preserve-status", "-s", signal, "1", TRIREME_BINARY_DIR "/bin/trireme",
+         "ckpt", "reshard", from, out, "--ranks", "99999"},
+        {.deadline = std::chrono::seconds(60)});
+    EXPECT_EQ(result.code, code) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("stopped; nothing of " + out));
+    EXPECT_FALSE(is_there(out) || is_there(out + ".tmp"));
+  }
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ TEST(Check, LooksAtFilesThatAreThere) {
   const Scratch folder;
   put_bytes(folder / "odd.bin", "abc");
   const auto result = checked(tiny_config(folder), {"data.path=" + folder / "odd.bin"});
-  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.code, 2);
   EXPECT_THAT(result.err, HasSubstr("odd.bin"));
 }
 
@@ -87,6 +87,19 @@ TEST(Check, RefusesMoreRanksThanTheLauncherStarts) {
   const auto result = checked(tiny_config(folder), {"mesh.replica=5000"});
   EXPECT_EQ(result.code, 2) << result.out;
   EXPECT_THAT(result.err, HasSubstr("5000 ranks per host: must be 1 to 4096"));
+}
+
+TEST(LittleMemory, IsOneSentence) {
+  const Scratch folder;
+  std::string line = "exec ";
+  for (const std::string& word : train_arguments(tiny_config(folder), folder / "run"))
+    line += word + " ";
+  const auto loading = run_patiently({"bash", "-c", "ulimit -v 380000; " + line});
+  EXPECT_EQ(loading.code, 2);
+  EXPECT_THAT(loading.err, AllOf(HasSubstr("ulimit -v allows"), HasSubstr("libtorch")));
+  const auto large = run_patiently({"bash", "-c", line + " model.hidden=1000000 mesh.replica=1"});
+  EXPECT_EQ(large.code, 1);
+  EXPECT_THAT(large.err, AllOf(HasSubstr("no memory for a tensor of "), HasSubstr("--check")));
 }
 
 struct EarlyRefusal {

@@ -2,8 +2,10 @@
 // loaded, and where it is damage the one before is used.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "support/faulty_disk.h"
 #include "support/saved_states.h"
 #include "support/scratch.h"
 #include "trireme/core/error.h"
@@ -101,7 +103,7 @@ TEST_F(DamagedCheckpoint, ByAFlippedBitOfAHeader) {
   std::string bytes = bytes_of(part);
   bytes[20] = static_cast<char>(bytes[20] ^ 4);
   put_bytes(part, bytes);
-  expect_passed_over(part, "its header, for tensor '");
+  expect_passed_over(part, "its header, to find tensor '");
 }
 
 TEST_F(DamagedCheckpoint, ByAFlippedBitOfTheDataOnOneRankOnly) {
@@ -140,6 +142,27 @@ TEST_F(DamagedCheckpoint, ByAPartOfAnotherStep) {
   ASSERT_EQ(bytes_of(other).size(), bytes_of(part).size()) << "only the checksums can tell";
   put_bytes(part, bytes_of(other));
   expect_passed_over(part, "tensor 'a'");
+}
+
+/// No descriptors left, an error of the disk: what is in the files may be whole.
+TEST_F(DamagedCheckpoint, IsNoneIfItCannotBeReadJustNow) {
+  const auto pass = [&](int at) {
+    faulty_disk_arm("eio", at, step.c_str(), nullptr);
+    const std::string said = refusal<format::UnreadableError>();
+    faulty_disk_disarm();
+    EXPECT_THAT(said, AllOf(HasSubstr("Input/output error"), HasSubstr("nothing was put aside")));
+  };
+  for (int at = 1; at <= 4; ++at) pass(at);  // the index, the parts
+  EXPECT_THAT(format::list(folder), ElementsAre(1, 2));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{3, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const std::string said =
+      sentence_of<format::UnreadableError>([&] { format::Checkpoint one(step); });
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_THAT(said, HasSubstr("Too many open files"));
+  EXPECT_EQ(load(), 2);
 }
 
 TEST_F(DamagedCheckpoint, IsPutAsideUnderANewNameEachTime) {

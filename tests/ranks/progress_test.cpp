@@ -3,8 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
+#include "support/scratch.h"
 #include "trireme/train/footprint.h"
+#include "trireme/train/lines_file.h"
 
 namespace trireme::train {
 namespace {
@@ -31,6 +35,63 @@ TEST(Bar, ShrinksFirstThenGoesWhatMattersLeast) {
   EXPECT_EQ(bar(10), "300/1200 ");
   for (int columns = 1; columns < 120; ++columns)
     EXPECT_LT(bar(columns).size(), static_cast<std::size_t>(std::max(2, columns)));
+}
+
+/// A limit on the size of files stands for a disk that is full.
+struct FileLimit {
+  rlimit before{};
+  void (*handler)(int);
+  explicit FileLimit(rlim_t most) : handler(::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before);
+    const rlimit now{most, before.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &now);
+  }
+  ~FileLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    ::signal(SIGXFSZ, handler);
+  }
+};
+
+TEST(Lines, WaitInMemoryWhileTheDiskIsFullAndWhatFindsNoRoomIsNamed) {
+  const test::Scratch folder;
+  std::vector<std::string> told;
+  const auto tell = [&](const std::string& sentence) { told.push_back(sentence); };
+  const auto line = [](int64_t step) { return fmt::format(R"({{"step":{}}})", step); };
+  std::string wanted;
+  {
+    LinesFile file(folder / "lines", 0, tell, /*most_waiting=*/36);  // three lines
+    const auto add = [&](int64_t step, bool is_kept = true) {
+      file.add(step, line(step));
+      if (is_kept) wanted += line(step) + "\n";
+    };
+    add(1);
+    {
+      const FileLimit full(17);  // in the middle of the second line
+      for (const int64_t step : {2, 3, 4}) add(step);
+      EXPECT_EQ(test::bytes_of(folder / "lines"), line(1) + "\n") << "no half lines";
+    }
+    add(5);
+    ASSERT_EQ(told.size(), 2u);
+    EXPECT_THAT(told[0], HasSubstr("its lines wait in memory"));
+    EXPECT_THAT(told[1], HasSubstr("is written again; nothing is missing"));
+    {
+      const FileLimit full(1);
+      for (const int64_t step : {6, 7, 8}) add(step);
+      for (const int64_t step : {9, 10}) add(step, /*is_kept=*/false);
+    }
+    add(11);
+    EXPECT_THAT(told.back(), HasSubstr("is written again; it has no lines of steps 9 to 10"));
+    add(12);
+    EXPECT_EQ(test::bytes_of(folder / "lines"), wanted);
+  }
+  told.clear();
+  {
+    const FileLimit full(static_cast<rlim_t>(wanted.size()));
+    LinesFile file(folder / "lines", 20, tell, 36);
+    EXPECT_THAT(told.back(), HasSubstr("has no lines of steps 13 to 20"));
+    for (const int64_t step : {21, 22}) file.add(step, line(step));
+  }
+  EXPECT_THAT(told.back(), HasSubstr("to the end; it has no lines of steps 21 to 22"));
 }
 
 TEST(Memory, OfTheHostIsToldFromTheGpus) {

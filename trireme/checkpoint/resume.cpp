@@ -21,13 +21,15 @@ void warn(const std::string& sentence) {
 }
 
 /// What became of an attempt, as a text that ranks can exchange: a mark and a sentence.
-constexpr char kFine = '+', kDamaged = '-', kRefused = '!';
+constexpr char kFine = '+', kDamaged = '-', kUnreadable = '?', kRefused = '!';
 
 std::string outcome_of(const std::function<std::string()>& attempt) {
   try {
     return kFine + attempt();
   } catch (const ConfigError& error) {
     return std::string(1, kRefused) + error.what();
+  } catch (const format::UnreadableError& error) {
+    return std::string(1, kUnreadable) + error.what();
   } catch (const CheckpointError& error) {
     return std::string(1, kDamaged) + error.what();
   }
@@ -48,9 +50,15 @@ class Candidates {
       const std::string path = folder_ + "/" + format::step_name(steps_.back());
       try {
         opened.emplace(path);
+        if (const auto wrong = format::wrong_name(path, opened->index().step)) {
+          pass_over(*wrong);
+          continue;
+        }
         const auto missing = format::find_missing(path, opened->index());
         if (missing.empty()) return path;
         pass_over(missing.front().sentence);
+      } catch (const format::UnreadableError&) {
+        throw;
       } catch (const CheckpointError& error) {
         pass_over(error.what());
       }
@@ -92,6 +100,15 @@ std::optional<std::string> find(const std::vector<std::string>& outcomes, char k
   return found == outcomes.end() ? std::nullopt : std::optional(found->substr(1));
 }
 
+/// Nothing says that this checkpoint is damaged: to pass it over would cost the steps since the one
+/// before.
+format::UnreadableError unreadable(const std::string& why) {
+  return format::UnreadableError(
+      why +
+      "; this may pass, so nothing was put aside: mend it and start again, or move the step's "
+      "folder away to continue from the one before");
+}
+
 /// The dtype in which a tensor was saved, where it can be converted; else that of the tensor
 /// itself.
 at::ScalarType saved_dtype(const format::Checkpoint& from, const Item& item) {
@@ -124,6 +141,7 @@ std::optional<format::Checkpoint> load_newest(const std::string& folder, const S
     answer = comm::broadcast_text(group, answer, 0);
     const std::string path = answer.substr(1);
     if (answer[0] == kRefused) throw ConfigError(path);
+    if (answer[0] == kUnreadable) throw unreadable(path);
     if (answer[0] == kDamaged) throw CheckpointError(path);
     if (path.empty()) return std::nullopt;
     const auto outcomes = comm::all_gather_texts(group, outcome_of([&] {
@@ -133,6 +151,7 @@ std::optional<format::Checkpoint> load_newest(const std::string& folder, const S
                                                    return std::string();
                                                  }));
     if (const auto refused = find(outcomes, kRefused)) throw ConfigError(*refused);
+    if (const auto failed = find(outcomes, kUnreadable)) throw unreadable(*failed);
     const auto damaged = find(outcomes, kDamaged);
     if (leads && damaged) candidates->pass_over(*damaged);
     if (damaged) continue;
@@ -147,7 +166,10 @@ format::Checkpoint open(const std::string& path) {
     throw ConfigError(fmt::format(
         "'{}' is no finished checkpoint: it has no {}; name a step's folder, such as {}", path,
         format::kIndexName, format::step_name(500)));
-  return format::Checkpoint(path);
+  format::Checkpoint opened(path);
+  if (const auto wrong = format::wrong_name(path, opened.index().step))
+    throw ConfigError(*wrong + "; give it its own name");
+  return opened;
 }
 
 void load(format::Checkpoint& from, const State& state) {

@@ -17,7 +17,9 @@ using Fits = std::function<void(const format::Checkpoint& saved)>;
 /// nothing if there is none. Every byte is read about once: each rank reads what it needs, which is
 /// verified as it is read. What a rank finds damaged is damaged for all: it is named in a warning
 /// and put aside, and the one before is tried; if there are only such, it is a CheckpointError.
-/// One of a newer version, or that does not fit, is no damage but a ConfigError. Collective.
+/// A file that cannot be read just now (no descriptors, no permission, an error of the disk) is an
+/// format::UnreadableError, and nothing is put aside. One of a newer version, or that does not fit,
+/// is no damage but a ConfigError. Collective.
 std::optional<format::Checkpoint> load_newest(const std::string& folder, const State& state,
                                               const comm::Communicator& group,
                                               const Fits& fits = {});

@@ -125,8 +125,12 @@ Saver::~Saver() {
   writer_.request_stop();  // nobody waits for parts of ranks that are gone
 }
 
-void Saver::warn(int64_t step, const std::string& why) const {
-  const std::string& then = options_.after_failure;
+void Saver::set_after_failure(std::string what) {
+  wait();
+  options_.after_failure = std::move(what);
+}
+
+void Saver::warn(int64_t step, const std::string& why, const std::string& then) const {
   core::Log(group_.rank(), "checkpoint")
       .warning(
           fmt::format("step {} is not saved: {}{}{}", step, why, then.empty() ? "" : "; ", then));
@@ -150,7 +154,7 @@ void Saver::save(int64_t step, const State& state) {
     if (answer[0] == '-') problem_ = answer.substr(1);
   }
   if (answer[0] == '-') {
-    if (group_.rank() == 0) warn(step, answer.substr(1));
+    if (group_.rank() == 0) warn(step, answer.substr(1), options_.after_failure);
     return;
   }
   copy.folder = answer.substr(1);
@@ -178,7 +182,7 @@ void Saver::run(Copy copy, std::stop_token stop) {
   } catch (const std::exception& error) {
     const std::lock_guard lock(mutex_);
     problem_ = error.what();
-    warn(copy.step, error.what());
+    warn(copy.step, error.what(), stop.stop_requested() ? "" : options_.after_failure);
   }
 }
 
@@ -234,7 +238,12 @@ std::vector<core::Json> Saver::wait_for_notes(const Copy& copy, const core::Json
                             bytes_there(copy.folder + "/" + alive_name(rank));
       if (grown != bytes) deadline = Clock::now() + patience;
       bytes = grown;
-      if (stop.stop_requested() || Clock::now() > deadline) {
+      if (stop.stop_requested()) {
+        notes.push_back(failure(fmt::format(
+            "the run ended before rank {} had written its part of {}", rank, copy.folder)));
+        return notes;
+      }
+      if (Clock::now() > deadline) {
         notes.push_back(
             failure(fmt::format("{}: the part of rank {} did not appear; do all hosts see that "
                                 "folder?",
@@ -244,7 +253,8 @@ std::vector<core::Json> Saver::wait_for_notes(const Copy& copy, const core::Json
       std::this_thread::sleep_for(kLook);
     }
     const std::string text = format::read_file(place, kMostFragment);
-    notes.push_back(text.empty() ? failure(fmt::format("rank {}: no space left for its part", rank))
+    notes.push_back(text.empty() ? failure(fmt::format("rank {}: no space left to write {}/{}",
+                                                       rank, copy.folder, part_name(rank)))
                                  : core::parse_json(text, place));
   }
   return notes;

@@ -49,9 +49,12 @@ class Saver {
   /// Until the last one is on disk. Why it is not, if it could not be written.
   std::optional<std::string> wait();
 
+  /// Waits, and changes Options::after_failure for the next.
+  void set_after_failure(std::string what);
+
  private:
   struct Copy;
-  void warn(int64_t step, const std::string& why) const;
+  void warn(int64_t step, const std::string& why, const std::string& then) const;
   void run(Copy copy, std::stop_token stop);
   core::Json write_part(Copy& copy) const;
   std::vector<core::Json> wait_for_notes(const Copy& copy, const core::Json& own,

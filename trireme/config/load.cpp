@@ -107,6 +107,12 @@ class Reader {
                               did_you_mean(nearest(entry.section, sections()))));
   }
 
+  /// Digits that TOML refuses are a number that is too large.
+  static bool is_number(const std::string& text) {
+    return text.find_first_of("0123456789") != text.npos &&
+           text.find_first_not_of("0123456789+-_.eE \t") == text.npos;
+  }
+
   /// For a key that is a string, text that is not a TOML string is taken literally:
   /// run.dir=2024-05-01.
   static TomlValue override_value(const Key& key, const std::string& text, std::string_view where) {
@@ -115,6 +121,9 @@ class Reader {
     const bool wants_string = wanted_kind(key) == kind_of(Value(std::string()));
     if (found && (!wants_string || (value && std::holds_alternative<std::string>(*value))))
       return *found;
+    if (!wants_string && is_number(text))
+      fail(where, fmt::format("{} = {} is too large; it must be {}", key.name,
+                              shortened(trimmed(text)), wanted_kind(key)));
     // A string that TOML cannot hold could not be read back from the run's config.toml.
     const auto bare = read_toml_value(to_text(text));
     if (!bare) fail(where, "the value is not UTF-8 text");
@@ -137,7 +146,9 @@ class Reader {
   std::vector<std::pair<const Key*, std::string>> overrides_;  // with their `where`
 };
 
-std::string read_file(const std::string& path) {
+}  // namespace
+
+std::string read_text(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) fail(path, "cannot be opened: " + core::errno_text(errno));
   std::string text;
@@ -157,10 +168,8 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
-}  // namespace
-
 Config load(const std::string& path, std::span<const std::string> overrides) {
-  Config config = parse(read_file(path), path, overrides);
+  Config config = parse(read_text(path), path, overrides);
   refuse_unbuilt(config);
   return config;
 }

@@ -14,6 +14,9 @@ namespace trireme::config {
 /// override) of the first mistake, or one that names what this version does not implement yet.
 Config load(const std::string& path, std::span<const std::string> overrides = {});
 
+/// The text of the file, of at most 16 MiB. Throws ConfigError where it cannot be read.
+std::string read_text(const std::string& path);
+
 /// The same from text, which may ask for what is not implemented yet; `file_name` is for messages.
 Config parse(std::string_view toml_text, std::string_view file_name,
              std::span<const std::string> overrides = {});

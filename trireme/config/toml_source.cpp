@@ -7,6 +7,8 @@
 
 #include "trireme/core/error.h"
 
+// No key nests arrays; the parser's 256 levels overflow a small stack (ulimit -s 256).
+#define TOML_MAX_NESTED_VALUES 16
 // toml++ 3.3 runs into its own __builtin_unreachable() when it tests whether a letter such as
 // U+00E9 is a space (is_non_ascii_horizontal_whitespace), and means "no". All functions of that
 // header are such tests; here they return false instead.

@@ -21,15 +21,21 @@ constexpr int64_t kMostPerCall = core::kGiB / 2;
   throw CheckpointError(fmt::format("cannot {} {}: {}", verb, path, core::errno_text(reason)));
 }
 
+/// A file that is not there is damage; anything else says nothing about what it holds.
+[[noreturn]] void fail_to_read(const char* verb, const std::string& path, int reason) {
+  if (reason == ENOENT || reason == ENOTDIR || reason == ELOOP) fail(verb, path, reason);
+  throw UnreadableError(fmt::format("cannot {} {}: {}", verb, path, core::errno_text(reason)));
+}
+
 }  // namespace
 
 File File::open(const std::string& path) {
   // Non-blocking: a pipe in the place of a file must not make us wait for its writer.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) fail("open", path, errno);
+  if (fd < 0) fail_to_read("open", path, errno);
   File file(path, fd);
   struct stat status {};
-  if (::fstat(fd, &status) != 0) fail("open", path, errno);
+  if (::fstat(fd, &status) != 0) fail_to_read("open", path, errno);
   if (!S_ISREG(status.st_mode)) throw CheckpointError(fmt::format("{} is not a file", path));
   return file;
 }
@@ -55,7 +61,7 @@ File& File::operator=(File&& other) noexcept {
 
 int64_t File::bytes() const {
   struct stat status {};
-  if (::fstat(fd_, &status) != 0) fail("read", path_, errno);
+  if (::fstat(fd_, &status) != 0) fail_to_read("read", path_, errno);
   return status.st_size;
 }
 
@@ -66,7 +72,7 @@ void File::read(int64_t offset, int64_t bytes, void* to, std::string_view what) 
     const ssize_t got = ::pread(fd_, place, part, offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
-      throw CheckpointError(
+      throw UnreadableError(
           fmt::format("cannot read {} ({}): {}", path_, what, core::errno_text(errno)));
     if (got == 0)
       throw CheckpointError(

@@ -4,7 +4,15 @@
 #include <string>
 #include <string_view>
 
+#include "trireme/core/error.h"
+
 namespace trireme::format {
+
+/// A file cannot be opened or read just now: no descriptors or memory left, no permission, an error
+/// of the disk. What is in it may well be whole.
+class UnreadableError : public CheckpointError {
+  using CheckpointError::CheckpointError;
+};
 
 /// An open file. Every failure is a CheckpointError with the path and the system's reason;
 /// interrupted and partial calls are continued.

@@ -87,6 +87,15 @@ std::optional<int64_t> parse_step(const std::string& name) {
   return step && *step >= 0 && step_name(*step) == name ? step : std::nullopt;
 }
 
+/// Whether the folder has an index, and so is whole. Throws where that cannot be told just now.
+bool has_index(const std::string& folder) {
+  const std::string path = folder + "/" + kIndexName;
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) return S_ISREG(status.st_mode);
+  if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return false;
+  throw UnreadableError(fmt::format("cannot open {}: {}", path, core::errno_text(errno)));
+}
+
 std::string path_of(const std::string& folder, int64_t step) {
   return folder + "/" + step_name(step);
 }
@@ -123,10 +132,19 @@ std::string step_name(int64_t step) {
   return fmt::format("step-{:08}", step);
 }
 
+std::optional<std::string> wrong_name(const std::string& path, int64_t step) {
+  const size_t end = path.find_last_not_of('/') + 1;
+  const size_t slash = path.find_last_of('/', end == 0 ? 0 : end - 1);
+  const size_t begin = slash == path.npos ? 0 : slash + 1;
+  const auto named = parse_step(path.substr(begin, end - begin));
+  if (!named || *named == step) return std::nullopt;
+  return fmt::format("{} is named as step {}, but holds step {}", path, *named, step);
+}
+
 std::vector<int64_t> list(const std::string& folder) {
   std::vector<int64_t> steps;
   for (const std::string& name : names_in(folder))
-    if (const auto step = parse_step(name); step && is_file(path_of(folder, *step) + "/index.json"))
+    if (const auto step = parse_step(name); step && has_index(path_of(folder, *step)))
       steps.push_back(*step);
   std::ranges::sort(steps);
   return steps;
@@ -136,7 +154,7 @@ std::vector<std::string> list_unfinished(const std::string& folder) {
   std::vector<std::string> paths;
   for (const std::string& name : names_in(folder))
     if (const std::string path = folder + "/" + name;
-        parse_step(name) && is_folder(path) && !is_file(path + "/" + kIndexName))
+        parse_step(name) && is_folder(path) && !has_index(path))
       paths.push_back(path);
   std::ranges::sort(paths);
   return paths;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,10 @@ namespace trireme::format {
 
 /// "step-00000500": eight digits, more if needed.
 std::string step_name(int64_t step);
+
+/// A sentence if the folder has the name of another step than `step`, which its index says: a copy
+/// that was renamed would be taken for the run's future.
+std::optional<std::string> wrong_name(const std::string& path, int64_t step);
 
 /// The whole steps, ascending; none if there is no such folder. Other names are ignored.
 std::vector<int64_t> list(const std::string& folder);

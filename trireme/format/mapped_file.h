@@ -14,12 +14,16 @@ class MappedFile {
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept
       : path_(std::move(other.path_)),
+        fd_(std::exchange(other.fd_, -1)),
         data_(std::exchange(other.data_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)) {}
 
   const std::string& path() const { return path_; }
   const char* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
+
+  /// Throws Error if the file has been cut off since: to touch what is gone would be a SIGBUS.
+  void check_whole() const;
 
   /// The number at `offset`, which need not be aligned.
   template <class T>
@@ -31,6 +35,7 @@ class MappedFile {
 
  private:
   std::string path_;
+  int fd_ = -1;
   const char* data_ = nullptr;
   int64_t bytes_ = 0;
 };

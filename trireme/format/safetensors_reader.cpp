@@ -72,7 +72,7 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : file_(File::open
 SafetensorsReader::SafetensorsReader(const std::string& path, const FileInfo& expected,
                                      std::string_view wanted)
     : file_(VerifiedFile(path, expected)) {
-  open(wanted.empty() ? "its header" : fmt::format("its header, for tensor '{}',", wanted));
+  open(wanted.empty() ? "its header" : fmt::format("its header, to find tensor '{}'", wanted));
 }
 
 void SafetensorsReader::open(std::string_view what) {

@@ -44,6 +44,17 @@ TokenFile::Stream open_llm_c(MappedFile file) {
   return {TokenKind::LlmC, std::move(file), type, count, {{0, kLlmCHeaderBytes}}};
 }
 
+/// A text that was named by mistake: any two of its letters are a token, too.
+bool is_text(const MappedFile& file) {
+  for (const char* suffix : {".toml", ".json", ".jsonl", ".txt", ".md", ".csv"})
+    if (file.path().ends_with(suffix)) return true;
+  constexpr int64_t kLeast = 64, kMost = 4096;
+  const std::string_view start(file.data(), static_cast<size_t>(std::min(file.bytes(), kMost)));
+  return file.bytes() >= kLeast && std::ranges::all_of(start, [](const unsigned char c) {
+           return (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\r' || c == '\t';
+         });
+}
+
 TokenFile::Stream open_stream(const std::string& path) {
   const std::string name = without_suffix(path), idx = name + ".idx", bin = name + ".bin";
   const bool stands_alone = name == path && is_file(path);  // NAME itself, without .bin or .idx
@@ -51,6 +62,8 @@ TokenFile::Stream open_stream(const std::string& path) {
   MappedFile file(path);
   const int32_t magic = file.bytes() >= 4 ? file.at<int32_t>(0) : 0;
   if (magic == kLlmCMagic || magic == kLlmCWideMagic) return open_llm_c(std::move(file));
+  if (is_text(file))
+    throw Error(fmt::format("{} is a text, not a file of tokens, which a tokenizer writes", path));
   if (file.bytes() % 2 != 0)
     throw Error(
         fmt::format("{} has {} bytes: raw tokens are 2 bytes each, so it was cut off, or "
@@ -104,6 +117,7 @@ void TokenFile::read(int64_t begin, int64_t count, int64_t* to) const {
   core::check(begin >= 0 && count >= 0 && begin <= stream.size && count <= stream.size - begin,
               "{}: tokens [{}, {} + {}) were asked for, but it has {}", path(), begin, begin, count,
               stream.size);
+  stream.file.check_whole();
   auto next = std::ranges::upper_bound(stream.extents, begin, {}, &Stream::Extent::begin);
   for (int64_t done = 0; done < count; ++next) {
     const Stream::Extent extent = *std::prev(next);

@@ -8,6 +8,7 @@
 
 #include "trireme/core/error.h"
 #include "trireme/format/dtype.h"
+#include "trireme/format/folder.h"
 #include "trireme/format/safetensors.h"
 
 namespace trireme::format {
@@ -54,6 +55,8 @@ std::vector<std::string> tensors_in(int64_t block, const std::vector<TensorPiece
 std::optional<SafetensorsReader> try_header(const std::string& path) {
   try {
     return SafetensorsReader(path);
+  } catch (const UnreadableError&) {
+    throw;
   } catch (const CheckpointError&) {
     return std::nullopt;
   }
@@ -110,6 +113,8 @@ std::vector<Damage> find_missing(const std::string& folder, const Index& index) 
   for (const auto& [file, info] : index.files) {
     try {
       const VerifiedFile opened(folder + "/" + file, info);
+    } catch (const UnreadableError&) {
+      throw;
     } catch (const CheckpointError& error) {
       found.push_back(all_of(file, uses_of(index, file), error));
     }
@@ -123,6 +128,10 @@ std::vector<Damage> find_damage(const std::string& folder) {
   try {
     index = read_index(folder);
     check_complete(index, folder + "/" + kIndexName);
+    if (const auto wrong = wrong_name(folder, index.step))
+      found.push_back({kIndexName, -1, {}, *wrong});
+  } catch (const UnreadableError&) {
+    throw;
   } catch (const CheckpointError& error) {
     found.push_back({kIndexName, -1, {}, error.what()});
   }
@@ -133,6 +142,8 @@ std::vector<Damage> find_damage(const std::string& folder) {
     try {
       check_blocks(path, file, info, uses, found);
       if (found.size() == before) check_entries(path, file, uses, found);
+    } catch (const UnreadableError&) {
+      throw;
     } catch (const CheckpointError& error) {
       found.push_back(all_of(file, uses, error));
     }

@@ -205,6 +205,8 @@ void Attempt::handle_signals() {
 /// The first signal is passed on, and the ranks get time to end; the second kills them.
 void Attempt::interrupt(int signal) {
   const auto now = net::Clock::now();
+  // Both the kernel and the shell say that a terminal was closed: the second is no new wish.
+  if (signal == SIGHUP && interrupted_by_ != 0) return;
   if (interrupted_by_ != 0) {
     stop_plan_.plan({{0s, SIGKILL}}, now);
   } else if (failed_ != nullptr) {

@@ -15,6 +15,10 @@ Signals::Signals() {
   sigemptyset(&taken);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCHLD})
     sigaddset(&taken, signal);
+  // nohup: a signal that is blocked would come though it is ignored.
+  struct sigaction hang_up {};
+  if (sigaction(SIGHUP, nullptr, &hang_up) == 0 && hang_up.sa_handler == SIG_IGN)
+    sigdelset(&taken, SIGHUP);
   fd_ = net::Fd(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd_) throw Error(fmt::format("signalfd: {}", core::errno_text(errno)));
   sigprocmask(SIG_BLOCK, &taken, &mask_before_);

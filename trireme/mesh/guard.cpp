@@ -8,9 +8,11 @@
 #include <cstdio>
 #include <new>
 #include <string>
+#include <string_view>
 
 #include "trireme/core/error.h"
 #include "trireme/core/terminal.h"
+#include "trireme/core/units.h"
 
 namespace trireme {
 
@@ -20,9 +22,17 @@ namespace {
 std::string sentence_of(const std::exception& error) {
   if (const auto* torch = dynamic_cast<const c10::Error*>(&error)) {
     const std::string whole = torch->what_without_backtrace();
-    const auto allocator = whole.find("DefaultCPUAllocator: ");
-    const std::string said = allocator == whole.npos ? whole : whole.substr(allocator + 21);
-    return said.substr(0, said.find('\n'));
+    long long bytes = 0;
+    constexpr std::string_view kAsked = "you tried to allocate ";
+    const auto asked = whole.find(kAsked);
+    if (asked != whole.npos &&
+        std::sscanf(whole.c_str() + asked + kAsked.size(), "%lld bytes", &bytes) == 1)
+      return fmt::format(
+          "no memory for a tensor of {}; ask for less, or spread it over more ranks (`trireme "
+          "train "
+          "CONFIG --check` says what a rank takes)",
+          core::format_bytes(bytes));
+    return whole.substr(0, whole.find('\n'));
   }
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
     return "no memory; ask for less, or raise the limit (ulimit -v, the cgroup)";

@@ -257,7 +257,9 @@ StageSizes balance(nn::ModelImpl& model, const Mesh& mesh, const Balance& how, i
     throw ConfigError(
         fmt::format("{} stages are more than the model has layers: it is a chain of {} ({}){}",
                     stages, links.size(), describe(chain, {static_cast<int>(chain.size())}),
-                    most > links.size() ? fmt::format(", which can be cut into {} at most", most)
+                    most > links.size() ? fmt::format(", and cutting inside of its blocks gives {} stages "
+                                              "at most",
+                                              most)
                                         : std::string("; use fewer stages")));
   if (how.by == Balance::By::Time) {
     const Measured measured = measure(model, chain, mesh, rows);

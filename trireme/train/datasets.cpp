@@ -1,5 +1,10 @@
 #include "trireme/train/datasets.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "trireme/core/error.h"
 #include "trireme/data/markov.h"
 #include "trireme/data/tokens.h"
 
@@ -8,6 +13,19 @@ namespace trireme::train {
 namespace {
 
 constexpr int64_t kValidSamples = 512;  // of a generated language
+
+/// What is wrong with a file is wrong with the configuration that names it.
+std::shared_ptr<const data::Dataset> open_tokens(const char* key, const std::string& path,
+                                                 const config::Config& config) {
+  try {
+    return std::make_shared<data::Tokens>(path, config.model.seq, config.model.vocab);
+  } catch (const Error& error) {
+    const bool is_there = ::access(path.c_str(), F_OK) == 0;
+    throw ConfigError(fmt::format(
+        "{}: {}; `trireme data make {} --vocab {}` writes a file of tokens to try with", key,
+        error.what(), is_there ? "FILE" : path, std::min<int64_t>(config.model.vocab, 65536)));
+  }
+}
 
 }  // namespace
 
@@ -18,7 +36,7 @@ std::shared_ptr<const data::Dataset> make_dataset(const config::Config& config) 
                             .seq = config.model.seq,
                             .samples = config.data.samples,
                             .seed = static_cast<uint64_t>(config.run.seed)});
-  return std::make_shared<data::Tokens>(config.data.path, config.model.seq, config.model.vocab);
+  return open_tokens("data.path", config.data.path, config);
 }
 
 std::shared_ptr<const data::Dataset> make_valid_dataset(const config::Config& config) {
@@ -30,7 +48,7 @@ std::shared_ptr<const data::Dataset> make_valid_dataset(const config::Config& co
                             .samples = kValidSamples,
                             .seed = static_cast<uint64_t>(config.run.seed),
                             .first_text = config.data.samples});
-  return std::make_shared<data::Tokens>(config.data.valid, config.model.seq, config.model.vocab);
+  return open_tokens("data.valid", config.data.valid, config);
 }
 
 core::Json facts_of(const data::Dataset& dataset) {

@@ -10,7 +10,8 @@
 
 namespace trireme::train {
 
-/// What the configuration trains on, and what it is judged by. Throws where that cannot be read.
+/// What the configuration trains on, and what it is judged by. Throws ConfigError with the
+/// remedy where a file is missing or no file of tokens.
 std::shared_ptr<const data::Dataset> make_dataset(const config::Config& config);
 std::shared_ptr<const data::Dataset> make_valid_dataset(const config::Config& config);
 

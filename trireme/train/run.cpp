@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 
 // What a rank adds to the sum over the ranks where it was asked to stop: the largest that somebody
 // added can be told from the sum of a million ranks' smaller ones.
-constexpr double kInterrupted = 1, kClosed = 1e6, kTerminated = 1e12;
+constexpr double kInterrupted = 1, kClosed = 1e6, kTerminated = 1e12, kHungUp = 1e18;
 
 double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
@@ -247,7 +247,7 @@ class Run {
       // The line is there before the checkpoint can be: a run that is killed between the two would
       // otherwise never write it. What copying the state takes counts for the next step.
       began = Clock::now();
-      if (due(config_.checkpoint.every) && step_ < steps_) save();
+      if (due(config_.checkpoint.every) && step_ < steps_ && stop == 0) save();
     }
     if (stop != 0 && progress && step_ < steps_)
       progress->say(fmt::format("asked to stop: saving step {}", step_));
@@ -257,11 +257,13 @@ class Run {
   double wish_to_stop() const {
     const int signal = signals_.asked();
     if (signal == 0) return 0;
+    if (signal == SIGHUP) return kHungUp;
     return signal == SIGTERM ? kTerminated : signal == SIGPIPE ? kClosed : kInterrupted;
   }
 
   /// Of a run that was asked to stop before its end.
   static int code_of(double stop) {
+    if (stop >= kHungUp) return 128 + SIGHUP;
     return stop >= kTerminated ? 128 + SIGTERM : stop >= kClosed ? 128 + SIGPIPE : 0;
   }
 
@@ -297,7 +299,10 @@ class Run {
   }
 
   int finish(double stop) {
-    if (last_saved_ != step_ || step_ == 0) save();
+    if (last_saved_ != step_ || step_ == 0) {
+      saver_.set_after_failure("");  // no training goes on after the last one
+      save();
+    }
     const auto problem = saver_.wait();
     world_.barrier();  // rank 0 has put it in its place before anybody says that the run is over
     if (problem) throw Error("the last checkpoint could not be written: " + *problem);

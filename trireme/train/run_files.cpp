@@ -8,6 +8,7 @@
 #include "trireme/comm/texts.h"
 #include "trireme/config/text.h"
 #include "trireme/core/error.h"
+#include "trireme/core/log.h"
 #include "trireme/format/file.h"
 #include "trireme/format/folder.h"
 #include "trireme/train/memory.h"
@@ -52,19 +53,24 @@ RunFiles::RunFiles(const config::Config& config, const comm::Communicator& world
 void RunFiles::begin(int64_t step) {
   if (rank_ != 0) return;
   format::write_file(folder_ + "/config.toml", config::to_toml(config_));
-  metrics_.emplace(folder_ + "/metrics.jsonl", step);
-  if (config_.log.samples) samples_.emplace(folder_ + "/samples.jsonl", step);
+  const auto tell = [this](const std::string& sentence) {
+    core::Log(0, "run").warning(sentence);
+    log(sentence);
+  };
+  metrics_.emplace(folder_ + "/metrics.jsonl", step, tell);
+  if (config_.log.samples) samples_.emplace(folder_ + "/samples.jsonl", step, tell);
 }
 
 void RunFiles::add(const StepReport& report, const data::Order& order) {
-  metrics_->add(report.to_json());
+  metrics_->add(report.step, report.to_json());
   if (samples_)
-    samples_->add(fmt::format(R"({{"step":{},"samples":[{}]}})", report.step,
-                              fmt::join(order.batch(report.step - 1), ",")));
+    samples_->add(report.step, fmt::format(R"({{"step":{},"samples":[{}]}})", report.step,
+                                           fmt::join(order.batch(report.step - 1), ",")));
 }
 
 void RunFiles::log(const std::string& what) {
-  fmt::print(log_.get(), "{} {}\n", now_text(), what);
+  const std::string line = fmt::format("{} {}\n", now_text(), what);
+  std::fwrite(line.data(), 1, line.size(), log_.get());  // on a full disk: fmt::print would throw
   std::fflush(log_.get());
 }
 

@@ -38,9 +38,10 @@ class RunFiles {
   const config::Config& config_;
   std::string folder_;
   int rank_;
-  std::optional<LinesFile> metrics_, samples_;
   std::optional<RunFolder> lock_;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> log_;
+  std::optional<LinesFile> metrics_,
+      samples_;  // before the log goes: they may have to say something
   std::chrono::steady_clock::time_point pss_at_{};
   int64_t pss_mib_ = 0;
 };

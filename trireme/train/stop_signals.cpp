@@ -15,6 +15,10 @@ sigset_t watched() {
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
+  // nohup: a blocked signal would come though it is ignored.
+  struct sigaction hang_up {};
+  if (::sigaction(SIGHUP, nullptr, &hang_up) != 0 || hang_up.sa_handler != SIG_IGN)
+    sigaddset(&set, SIGHUP);
   return set;
 }
 
@@ -25,12 +29,16 @@ StopSignals::StopSignals() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   // A reader of stdout that goes (`| head`) is an error of write, and no reason to lose the run.
   ::signal(SIGPIPE, SIG_IGN);
+  // A file that grows past `ulimit -f` is an error of write, too, and costs one checkpoint.
+  ::signal(SIGXFSZ, SIG_IGN);
   listener_ = std::jthread([this, set](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 100'000'000};
       const int signal = sigtimedwait(&set, nullptr, &kLook);
       if (signal <= 0) continue;
       int none = 0;
+      // Both the kernel and the shell say that a terminal was closed: the second is no new wish.
+      if (signal == SIGHUP && asked() != 0) continue;
       if (!deferred_ || !first_.compare_exchange_strong(none, signal)) ::_exit(128 + signal);
     }
   });

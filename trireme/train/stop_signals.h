@@ -5,10 +5,11 @@
 
 namespace trireme::train {
 
-/// Ctrl-C and SIGTERM, heard by a thread of their own, so that they work whatever the others are
-/// doing, a collective included. Until `defer` there is nothing to save, and a signal ends the
-/// process at once, with 128 + its number; from then on the first is remembered, and the second
-/// does. Make one before any other thread is started: it blocks the signals in all that come after.
+/// Ctrl-C, SIGTERM and SIGHUP (unless nohup ignores it), heard by a thread of their own, so that
+/// they work whatever the others are doing, a collective included. Until `defer` there is nothing
+/// to save, and a signal ends the process at once, with 128 + its number; from then on the first is
+/// remembered, and the second does. Make one before any other thread is started: it blocks the
+/// signals in all that come after.
 class StopSignals {
  public:
   StopSignals();

@@ -133,8 +133,9 @@ std::string Report::text() const {
                  : fmt::format("DIFFERENT: {}\n{}\n", what, first->sentence());
   if (same() && degrees.world() == 1)
     text += fmt::format(
-        "One rank against one rank proves nothing about a mesh{}; give one, such as "
-        "mesh.replica=2\n",
+        "One rank against one rank proves nothing about a mesh{}; use several ranks (trireme "
+        "verify: "
+        "mesh.replica=2; a program of yours: trireme run -n 2)\n",
         not_resumed.empty() ? ", only that it can be saved and resumed" : "");
   return text;
 }

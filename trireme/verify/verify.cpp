@@ -5,17 +5,16 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <iterator>
+#include <optional>
 #include <set>
 
 #include "trireme/checkpoint/saver.h"
 #include "trireme/comm/texts.h"
-#include "trireme/core/env.h"
 #include "trireme/core/error.h"
-#include "trireme/format/folder.h"
 #include "trireme/train/world.h"
 #include "trireme/verify/report.h"
+#include "trireme/verify/scratch_folder.h"
 #include "trireme/verify/side.h"
 
 namespace trireme::verify {
@@ -43,19 +42,13 @@ class Folder {
   explicit Folder(const comm::Communicator& world) : world_(world) {
     std::string made;
     if (world.rank() == 0) {
-      made = core::env("TMPDIR").value_or("/tmp") + "/trireme-verify-XXXXXX";
-      if (::mkdtemp(made.data()) == nullptr) made.clear();
+      own_.emplace();
+      made = own_->path();
     }
     path_ = comm::broadcast_text(world, made, 0);
     at::Tensor unseen = at::tensor({::access(path_.c_str(), W_OK) == 0 ? 0 : 1}, at::kLong);
     world.all_reduce(unseen).wait();
     if (unseen.item<int64_t>() != 0) problem_ = "no folder in TMPDIR that all ranks can write to";
-  }
-  ~Folder() {
-    try {
-      if (world_.rank() == 0 && !path_.empty()) format::remove_all(path_);
-    } catch (const std::exception&) {  // some file is left in a folder of temporary ones
-    }
   }
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
@@ -77,6 +70,7 @@ class Folder {
 
  private:
   comm::Communicator world_;
+  std::optional<ScratchFolder> own_;  // of rank 0
   std::string path_, problem_;
 };
 
