@@ -36,7 +36,7 @@ void VerifiedFile::verify(int64_t block, const void* content, std::string_view w
   if (verified_[i]) return;
   if (!matches(block, content))
     throw CheckpointError(fmt::format(
-        "{} is damaged: block {} (bytes {} to {}) does not match its checksum; it was read for {}",
+        "{} is damaged: block {} (bytes {} to {}) does not match its checksum; {} was wanted",
         path(), block, block * kBlockBytes, block * kBlockBytes + block_size(block) - 1, what));
   verified_[i] = true;
 }
