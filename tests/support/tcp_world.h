@@ -34,7 +34,7 @@ inline std::shared_ptr<comm::Backend> join_tcp(const TcpPlace& place, net::Deadl
                                   .place = place.file,
                                   .deadline = deadline,
                                   .options = place.options};
-  return comm::make_tcp(comm::ProcessWorld(bootstrap, comm::Carrier::Tcp));
+  return comm::make_tcp(comm::ProcessWorld(bootstrap, comm::TransportKind::Tcp));
 }
 
 }  // namespace trireme::test

@@ -217,8 +217,8 @@ TEST_F(ClosedStream, IsSeenWithoutHoldingUpWhoeverStepsAndTheMonitorSpeaksFirst)
   engine_.poke();
   EXPECT_LT(std::chrono::steady_clock::now() - began, milliseconds(50));
   EXPECT_FALSE(streams_.ends) << "nobody looked";
-  EXPECT_FALSE(watch_.failed()) << watch_.cause;
-  watch_.fail("rank 1 was killed");
+  EXPECT_FALSE(world_.failed()) << world_.cause;
+  world_.fail("rank 1 was killed");
   EXPECT_EQ(sentence_of<CommError>([&] { task_->wait(kLong); }), "rank 1 was killed");
 }
 

@@ -62,7 +62,8 @@ TEST(Verify, APairBeginsTogether) {
               HasSubstr("0F0 at step 1 overlapped with 0F1"));
   Schedule schedule = make("gpipe", {1, 1});
   schedule.programs[0].back().join = Join::WithNext;
-  EXPECT_THAT(test::sentence_of<ScheduleError>([&] { verify(schedule); }), HasSubstr("nothing"));
+  EXPECT_THAT(test::sentence_of<ScheduleError>([&] { verify(schedule); }),
+              HasSubstr("but there is none"));
 }
 
 TEST(Verify, WorkIsDoneOnce) {

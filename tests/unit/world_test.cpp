@@ -307,7 +307,7 @@ TEST(Segments, AreKnownToARankBeforeOthersHearThatItHasThem) {
     ranks.emplace_back([&, rank] {
       Transport transport = make_transport(page, "local");
       transport.streams = std::make_unique<RingStreams>(memory.rings, rank, 2, seats_of(*page, 2));
-      transport.sleeper = std::make_unique<Bell>(page->seats[rank]);
+      transport.sleeper = std::make_unique<FutexSleeper>(page->seats[rank]);
       transport.segments = std::make_shared<SlowSegments>(rank, known);
       GroupBackend group(
           std::make_shared<World>(rank, std::vector<Member>{{"here", 1, 0}, {"here", 1, 0}},

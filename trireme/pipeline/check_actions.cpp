@@ -106,8 +106,8 @@ void check_work(const Schedule& schedule, const StepTable& steps, int stage, int
   if (!has(Act::Forward)) refuse(schedule, "rank {} never does {}", rank, text(Act::Forward));
   const bool input = has(Act::BackwardInput), weight = has(Act::BackwardWeight);
   if (has(Act::Backward) && (input || weight))
-    refuse(schedule, "{}, and {} too: a backward is either whole or in halves", told(Act::Backward),
-           text(input ? Act::BackwardInput : Act::BackwardWeight));
+    refuse(schedule, "{}, and {} too: a backward is whole or in halves, not both",
+           told(Act::Backward), text(input ? Act::BackwardInput : Act::BackwardWeight));
   if (has(Act::Backward) || (input && weight)) return;
   if (input)
     refuse(schedule, "{}, but never {}", told(Act::BackwardInput), text(Act::BackwardWeight));

@@ -51,9 +51,9 @@ void check_shape(std::string_view name, Shape shape) {
         ranks, micros, stages));
   constexpr int64_t kMostWork = 1 << 24;
   if (ranks > kMostWork || static_cast<int64_t>(ranks) * stages > kMostWork / micros)
-    throw ScheduleError(fmt::format(
-        "{}: {} ranks x {} stages x {} micro-batches exceed the limit of {} for a schedule", name,
-        ranks, stages, micros, kMostWork));
+    throw ScheduleError(
+        fmt::format("{}: {} ranks x {} stages x {} micro-batches are more than the limit of {}",
+                    name, ranks, stages, micros, kMostWork));
 }
 
 Schedule placed(Shape shape, int (*rank_of)(int stage, int ranks)) {
