@@ -43,7 +43,7 @@ struct DamagedCheckpoint : testing::Test {
 
   /// What every rank says when nothing can be loaded.
   template <class E>
-  std::string refusal(const checkpoint::Fits& fits = {}) {
+  std::string refusal(const checkpoint::FitCheck& fits = {}) {
     std::vector<std::string> said(4);
     testing::internal::CaptureStderr();
     run_world(kThreads, 4, [&](const comm::Communicator& world) {

@@ -109,7 +109,8 @@ bool is_there(const std::string& path) {
 }  // namespace
 
 std::optional<format::Checkpoint> load_newest(const std::string& folder, const State& state,
-                                              const comm::Communicator& group, const Fits& fits) {
+                                              const comm::Communicator& group,
+                                              const FitCheck& fits) {
   const bool leads = group.rank() == 0;
   std::optional<Candidates> candidates;
   while (true) {

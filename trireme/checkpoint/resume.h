@@ -11,7 +11,7 @@
 namespace trireme::checkpoint {
 
 /// Throws ConfigError if a checkpoint, though whole, is not one for this run.
-using Fits = std::function<void(const format::Checkpoint& saved)>;
+using FitCheck = std::function<void(const format::Checkpoint& saved)>;
 
 /// Fills the tensors of `state` from the newest whole checkpoint below `folder`, and returns it;
 /// nothing if there is none. Every byte is read about once: each rank reads what it needs, which is
@@ -20,7 +20,7 @@ using Fits = std::function<void(const format::Checkpoint& saved)>;
 /// One of a newer version, or that does not fit, is no damage but a ConfigError. Collective.
 std::optional<format::Checkpoint> load_newest(const std::string& folder, const State& state,
                                               const comm::Communicator& group,
-                                              const Fits& fits = {});
+                                              const FitCheck& fits = {});
 
 /// The checkpoint that was asked for by its path: .../step-00000500. ConfigError if there is none,
 /// or if it was never finished.

@@ -106,7 +106,7 @@ void leave_note(const std::string& folder, int rank, const core::Json& note,
 }  // namespace
 
 /// A rank's share of a state, in memory of its own.
-struct Saver::Copy {
+struct Saver::Snapshot {
   int64_t step = 0;
   std::string folder;  ///< the step's, while it is being written
   std::vector<Item> items;
@@ -134,7 +134,7 @@ void Saver::warn(int64_t step, const std::string& why) const {
 
 void Saver::save(int64_t step, const State& state) {
   if (writer_.joinable()) writer_.join();
-  Copy copy{step, "", {}, state.extra};
+  Snapshot copy{step, "", {}, state.extra};
   std::string answer;  // of rank 0: "+folder" or "-why not"
   if (group_.rank() == 0) {
     try {
@@ -164,7 +164,7 @@ void Saver::save(int64_t step, const State& state) {
       [this, kept = std::move(copy)](std::stop_token stop) mutable { run(std::move(kept), stop); });
 }
 
-void Saver::run(Copy copy, std::stop_token stop) {
+void Saver::run(Snapshot copy, std::stop_token stop) {
   // The steps that go on meanwhile come first.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 19);
   try {
@@ -183,7 +183,7 @@ void Saver::run(Copy copy, std::stop_token stop) {
 }
 
 /// This rank's file. Returns what is in it, or why it is not there.
-core::Json Saver::write_part(Copy& copy) const {
+core::Json Saver::write_part(Snapshot& copy) const {
   const std::string file = part_name(group_.rank());
   try {
     std::vector<format::Entry> entries;
@@ -219,7 +219,7 @@ core::Json Saver::write_part(Copy& copy) const {
 
 /// Rank 0: what each rank says of its part. All have said it before anything is made of it, or
 /// removed.
-std::vector<core::Json> Saver::wait_for_notes(const Copy& copy, const core::Json& own,
+std::vector<core::Json> Saver::wait_for_notes(const Snapshot& copy, const core::Json& own,
                                               const std::stop_token& stop) const {
   using Clock = std::chrono::steady_clock;
   const auto patience =
@@ -251,7 +251,7 @@ std::vector<core::Json> Saver::wait_for_notes(const Copy& copy, const core::Json
 }
 
 /// One index of all notes; throws what the first rank that failed says.
-format::Index Saver::index_of(const Copy& copy, const std::vector<core::Json>& notes) {
+format::Index Saver::index_of(const Snapshot& copy, const std::vector<core::Json>& notes) {
   format::Index index;
   index.step = copy.step;
   index.extra = copy.extra;
@@ -274,7 +274,7 @@ format::Index Saver::index_of(const Copy& copy, const std::vector<core::Json>& n
 }
 
 /// Rank 0: makes the index of all notes, and puts the checkpoint in its place.
-void Saver::join_parts(const Copy& copy, const core::Json& own, const std::stop_token& stop) {
+void Saver::join_parts(const Snapshot& copy, const core::Json& own, const std::stop_token& stop) {
   try {
     const format::Index index = index_of(copy, wait_for_notes(copy, own, stop));
     for (int rank = 1; rank < group_.size(); ++rank)

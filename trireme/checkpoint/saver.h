@@ -50,14 +50,14 @@ class Saver {
   std::optional<std::string> wait();
 
  private:
-  struct Copy;
+  struct Snapshot;
   void warn(int64_t step, const std::string& why) const;
-  void run(Copy copy, std::stop_token stop);
-  core::Json write_part(Copy& copy) const;
-  std::vector<core::Json> wait_for_notes(const Copy& copy, const core::Json& own,
+  void run(Snapshot copy, std::stop_token stop);
+  core::Json write_part(Snapshot& copy) const;
+  std::vector<core::Json> wait_for_notes(const Snapshot& copy, const core::Json& own,
                                          const std::stop_token& stop) const;
-  static format::Index index_of(const Copy& copy, const std::vector<core::Json>& notes);
-  void join_parts(const Copy& copy, const core::Json& own, const std::stop_token& stop);
+  static format::Index index_of(const Snapshot& copy, const std::vector<core::Json>& notes);
+  void join_parts(const Snapshot& copy, const core::Json& own, const std::stop_token& stop);
 
   std::string folder_;
   comm::Communicator group_;

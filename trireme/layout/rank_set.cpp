@@ -47,8 +47,7 @@ std::string to_string(const RankSet& set) {
   for (const Axis axis : set.axes) parts.emplace_back(to_string(axis));
   if (set.same_experts) parts.emplace_back("same experts");
   if (set.copies > 1) parts.push_back(fmt::format("{} copies", set.copies));
-  if (set.holders.size() > 1)
-    parts.push_back(fmt::format("pipe {}", fmt::join(set.holders, ", ")));
+  if (set.holders.size() > 1) parts.push_back(fmt::format("pipe {}", fmt::join(set.holders, ", ")));
   return parts.empty() ? "one" : fmt::format("{}", fmt::join(parts, "+"));
 }
 

@@ -39,17 +39,17 @@ class Optimizer : public Resumable {
 
  protected:
   /// The slots of one call of the kernel: alike in decay and in having been updated before.
-  struct Batch {
+  struct KernelCall {
     std::vector<std::size_t> slots;
     std::vector<at::Tensor> parameters, gradients, steps;
     bool decay = false, first = false;
   };
-  virtual void update(const Batch& batch, double learning_rate,
+  virtual void update(const KernelCall& call, double learning_rate,
                       const std::optional<at::Tensor>& divisor) = 0;
 
-  std::vector<at::Tensor> pick(const std::vector<at::Tensor>& all, const Batch& batch) const;
+  std::vector<at::Tensor> pick(const std::vector<at::Tensor>& all, const KernelCall& call) const;
   /// Zeros of every parameter's shape, in one block of memory.
-  std::vector<at::Tensor> zeros_alike() const;
+  std::vector<at::Tensor> zeros_like_parameters() const;
 
  private:
   void step_some(std::size_t begin, std::size_t end, double learning_rate, double divisor);

@@ -20,7 +20,7 @@ struct Slot {
 };
 
 /// A tensor of the optimizer's own that belongs to a parameter, as a checkpoint stores it.
-struct State {
+struct OptimizerState {
   std::string kind;  ///< "exp_avg", "exp_avg_sq", "momentum"
   std::size_t slot;
   at::Tensor tensor;
@@ -36,7 +36,7 @@ class Resumable {
   /// The parameters that it updates, as they were given to it.
   virtual const std::vector<Slot>& slots() const = 0;
   /// The tensors of every slot, also before its first update; loading fills them.
-  virtual std::vector<State> states() = 0;
+  virtual std::vector<OptimizerState> states() = 0;
   /// How many updates each slot has had.
   virtual std::vector<int64_t> steps() const = 0;
   /// After a checkpoint was loaded into the parameters and the states.

@@ -104,11 +104,11 @@ class Attached {
   virtual at::Tensor gradient(std::size_t parameter) = 0;
 
   /// The same of those that are not trained, as parameters and their values. Collective.
-  struct Value {
+  struct ParameterValue {
     nn::Parameter parameter;
     at::Tensor value;
   };
-  virtual std::vector<Value> frozen_values() = 0;
+  virtual std::vector<ParameterValue> frozen_values() = 0;
 
   /// The order in which gradients arrive, by name: for checkpoints. Empty until it was observed.
   virtual std::vector<std::string> order() const = 0;

@@ -20,7 +20,7 @@ class BlockPool {
   int64_t bytes() const { return bytes_; }  ///< of all, in use or not
 
  private:
-  int most_, live_ = 0;
+  int most_, num_blocks_ = 0;
   int64_t bytes_ = 0;
   at::TensorOptions options_;
   std::vector<at::Tensor> free_;  // by size

@@ -67,19 +67,19 @@ class Buckets {
   /// How many reductions of this step have begun.
   std::size_t num_begun() const { return next_; }
   /// Did anything come for it in this step?
-  bool used(std::size_t parameter) const { return places_[parameter].used; }
+  bool used(std::size_t parameter) const { return tracked_[parameter].used; }
   /// What came after the parameter's bucket had begun, or undefined.
-  const at::Tensor& late(std::size_t parameter) const { return places_[parameter].late; }
-  std::size_t size() const { return places_.size(); }
+  const at::Tensor& late(std::size_t parameter) const { return tracked_[parameter].late; }
+  std::size_t size() const { return tracked_.size(); }
 
   /// How many gradients of a step the parameter waits for, as far as steps have shown; or as said.
-  int expected(std::size_t parameter) const { return places_[parameter].expected; }
-  void expect(std::size_t parameter, int fires) { places_[parameter].expected = fires; }
+  int expected(std::size_t parameter) const { return tracked_[parameter].expected; }
+  void expect(std::size_t parameter, int fires) { tracked_[parameter].expected = fires; }
 
-  /// In which order gradients arrive, by the last of each; `settled` once it is known and agreed
-  /// on.
+  /// In which order gradients arrive, by the last of each; `order_known` once it is known and
+  /// agreed on.
   const std::vector<int64_t>& order() const { return order_; }
-  bool settled() const { return settled_; }
+  bool order_known() const { return order_known_; }
   /// From now on the buckets are in this order, and reduced while gradients arrive.
   virtual void reorder(const std::vector<int64_t>& order) = 0;
   /// The order that the first rank has seen is everybody's. Collective.
@@ -88,7 +88,7 @@ class Buckets {
   virtual int64_t memory_bytes() const = 0;
 
  protected:
-  struct Place {
+  struct TrackedParameter {
     at::Tensor parameter;
     std::size_t bucket = 0;
     int fires = 0, expected = 1;
@@ -109,11 +109,11 @@ class Buckets {
   /// Nothing has come yet: for the next micro-batch, or (`whole`) the next step.
   void forget(bool whole_step);
 
-  std::vector<Place> places_;
+  std::vector<TrackedParameter> tracked_;
   std::vector<Bucket> buckets_;
   std::vector<int64_t> order_, arrivals_;
   std::size_t next_ = 0;  // the bucket that begins next
-  bool settled_ = false;
+  bool order_known_ = false;
 };
 
 /// Gradients are summed in one block of registered memory, and every rank gets all of them.

@@ -64,8 +64,8 @@ std::vector<ParameterShard> DataParallel::frozen() const {
   return whole_shards(frozen_parameters(), mesh_);
 }
 
-std::vector<Attached::Value> DataParallel::frozen_values() {
-  std::vector<Value> all;
+std::vector<Attached::ParameterValue> DataParallel::frozen_values() {
+  std::vector<ParameterValue> all;
   for (const nn::Parameter& one : frozen_parameters()) all.push_back({one, one.tensor.detach()});
   return all;
 }

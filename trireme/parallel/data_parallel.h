@@ -35,7 +35,7 @@ class DataParallel final : public AttachedModule {
   std::vector<ParameterShard> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;
-  std::vector<Value> frozen_values() override;
+  std::vector<ParameterValue> frozen_values() override;
 
  private:
   std::vector<nn::Parameter> frozen_parameters() const;

@@ -141,8 +141,8 @@ bool FullySharded::is_trained(std::size_t parameter) const {
   return std::find(trained_.begin(), trained_.end(), parameter) != trained_.end();
 }
 
-std::vector<Attached::Value> FullySharded::frozen_values() {
-  std::vector<Value> all;
+std::vector<Attached::ParameterValue> FullySharded::frozen_values() {
+  std::vector<ParameterValue> all;
   for (std::size_t i = 0; i < all_.size(); ++i)
     if (!is_trained(i)) all.push_back({all_[i], weights_->assemble(i, weights_->tensors()[i])});
   return all;

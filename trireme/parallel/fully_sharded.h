@@ -61,7 +61,7 @@ class FullySharded final : public AttachedModule {
   std::vector<ParameterShard> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;
-  std::vector<Value> frozen_values() override;
+  std::vector<ParameterValue> frozen_values() override;
 
   const ShardedWeights& weights() const { return *weights_; }
 

@@ -17,7 +17,7 @@ namespace ag = torch::autograd;
 }  // namespace
 
 /// One call of a user that has a backward.
-struct GatheredWeights::Call {
+struct GatheredWeights::PendingCall {
   std::shared_ptr<GatheredWeights*> owner;
   std::size_t user = 0;
   bool holds = false;             // are its units there for it?
@@ -25,11 +25,11 @@ struct GatheredWeights::Call {
 };
 
 /// Passes tensors on; in backward it is reached when the user's own backward is over.
-struct GatheredWeights::Guard : ag::Function<Guard> {
-  struct Box : torch::CustomClassHolder {
-    std::shared_ptr<Call> call;
+struct GatheredWeights::BackwardEnd : ag::Function<BackwardEnd> {
+  struct CallBox : torch::CustomClassHolder {
+    std::shared_ptr<PendingCall> call;
   };
-  static ag::variable_list forward(ag::AutogradContext* context, c10::intrusive_ptr<Box> box,
+  static ag::variable_list forward(ag::AutogradContext* context, c10::intrusive_ptr<CallBox> box,
                                    at::TensorList inputs) {
     context->saved_data["call"] = c10::IValue::make_capsule(box);
     ag::variable_list out;
@@ -38,7 +38,7 @@ struct GatheredWeights::Guard : ag::Function<Guard> {
   }
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
     const auto box =
-        c10::static_intrusive_pointer_cast<Box>(context->saved_data["call"].toCapsule());
+        c10::static_intrusive_pointer_cast<CallBox>(context->saved_data["call"].toCapsule());
     if (*box->call->owner != nullptr) (*box->call->owner)->end_backward(box->call);
     ag::variable_list all(1);  // of the box
     all.insert(all.end(), gradients.begin(), gradients.end());
@@ -88,23 +88,24 @@ void GatheredWeights::release(std::size_t unit) {
   pool_->give(std::exchange(state.block, at::Tensor()));
 }
 
-std::optional<GatheredWeights::Use> GatheredWeights::next_use(const Use& now, bool trains) const {
+std::optional<GatheredWeights::UnitUse> GatheredWeights::next_use(const UnitUse& now,
+                                                                  bool trains) const {
   if (trains) {
     const auto next = next_.find(now);
     return next == next_.end() ? std::nullopt : std::optional(next->second);
   }
   const auto here = std::find(forward_order_.begin(), forward_order_.end(), now.first);
   if (here == forward_order_.end() || here + 1 == forward_order_.end()) return std::nullopt;
-  return Use{*(here + 1), Phase::Forward};
+  return UnitUse{*(here + 1), Phase::Forward};
 }
 
 /// The user needs its units now; what came after this use the last time is gathered meanwhile.
 void GatheredWeights::use(std::size_t user, Phase phase, bool trains) {
-  const Use now{user, phase};
+  const UnitUse now{user, phase};
   if (trains && last_use_) next_[*last_use_] = now;
   last_use_ = trains ? std::optional(now) : std::nullopt;
   for (std::size_t unit : units_.users[user].units) gather(unit);
-  std::optional<Use> ahead = now;
+  std::optional<UnitUse> ahead = now;
   for (int i = 0; i < options_.ahead; ++i) {
     ahead = next_use(*ahead, trains);
     if (!ahead) break;
@@ -137,7 +138,7 @@ nn::Flow GatheredWeights::around_held(std::size_t user, nn::Flow in,
 nn::Flow GatheredWeights::around(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner) {
   if (held_) return around_held(user, std::move(in), inner);
   const nn::LayerImpl& layer = *units_.users[user].layer;
-  const bool recomputes = in.where != nullptr && in.where->again;
+  const bool recomputes = in.where != nullptr && in.where->recomputing;
   note_use(user, in);
   const Phase phase = recomputes ? Phase::Recompute : Phase::Forward;
   if (recomputes) release_recomputed(user);
@@ -147,7 +148,7 @@ nn::Flow GatheredWeights::around(std::size_t user, nn::Flow in, const nn::LayerI
     release_after(user, phase);
     return out;
   }
-  auto call = std::make_shared<Call>();
+  auto call = std::make_shared<PendingCall>();
   call->owner = guarded_;
   call->user = user;
   if (recomputes) {  // its backward comes at once, unless others are recomputed first
@@ -168,13 +169,13 @@ nn::Flow GatheredWeights::around(std::size_t user, nn::Flow in, const nn::LayerI
 }
 
 /// The backward of the call ends where the gradients of its inputs are complete.
-void GatheredWeights::watch_backward(const std::shared_ptr<Call>& call, nn::Flow& in) const {
+void GatheredWeights::watch_backward(const std::shared_ptr<PendingCall>& call, nn::Flow& in) const {
   if (std::none_of(in.tensors.begin(), in.tensors.end(),
                    [](const at::Tensor& one) { return one.defined() && one.requires_grad(); }))
     return;
-  auto box = c10::make_intrusive<Guard::Box>();
+  auto box = c10::make_intrusive<BackwardEnd::CallBox>();
   box->call = call;
-  in.tensors = Guard::apply(box, at::TensorList(in.tensors));
+  in.tensors = BackwardEnd::apply(box, at::TensorList(in.tensors));
 }
 
 /// Several units are recomputed one after the other: the backward of those before the last comes
@@ -186,7 +187,7 @@ void GatheredWeights::release_recomputed(std::size_t next) {
   release_after(call->user, Phase::Recompute);
 }
 
-void GatheredWeights::begin_backward(const std::shared_ptr<Call>& call) {
+void GatheredWeights::begin_backward(const std::shared_ptr<PendingCall>& call) {
   core::check(!at::GradMode::is_enabled(),
               "layer '{}': a gradient of a gradient (create_graph) would need weights that are "
               "released by then; use DataParallel, or keep them whole (Sharding::Gradients)",
@@ -198,7 +199,7 @@ void GatheredWeights::begin_backward(const std::shared_ptr<Call>& call) {
   use(call->user, Phase::Backward, /*trains=*/true);
 }
 
-void GatheredWeights::end_backward(const std::shared_ptr<Call>& call) {
+void GatheredWeights::end_backward(const std::shared_ptr<PendingCall>& call) {
   if (!call->holds) return;
   call->holds = false;
   release_after(call->user, call->phase);

@@ -37,29 +37,29 @@ class GatheredWeights final : public ShardedWeights {
 
  private:
   enum class Phase : uint8_t { Forward, Recompute, Backward };
-  using Use = std::pair<std::size_t, Phase>;  // of a user
-  struct Call;                                // of a user, until its backward is over
-  struct Guard;
+  using UnitUse = std::pair<std::size_t, Phase>;  // of a user
+  struct PendingCall;                             // of a user, until its backward is over
+  struct BackwardEnd;
 
   nn::Flow around(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner) override;
   nn::Flow around_held(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner);
   void use(std::size_t user, Phase phase, bool trains);
-  std::optional<Use> next_use(const Use& now, bool trains) const;
+  std::optional<UnitUse> next_use(const UnitUse& now, bool trains) const;
   void gather(std::size_t unit);
   void release(std::size_t unit);
   void release_after(std::size_t user, Phase phase);
   void release_recomputed(std::size_t next);
-  void watch_backward(const std::shared_ptr<Call>& call, nn::Flow& in) const;
-  void begin_backward(const std::shared_ptr<Call>& call);
-  void end_backward(const std::shared_ptr<Call>& call);
+  void watch_backward(const std::shared_ptr<PendingCall>& call, nn::Flow& in) const;
+  void begin_backward(const std::shared_ptr<PendingCall>& call);
+  void end_backward(const std::shared_ptr<PendingCall>& call);
 
   const Options options_;
   bool held_ = false;
   at::Tensor memory_;  // of the shards
   std::optional<BlockPool> pool_;
-  std::map<Use, Use> next_;  // what came after a use the last time
-  std::optional<Use> last_use_;
-  std::shared_ptr<Call> recomputed_;          // waits for its backward
+  std::map<UnitUse, UnitUse> next_;  // what came after a use the last time
+  std::optional<UnitUse> last_use_;
+  std::shared_ptr<PendingCall> recomputed_;    // waits for its backward
   std::shared_ptr<GatheredWeights*> guarded_;  // graphs outlive this
 };
 

@@ -84,19 +84,19 @@ class Gradients {
   std::size_t num_begun() const;
 
  private:
-  struct Place {  // of a parameter in the buckets
+  struct BucketIndex {  // of a parameter in the buckets
     std::size_t set, index;
   };
   void attach_hooks();
   void begin_step();
   void check_not_broken() const;
-  Buckets& set_of(std::size_t parameter) const { return *sets_[places_[parameter].set]; }
+  Buckets& set_of(std::size_t parameter) const { return *sets_[bucket_index_[parameter].set]; }
 
   std::vector<nn::Parameter> parameters_;
   std::vector<ParameterShard> shards_;
-  std::vector<Place> places_;
+  std::vector<BucketIndex> bucket_index_;
   std::vector<std::unique_ptr<Buckets>> sets_;
-  std::vector<bool> used_;         // after `wait`
+  std::vector<bool> used_;  // after `wait`
   std::vector<at::Tensor> late_;
   nn::WeightQueue* deferring_ = nullptr;
   bool in_step_ = false, accumulates_ = false;

@@ -130,14 +130,14 @@ Pipeline::Pipeline(nn::ModelImpl& model, const Mesh& mesh, Schedule schedule,
       "least one place each",
       fmt::join(cut_, " + "), chain_.size(), schedule_.name, schedule_.stages());
   check_complete(model, chain_);
-  check_alike();
+  check_same_pipeline();
   build_stages(model);
   build_parts(model);
   collect_parameters(model);
 }
 
 /// Ranks that cut or run otherwise would give wrong numbers, or wait for ever.
-void Pipeline::check_alike() const {
+void Pipeline::check_same_pipeline() const {
   std::string mine = fmt::format("stages {}\n{}", describe(chain_, cut_), to_csv(schedule_));
   const auto texts = comm::all_gather_texts(
       mesh_.world(), fmt::format("{:016x}{}", core::hash64(mine), describe(chain_, cut_)));
@@ -246,7 +246,7 @@ void Pipeline::collect_parameters(const nn::ModelImpl& model) {
     const std::size_t first = parameters_.size();
     for (std::size_t i = 0; i < attached.parameters().size(); ++i) {
       parameters_.push_back(attached.parameters()[i]);
-      places_.emplace_back(p, i);
+      origins_.emplace_back(p, i);
     }
     for (ParameterShard one : attached.shards()) {
       one.parameter += first;
@@ -265,25 +265,26 @@ void Pipeline::collect_parameters(const nn::ModelImpl& model) {
   std::vector<std::string> names;  // of the whole model
   for (const nn::Parameter& one : nn::parameters_of(model))
     if (one.tensor.requires_grad()) names.push_back(one.name);
-  step_end_ = std::make_unique<StepEnd>(mesh_, reducer_, std::move(gradients), shards_,
-                                        std::move(names));
+  step_end_ =
+      std::make_unique<StepEnd>(mesh_, reducer_, std::move(gradients), shards_, std::move(names));
   updated();  // what is tied may have got another rank's values
 }
 
 Totals Pipeline::finish(const Finish& what) {
   core::check(
-      state_ == State::Ran || state_ == State::Idle,
+      state_ == StepState::Ran || state_ == StepState::Idle,
       "Pipeline: a step threw, so that its gradients are incomplete; build it anew and load "
       "the last checkpoint");
   for (const auto& part : parts_) part->attached->start_finish();
   for (const auto& part : parts_) part->attached->check_step();
-  LossTotals own;  // only the last stage knows losses, and of the ranks that compute one, one reports
+  LossTotals
+      own;  // only the last stage knows losses, and of the ranks that compute one, one reports
   if (loss_weight_.defined() && reports_loss(mesh_.coord()))
     own = {loss_sum_.item<double>(), loss_weight_.item<double>()};
   const Totals totals = step_end_->finish(own, what);
   for (const auto& part : parts_) part->attached->end_finish();
   loss_sum_ = loss_weight_ = at::Tensor();
-  state_ = State::Idle;
+  state_ = StepState::Idle;
   return totals;
 }
 
@@ -323,17 +324,17 @@ std::vector<ParameterShard> Pipeline::frozen() const {
 }
 
 at::Tensor Pipeline::value(std::size_t parameter) {
-  const auto [part, index] = places_[parameter];
+  const auto [part, index] = origins_[parameter];
   return parts_[part]->attached->value(index);
 }
 
 at::Tensor Pipeline::gradient(std::size_t parameter) {
-  const auto [part, index] = places_[parameter];
+  const auto [part, index] = origins_[parameter];
   return parts_[part]->attached->gradient(index);
 }
 
-std::vector<Attached::Value> Pipeline::frozen_values() {
-  std::vector<Value> all;
+std::vector<Attached::ParameterValue> Pipeline::frozen_values() {
+  std::vector<ParameterValue> all;
   for (const auto& part : parts_)
     for (Value& one : part->attached->frozen_values()) all.push_back(std::move(one));
   return all;

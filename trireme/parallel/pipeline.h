@@ -75,7 +75,7 @@ class Pipeline final : public Attached {
   std::vector<ParameterShard> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;
-  std::vector<Value> frozen_values() override;
+  std::vector<ParameterValue> frozen_values() override;
   std::vector<std::string> order() const override;
   Fires fires() const override;
   void set_order(const std::vector<std::string>& names, const Fires& fires = {}) override;
@@ -91,7 +91,7 @@ class Pipeline final : public Attached {
   int peak_in_flight() const { return peak_in_flight_; }
 
  private:
-  void check_alike() const;
+  void check_same_pipeline() const;
   void build_stages(nn::ModelImpl& model);
   void build_parts(const nn::ModelImpl& model);
   void collect_parameters(const nn::ModelImpl& model);
@@ -120,12 +120,12 @@ class Pipeline final : public Attached {
   std::vector<Stage> stages_;
   std::vector<nn::Parameter> parameters_;
   std::vector<ParameterShard> shards_;
-  std::vector<std::pair<std::size_t, std::size_t>> places_;  // part and index of each parameter
+  std::vector<std::pair<std::size_t, std::size_t>> origins_;  // part and index of each parameter
   std::map<std::string, Holders> tied_;
   std::shared_ptr<Reducer> reducer_;
   std::unique_ptr<StepEnd> step_end_;
   const std::vector<nn::MicroBatch>* micros_ = nullptr;  // while they are run
-  enum class State : uint8_t { Idle, Ran, Broken } state_ = State::Idle;
+  enum class StepState : uint8_t { Idle, Ran, Broken } state_ = StepState::Idle;
   std::vector<std::size_t> last_of_;  // by stage, where its last backward is in the program
   std::size_t expected_ = 0;          // receives up to here are posted
   at::Tensor loss_sum_, loss_weight_;

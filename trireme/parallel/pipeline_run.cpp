@@ -51,14 +51,15 @@ std::vector<Range> Pipeline::micro_batches(const BatchRows& rows) const {
 }
 
 void Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
-  core::check(state_ == State::Idle, "Pipeline: {}",
-              state_ == State::Ran ? "a step is a run and a finish; call finish() first"
-                                   : "a step threw; build it anew and load the last checkpoint");
+  core::check(state_ == StepState::Idle, "Pipeline: {}",
+              state_ == StepState::Ran
+                  ? "a step is a run and a finish; call finish() first"
+                  : "a step threw; build it anew and load the last checkpoint");
   core::check(micros.size() == static_cast<std::size_t>(schedule_.micros),
               "Pipeline: {} micro-batches, but schedule '{}' is for {}", micros.size(),
               schedule_.name, schedule_.micros);
   const auto& program = schedule_.programs[static_cast<std::size_t>(pipe_.rank())];
-  state_ = State::Broken;  // until it has come to its end
+  state_ = StepState::Broken;  // until it has come to its end
   micros_ = &micros;
   expected_ = 0;
   in_flight_ = peak_in_flight_ = 0;
@@ -86,7 +87,7 @@ void Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
   }
   transfers_.finish_sends();
   micros_ = nullptr;
-  state_ = State::Ran;
+  state_ = StepState::Ran;
   pipe_.note(fmt::format("what follows the schedule '{}' of step {}", schedule_.name, step_));
 }
 
@@ -161,9 +162,9 @@ nn::Flow Pipeline::input_of(Stage& stage, int micro) {
 
 /// The stage's links; on the last stage the loss, instead of an output.
 std::optional<nn::Loss> Pipeline::compute(const Stage& stage, int micro, nn::Flow& flow) const {
-  for (const auto& [link, again] : stage.links) {
+  for (const auto& [link, recomputes] : stage.links) {
     const auto run = [one = link](nn::Flow in) { return one->forward(std::move(in)); };
-    flow = again ? nn::recomputed(std::move(flow), run, link->layers) : run(std::move(flow));
+    flow = recomputes ? nn::recomputed(std::move(flow), run, link->layers) : run(std::move(flow));
   }
   if (stage.index + 1 < schedule_.stages()) return std::nullopt;
   const auto& targets = (*micros_)[static_cast<std::size_t>(micro)].targets;
@@ -256,8 +257,8 @@ void Pipeline::backward_weights(Stage& stage, int micro, Micro last) {
 
 LossTotals Pipeline::evaluate(const std::vector<nn::MicroBatch>& micros) {
   const at::NoGradGuard guard;
-  core::check(state_ == State::Idle, "Pipeline: evaluate between steps, after finish()");
-  state_ = State::Broken;
+  core::check(state_ == StepState::Idle, "Pipeline: evaluate between steps, after finish()");
+  state_ = StepState::Broken;
   micros_ = &micros;
   LossTotals sums;
   const auto order = pipeline::forwards_only(schedule_, static_cast<int>(micros.size()));
@@ -277,7 +278,7 @@ LossTotals Pipeline::evaluate(const std::vector<nn::MicroBatch>& micros) {
   transfers_.finish_sends();
   pipe_.note("");
   micros_ = nullptr;
-  state_ = State::Idle;
+  state_ = StepState::Idle;
   return reports_loss(mesh_.coord()) ? sums : LossTotals{};
 }
 

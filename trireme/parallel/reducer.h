@@ -16,9 +16,9 @@ namespace trireme::parallel {
 /// Gradients that are summed by one operation: in place on every rank of a set, or so that each
 /// rank gets its rows of the sum.
 struct GradientBlock {
-  std::string name = {};               ///< for messages and traces
-  at::Tensor data = {};                ///< summed in place, or:
-  std::vector<at::Tensor> whole = {};  ///< what is summed ...
+  std::string name = {};                ///< for messages and traces
+  at::Tensor data = {};                 ///< summed in place, or:
+  std::vector<at::Tensor> whole = {};   ///< what is summed ...
   std::vector<at::Tensor> shards = {};  ///< ... of which this rank gets its rows, in here
   std::vector<comm::Rows> rows = {};    ///< of each tensor, the rows of every rank
 };

@@ -24,7 +24,7 @@ comm::Communicator gather_group(const Mesh& mesh, const Policy& policy) {
 }
 
 bool is_recomputing(const nn::Flow& in) {
-  return in.where != nullptr && in.where->again;
+  return in.where != nullptr && in.where->recomputing;
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 #include "trireme/parallel/step_end.h"
 
+#include <fmt/ranges.h>
+
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -73,9 +74,9 @@ void StepEnd::sum_later(const std::function<at::Tensor(std::size_t shard)>& grad
 void StepEnd::assign() {
   for (std::size_t k = 0; k < shards_.size(); ++k) {
     const auto& [gradients, index, name] = sources_[k];
-    const bool summed_later = std::any_of(
-        shards_[k].reductions.begin(), shards_[k].reductions.end(),
-        [](const Reduction& one) { return !one.later.empty(); });
+    const bool summed_later =
+        std::any_of(shards_[k].reductions.begin(), shards_[k].reductions.end(),
+                    [](const Reduction& one) { return !one.later.empty(); });
     shards_[k].gradient() =
         gradients->has_home(index) || summed_later ? gradients->home(index) : at::Tensor();
   }

@@ -34,12 +34,12 @@ class StepEnd {
   const std::vector<ParameterShard>& shards() const { return shards_; }
 
  private:
-  struct Source {  // where a shard's gradient comes from
+  struct GradientSource {  // where a shard's gradient comes from
     Gradients* gradients;
     std::size_t shard;  // in its list
     std::size_t name;   // of its parameter, among all
   };
-  struct Used {  // a parameter of which this rank may have no shard
+  struct NamedParameter {  // a parameter of which this rank may have no shard
     Gradients* gradients;
     std::size_t parameter, name;
   };
@@ -55,8 +55,8 @@ class StepEnd {
   std::shared_ptr<Reducer> reducer_;
   std::vector<Gradients*> parts_;
   std::vector<ParameterShard> shards_;
-  std::vector<Source> sources_;  // of each shard
-  std::vector<Used> parameters_;
+  std::vector<GradientSource> sources_;  // of each shard
+  std::vector<NamedParameter> parameters_;
   std::vector<std::string> names_;
   std::vector<RankSet> later_;  // all sets, copies first
   at::Tensor small_;            // what the small reduction carries

@@ -16,7 +16,8 @@ struct UnitMember {
 };
 
 /// Gradients that end as shards. The parameters of one unit are one bucket: its reduction is a
-/// reduce-scatter over the ranks that share the state, and the shards are then summed over the rest.
+/// reduce-scatter over the ranks that share the state, and the shards are then summed over the
+/// rest.
 ///
 ///   gradients of a unit   | p0 .......... | p1 ..... |        on every rank
 ///   reduce-scatter        |  r0  |  r1  | |r0 | r1 |          each rank gets its range of each box
@@ -42,8 +43,8 @@ class UnitBuckets : public Buckets {
     std::size_t unit = 0;
     at::ScalarType dtype = at::kFloat;
     int64_t bytes = 0, shard_elems = 0;
-    at::Tensor block;   // where its gradients are now; undefined: nowhere
-    at::Tensor shards;  // ScatteredBuckets: what is left of them, flat
+    at::Tensor block;     // where its gradients are now; undefined: nowhere
+    at::Tensor shards;    // ScatteredBuckets: what is left of them, flat
     bool summed = false;  // the shards hold a sum of this step
     bool pooled = true;   // the block is one of those that all units share
   };

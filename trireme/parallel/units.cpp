@@ -9,7 +9,7 @@ namespace trireme::parallel {
 
 namespace {
 
-using Found = std::vector<std::pair<std::string, nn::LayerImpl*>>;
+using NamedLayers = std::vector<std::pair<std::string, nn::LayerImpl*>>;
 
 void refuse_own(const torch::nn::Module& module, const std::string& name) {
   const auto own = module.named_parameters(/*recurse=*/false);
@@ -21,7 +21,7 @@ void refuse_own(const torch::nn::Module& module, const std::string& name) {
 }
 
 /// The layers nearest to the root.
-void collect(torch::nn::Module& module, const std::string& name, Found& found) {
+void collect(torch::nn::Module& module, const std::string& name, NamedLayers& found) {
   const bool is_list = dynamic_cast<nn::SequentialImpl*>(&module) != nullptr;
   auto* layer = dynamic_cast<nn::LayerImpl*>(&module);
   if (layer != nullptr && !is_list && !name.empty()) {
@@ -36,7 +36,7 @@ void collect(torch::nn::Module& module, const std::string& name, Found& found) {
 }  // namespace
 
 Units find_units(torch::nn::Module& root, const std::vector<nn::Parameter>& parameters) {
-  Found layers;
+  NamedLayers layers;
   auto* const alone = dynamic_cast<nn::LayerImpl*>(&root);
   if (alone != nullptr && root.named_children().is_empty())
     layers.emplace_back(".", alone);  // a single layer

@@ -33,11 +33,10 @@ void add_empty(checkpoint::State& state, const parallel::Attached& attached) {
 /// What a reducer keeps belongs to one rank of one mesh: a run on another mesh begins without it.
 void add_reducer(checkpoint::State& state, parallel::Attached& attached) {
   for (const parallel::ReducerState& one : attached.reducer_states()) {
-    checkpoint::Item item =
-        checkpoint::whole(fmt::format("reducer/{}/{}/rank.{}/{}", one.kind,
-                                      to_string(attached.mesh().degrees()),
-                                      attached.mesh().world().rank(), one.parameter),
-                          one.tensor);
+    checkpoint::Item item = checkpoint::whole(
+        fmt::format("reducer/{}/{}/rank.{}/{}", one.kind, to_string(attached.mesh().degrees()),
+                    attached.mesh().world().rank(), one.parameter),
+        one.tensor);
     item.same = {};
     item.optional = true;
     state.items.push_back(std::move(item));
@@ -98,7 +97,7 @@ checkpoint::State state_of(parallel::Attached& attached, optim::Resumable& optim
   for (const auto& [name, tensor] : attached.buffers())
     state.items.push_back(checkpoint::whole("buffer/" + name, tensor));
   const auto& slots = optimizer.slots();
-  for (const optim::State& one : optimizer.states())
+  for (const optim::OptimizerState& one : optimizer.states())
     add(state, fmt::format("optim/{}/", one.kind), shard_of(attached, slots[one.slot]), one.tensor);
   core::Json steps = core::Json::object();
   const auto counts = optimizer.steps();

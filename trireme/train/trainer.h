@@ -10,8 +10,8 @@
 #include "trireme/data/loader.h"
 #include "trireme/mesh/mesh.h"
 #include "trireme/nn/model.h"
-#include "trireme/optim/optimizer.h"
 #include "trireme/optim/learning_rate.h"
+#include "trireme/optim/optimizer.h"
 #include "trireme/train/attach.h"
 
 namespace trireme::train {
@@ -43,8 +43,9 @@ class Trainer {
   /// The other direction: tensors are loaded into state().items, the rest is here.
   void restore(const core::Json& extra);
 
-  /// `on_sums` is called in every step when all sums of gradients are complete, before their norm is
-  /// computed; `on_gradients` after that, before they are used: with the weight to divide them by.
+  /// `on_sums` is called in every step when all sums of gradients are complete, before their norm
+  /// is computed; `on_gradients` after that, before they are used: with the weight to divide them
+  /// by.
   void watch(std::function<void()> on_sums, std::function<void(double weight)> on_gradients) {
     on_sums_ = std::move(on_sums);
     on_gradients_ = std::move(on_gradients);

@@ -3,12 +3,12 @@
 #include <string>
 #include <vector>
 
-#include "trireme/verify/note.h"
+#include "trireme/verify/tensor_record.h"
 
 namespace trireme::verify {
 
 /// The shapes that a mistake can have.
-enum class Kind : uint8_t {
+enum class MistakeKind : uint8_t {
   None,         ///< it is right
   Data,         ///< a rank saw other samples
   Stale,        ///< a rank is one step behind
@@ -22,20 +22,20 @@ enum class Kind : uint8_t {
   Unknown
 };
 
-std::string_view to_string(Kind kind);
+std::string_view to_string(MistakeKind kind);
 
 /// One tensor of a step: what one rank has, and each rank's part of what should be the same.
-struct Compared {
-  Stage stage = Stage::Input;
+struct ComparedTensor {
+  TensorRole role = TensorRole::Input;
   std::string name;
   at::Tensor alone;  ///< undefined where one rank has no gradient either
-  struct Part {
+  struct RankPart {
     int rank = 0;
     at::Tensor value;
-    std::vector<LocalBox> held;
+    std::vector<LocalBox> boxes;
     bool fits = true;  ///< is it of the shape that its layout says?
   };
-  std::vector<Part> parts;
+  std::vector<RankPart> parts;
   double scale = 0;       ///< what differences are measured by: the largest magnitude
   double difference = 0;  ///< the largest of all ranks, relative
   int worst_rank = 0;
@@ -44,19 +44,20 @@ struct Compared {
 /// What one rank's step came to, and the mesh's, tensor by tensor in the order of computation;
 /// outputs that only one of the two has are left out. Tensors that are 0 but for rounding (a key's
 /// bias has no gradient) are measured by the largest of their kind.
-std::vector<Compared> compare(const std::vector<Note>& alone,
-                              const std::vector<std::vector<Note>>& ranks, const Degrees& degrees);
+std::vector<ComparedTensor> compare(const std::vector<TensorRecord>& alone,
+                                    const std::vector<std::vector<TensorRecord>>& ranks,
+                                    const Degrees& degrees);
 
 /// The same for a mesh that rounds to float32, where `exact` is one rank's step in float64 and
 /// `rounded` one rank's in float32. A difference is then the 2-norm of the mesh's error, by what it
 /// may be: twice that of the one rank, and four roundings of the tensor's norm.
-std::vector<Compared> compare_rounded(const std::vector<Note>& exact,
-                                      const std::vector<Note>& rounded,
-                                      const std::vector<std::vector<Note>>& ranks,
-                                      const Degrees& degrees);
+std::vector<ComparedTensor> compare_rounded(const std::vector<TensorRecord>& exact,
+                                            const std::vector<TensorRecord>& rounded,
+                                            const std::vector<std::vector<TensorRecord>>& ranks,
+                                            const Degrees& degrees);
 
 /// What else is known when a tensor differs.
-struct Context {
+struct DiagnosisContext {
   Degrees degrees;
   double tolerance = 0;
   at::Tensor before;  ///< the same weight a step earlier, where there was one
@@ -64,11 +65,11 @@ struct Context {
 };
 
 struct Diagnosis {
-  Kind kind = Kind::Unknown;
+  MistakeKind kind = MistakeKind::Unknown;
   std::string sentence;
 };
 
 /// The likely kind of mistake, by the shape of the error.
-Diagnosis diagnose(const Compared& tensor, const Context& context);
+Diagnosis diagnose(const ComparedTensor& tensor, const DiagnosisContext& context);
 
 }  // namespace trireme::verify

@@ -8,7 +8,7 @@
 namespace trireme::verify {
 
 /// Adds what a step came to: the worst of each tensor is kept.
-void add_rows(Report& report, const std::vector<Compared>& step);
+void add_rows(Report& report, const std::vector<ComparedTensor>& step);
 
 /// A report as a text and back, for those who were told of it.
 std::string to_text(const Report& report);

@@ -33,7 +33,7 @@ struct Options {
 /// What is to be proved: that this model, on these samples, trained as the configuration says,
 /// gives on a mesh what it gives on one rank. The model is made anew on each mesh; the dataset may
 /// be another object on every rank, but must hold the same samples.
-struct Subject {
+struct TrainingSetup {
   config::Config config;  ///< of which everything but precision counts
   std::function<std::shared_ptr<nn::ModelImpl>(const Mesh& mesh)> model;
   std::shared_ptr<const data::Dataset> data;
@@ -42,7 +42,7 @@ struct Subject {
 /// The first tensor that differs, in the order of computation.
 struct Finding {
   int64_t step = 0;  ///< of weights: the step that starts from them
-  Stage stage = Stage::Input;
+  TensorRole role = TensorRole::Input;
   std::string name;
   double difference = 0;
   int rank = 0;
@@ -59,7 +59,7 @@ struct Report {
   Dtype dtype = Dtype::Float64;
   double tolerance = 0;  ///< what a difference may be
   struct Row {
-    Stage stage;
+    TensorRole role;
     std::string name;
     double worst;  ///< over all steps and ranks
   };
@@ -82,7 +82,7 @@ struct Report {
 ///
 ///   const auto report = verify::verify({config, make_model, data}, world, {.tensor = 2});
 ///   EXPECT_TRUE(report.same()) << report.text();
-Report verify(const Subject& subject, const comm::Communicator& world, const Degrees& degrees,
+Report verify(const TrainingSetup& setup, const comm::Communicator& world, const Degrees& degrees,
               const Options& options = {});
 
 }  // namespace trireme::verify

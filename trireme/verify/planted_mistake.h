@@ -9,13 +9,13 @@ namespace trireme::verify {
 
 /// Makes one known mistake in the training of a mesh. Throws ConfigError where the mesh has nothing
 /// that could go wrong so.
-class Plant {
+class PlantedMistake {
  public:
   /// Collective.
-  Plant(Mistake mistake, train::Trainer& trainer, const Mesh& mesh);
-  ~Plant();
-  Plant(const Plant&) = delete;
-  Plant& operator=(const Plant&) = delete;
+  PlantedMistake(Mistake mistake, train::Trainer& trainer, const Mesh& mesh);
+  ~PlantedMistake();
+  PlantedMistake(const PlantedMistake&) = delete;
+  PlantedMistake& operator=(const PlantedMistake&) = delete;
 
   /// The place in a batch that this rank reads.
   int block(int rank, int size) const;

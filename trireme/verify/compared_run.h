@@ -4,35 +4,36 @@
 #include <vector>
 
 #include "trireme/data/order.h"
-#include "trireme/verify/plant.h"
-#include "trireme/verify/recorder.h"
+#include "trireme/verify/planted_mistake.h"
+#include "trireme/verify/step_recorder.h"
 #include "trireme/verify/verify.h"
 
 namespace trireme::verify {
 
 /// One of the trainings that are compared.
-class Side {
+class ComparedRun {
  public:
   struct Options {
     Mistake plant = Mistake::None;
     int64_t steps = 1;
     parallel::StageSizes cut = {};  ///< of a pipeline that this one continues
   };
-  /// The subject and the configuration must live as long. Collective.
-  Side(const Subject& subject, const config::Config& config, const Mesh& mesh, Options options);
-  Side(const Side&) = delete;
-  Side& operator=(const Side&) = delete;
+  /// The setup and the configuration must live as long. Collective.
+  ComparedRun(const TrainingSetup& setup, const config::Config& config, const Mesh& mesh,
+              Options options);
+  ComparedRun(const ComparedRun&) = delete;
+  ComparedRun& operator=(const ComparedRun&) = delete;
 
   /// One update, and what it came to. The last of several is on the last batch of an epoch where
   /// that is a short one. Collective.
-  std::vector<Note> step(int64_t step);
+  std::vector<TensorRecord> step(int64_t step);
 
   /// Weights and buffers as they are now. Collective.
-  std::vector<Note> state() const { return recorder_.state(); }
+  std::vector<TensorRecord> state() const { return recorder_.state(); }
 
   /// After the last update: the same, and the loss of an evaluation on a number of samples that
   /// cannot be dealt evenly. Collective.
-  std::vector<Note> end();
+  std::vector<TensorRecord> end();
 
   /// Goes on from a checkpoint in that folder, which may be of another mesh and precision.
   /// Collective.
@@ -40,19 +41,19 @@ class Side {
 
   train::Trainer& trainer() { return trainer_; }
   const Mesh& mesh() const { return mesh_; }
-  const Recorder& recorder() const { return recorder_; }
+  const StepRecorder& recorder() const { return recorder_; }
 
  private:
   int64_t batch_of(int64_t step) const;
 
-  const Subject& subject_;
+  const TrainingSetup& setup_;
   const config::Config& config_;
   Mesh mesh_;
   data::Order order_;
   int64_t steps_;
   train::Trainer trainer_;
-  Plant plant_;
-  Recorder recorder_;
+  PlantedMistake plant_;
+  StepRecorder recorder_;
 };
 
 }  // namespace trireme::verify
