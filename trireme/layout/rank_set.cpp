@@ -17,7 +17,7 @@ bool contains(const RankSet& set, const Coord& mine, const Coord& other, const D
     return std::ranges::find(set.axes, axis) != set.axes.end();
   };
   if (varies(Axis::Expert)) {
-    // The expert axis re-uses ranks of the data axes: what must not differ is what it leaves.
+    // The expert axis re-uses ranks of the data axes: only the rest of the data place must agree.
     if (rest_of(mine, degrees) != rest_of(other, degrees)) return false;
   } else {
     for (const Axis axis : {Axis::Replica, Axis::Shard, Axis::Context})

@@ -14,7 +14,7 @@ at::Tensor BlockPool::take(int64_t bytes) {
     free_.erase(fits);
     return block;
   }
-  if (num_blocks_ >= most_ && !free_.empty()) {  // the largest is the least that is too small
+  if (num_blocks_ >= most_ && !free_.empty()) {  // no free block fits: replace the largest
     bytes_ -= free_.back().numel();
     free_.pop_back();
     --num_blocks_;

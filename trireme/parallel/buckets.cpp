@@ -14,14 +14,14 @@ namespace trireme::parallel {
 
 Buckets::Buckets(std::vector<at::Tensor> parameters) {
   for (at::Tensor& parameter : parameters) tracked_.push_back({.parameter = std::move(parameter)});
-  // Until it is known better: the last registered is the first that backward reaches.
+  // A guess until the order is known: backward reaches the parameter that was registered last first.
   order_.resize(tracked_.size());
   std::iota(order_.rbegin(), order_.rend(), 0);
 }
 
 void Buckets::add(std::size_t parameter, const at::Tensor& gradient) {
   TrackedParameter& one = tracked_[parameter];
-  if (one.bucket < next_) {  // its bucket is being reduced: keep out of that memory
+  if (one.bucket < next_) {  // the bucket's reduction is in flight: do not touch its memory
     if (one.late.defined())
       one.late.add_(gradient);
     else
@@ -37,7 +37,8 @@ void Buckets::arrive(std::size_t parameter) {
   TrackedParameter& one = tracked_[parameter];
   ++one.fires;
   if (!order_known_) {
-    // By the last of several: one that waits for a late stage would hold up the buckets behind it.
+    // Of several gradients the last counts: a parameter that waits for a late stage would delay the
+    // buckets behind it.
     one.expected = one.fires;
     if (one.arrived) std::erase(arrivals_, static_cast<int64_t>(parameter));
     arrivals_.push_back(static_cast<int64_t>(parameter));
@@ -58,7 +59,7 @@ void Buckets::start_rest() {
 void Buckets::forget(bool whole_step) {
   next_ = 0;
   for (TrackedParameter& one : tracked_) {
-    one.expected = std::max(one.expected, one.fires);  // the graph has changed: wait for all
+    one.expected = std::max(one.expected, one.fires);  // if the graph has changed, wait for all in the next step
     one.fires = 0;
     one.arrived = one.here = false;
     if (!whole_step) continue;
@@ -84,7 +85,8 @@ ReducedBuckets::ReducedBuckets(std::shared_ptr<Reducer> reducer, RankSet over,
   lay_out();
 }
 
-/// Gives every parameter its place, in order, and cuts the memory into buckets.
+/// Gives every parameter its memory, in the order of arrival, and cuts the memory into buckets. A
+/// bucket ends when it is full or when the dtype changes.
 void ReducedBuckets::lay_out() {
   buckets_.clear();
   data_.clear();
@@ -138,7 +140,7 @@ void ReducedBuckets::start(std::size_t bucket) {
 }
 
 void ReducedBuckets::start_rest() {
-  if (alone()) {  // what backward has put there before is not of this step
+  if (alone()) {  // these gradients are of an earlier step
     for (std::size_t i = 0; i < tracked_.size(); ++i) {
       if (!tracked_[i].here) homes_[i] = at::Tensor();
     }
@@ -156,7 +158,7 @@ void ReducedBuckets::wait() {
   for (comm::Work& work : works_) work.wait();
   works_.clear();
   if (!order_known_ && !arrivals_.empty()) {
-    // What was not seen goes last, as it was.
+    // Parameters without a gradient go last, in their old order.
     std::vector<bool> seen(tracked_.size());
     for (int64_t index : arrivals_) seen[static_cast<std::size_t>(index)] = true;
     for (int64_t index : order_) {
