@@ -108,8 +108,8 @@ class Layout {
 
   bool operator==(const Layout&) const = default;
 
-  /// Fused optimizer kernels round the elements behind the last full vector differently. With borders
-  /// at these multiples, updating a shard gives the same bits as updating the whole.
+  /// Fused optimizer kernels round the elements behind the last full vector differently. With
+  /// borders at these multiples, updating a shard gives the same bits as updating the whole.
   static constexpr int64_t kFlatBorder = 16;
 
  private:

@@ -27,14 +27,15 @@ std::vector<Axis> data_axes(const Policy& policy) {
 
 }  // namespace
 
-// Gradients are summed over the data axes, and over the axes where each rank computes only a part of
-// the gradient. Where state is sharded, this sum is cut in two: over the ranks that end with different
-// shards, and over the rest, which end with the same shard.
+// Gradients are summed over the data axes, and over the axes where each rank computes only a part
+// of the gradient. Where state is sharded, this sum is cut in two: over the ranks that end with
+// different shards, and over the rest, which end with the same shard.
 //
 //                     all                              shards    rest
 //   not sharded       replica shard context +partial   -         all
 //   sharded           replica shard context +partial   shard     replica context +partial
-//   expert, sharded   data ranks with the same experts (+partial): they are the shards; rest: partial
+//   expert, sharded   data ranks with the same experts (+partial): they are the shards; rest:
+//   partial
 GradientSums gradient_sums_of(const Layout& layout, const Degrees& degrees, const Policy& policy) {
   const std::vector<Axis> data = data_axes(policy);
   const bool expert = layout.is_cut(Axis::Expert) && degrees.expert > 1;

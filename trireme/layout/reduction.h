@@ -28,19 +28,21 @@ struct Policy {
   bool local_replicas = false;
 };
 
-/// The ranks over which the gradient of a parameter is summed while backward runs. They are the same
-/// for all its boxes; parameters with the same sums share buckets.
+/// The ranks over which the gradient of a parameter is summed while backward runs. They are the
+/// same for all its boxes; parameters with the same sums share buckets.
 struct GradientSums {
-  RankSet all;     ///< the gradients of these ranks are summed
-  RankSet shards;  ///< each of these ranks ends with its own range of a box; one rank: with all of it
-  RankSet rest;    ///< the shards are then summed over these ranks
+  RankSet all;  ///< the gradients of these ranks are summed
+  RankSet
+      shards;    ///< each of these ranks ends with its own range of a box; one rank: with all of it
+  RankSet rest;  ///< the shards are then summed over these ranks
   auto operator<=>(const GradientSums&) const = default;
 };
 GradientSums gradient_sums_of(const Layout& layout, const Degrees& degrees, const Policy& policy);
 
-/// How one box of a parameter is treated in a step, seen from one rank: over which ranks its gradient
-/// is summed, which elements this rank keeps, which ranks keep the same, which rank counts them in a
-/// norm and which writes them to a checkpoint. All code that needs one of these answers reads it here.
+/// How one box of a parameter is treated in a step, seen from one rank: over which ranks its
+/// gradient is summed, which elements this rank keeps, which ranks keep the same, which rank counts
+/// them in a norm and which writes them to a checkpoint. All code that needs one of these answers
+/// reads it here.
 ///
 ///   pipe 2 x replica 2 x shard 2 x tensor 2, sharded; a weight that tensor does not cut, tied on
 ///   both stages, under sequence parallelism:
@@ -53,15 +55,16 @@ GradientSums gradient_sums_of(const Layout& layout, const Degrees& degrees, cons
 struct Reduction {
   LocalBox box;  ///< the box, in the whole and in the rank's own tensor
   GradientSums sums;
-  /// Afterwards the result is summed over each of these sets in turn: the ranks that hold a copy of the
-  /// box, then the stages that hold the same weight.
+  /// Afterwards the result is summed over each of these sets in turn: the ranks that hold a copy of
+  /// the box, then the stages that hold the same weight.
   std::vector<RankSet> later;
   Position shard;       ///< this rank among `sums.shards`
   Range kept;           ///< the elements of the flat box that this rank keeps as its state
   RankSet same;         ///< the ranks that keep the same elements
   RankSet same_weight;  ///< the ranks that have the same box to compute with
   bool counts = true;   ///< the first rank of `same`: its elements count in norms and sums
-  bool writes = true;   ///< the ranks of `same` write them to checkpoints; false: another replica does
+  bool writes =
+      true;  ///< the ranks of `same` write them to checkpoints; false: another replica does
   ParameterDtypes dtypes;
 };
 

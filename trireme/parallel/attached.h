@@ -57,8 +57,8 @@ using Fires = std::map<std::string, int>;
 /// A module's buffers by name.
 using Buffers = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Makes the ranks of a mesh train one model: `DataParallel`, `FullySharded`, `Pipeline`. It attaches
-/// to a module and does not change it.
+/// Makes the ranks of a mesh train one model: `DataParallel`, `FullySharded`, `Pipeline`. It
+/// attaches to a module and does not change it.
 ///
 ///   run(micros)   forward and backward; gradients are summed while backward runs
 ///   finish()      waits for the sums; one small reduction: loss, weight, norm; .grad is set
@@ -68,8 +68,8 @@ class Attached {
  public:
   virtual ~Attached() = default;
 
-  /// The rows of each micro-batch of this rank. All ranks get the same number of micro-batches; some
-  /// may be empty.
+  /// The rows of each micro-batch of this rank. All ranks get the same number of micro-batches;
+  /// some may be empty.
   virtual std::vector<Range> micro_batches(const BatchRows& rows) const = 0;
   int64_t num_micros(const BatchRows& rows) const {
     return static_cast<int64_t>(micro_batches(rows).size());
@@ -83,9 +83,9 @@ class Attached {
   virtual std::size_t evaluated_at_once() const { return 1; }
 
   /// Completes a step: the gradients are in `shards()`. Besides the gradients, one small reduction
-  /// carries all that the ranks must know of each other. Then the first rank that runs a layer copies
-  /// the layer's buffers (running means, for instance) to the others that run it, as it did when this
-  /// attached. Collective.
+  /// carries all that the ranks must know of each other. Then the first rank that runs a layer
+  /// copies the layer's buffers (running means, for instance) to the others that run it, as it did
+  /// when this attached. Collective.
   virtual Totals finish(const Finish& what = {}) = 0;
 
   /// The shards have new values, from an optimizer or a checkpoint. Collective.
@@ -102,8 +102,8 @@ class Attached {
   virtual const std::vector<ParameterShard>& shards() const = 0;
   virtual std::vector<ParameterShard> frozen() const = 0;
 
-  /// All that this rank computes with of a trained parameter, or its gradient (undefined if there is
-  /// none), gathered from the ranks that keep the shards. Collective.
+  /// All that this rank computes with of a trained parameter, or its gradient (undefined if there
+  /// is none), gathered from the ranks that keep the shards. Collective.
   virtual at::Tensor value(std::size_t parameter) = 0;
   virtual at::Tensor gradient(std::size_t parameter) = 0;
 
@@ -116,8 +116,8 @@ class Attached {
 
   /// The order in which gradients arrive, by name, for checkpoints. Empty until it is known.
   virtual std::vector<std::string> order() const = 0;
-  /// How many gradients of a step this rank waits for, for checkpoints. Without it the first step of a
-  /// resumed run would add them up in another order.
+  /// How many gradients of a step this rank waits for, for checkpoints. Without it the first step
+  /// of a resumed run would add them up in another order.
   virtual Fires fires() const = 0;
   /// Uses an order that was observed before. All ranks must give the same names.
   virtual void set_order(const std::vector<std::string>& names, const Fires& fires = {}) = 0;

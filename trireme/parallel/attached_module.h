@@ -31,8 +31,8 @@ class AttachedModule : public Attached {
   virtual void hold() {}
   virtual void release() {}
 
-  /// No more gradients come in this step: starts the reductions that have not begun. `finish` calls it
-  /// too.
+  /// No more gradients come in this step: starts the reductions that have not begun. `finish` calls
+  /// it too.
   virtual void start_finish() { gradients().start_rest(); }
   /// Throws if other ranks ran other layers in this step. Called before this rank waits for them.
   virtual void check_step() {}

@@ -13,7 +13,8 @@ namespace trireme::parallel {
 using StageSizes = std::vector<int>;
 
 /// Cuts links into stages so that the most expensive stage costs as little as possible; among such
-/// cuts it takes the most even one. `edges[i]`: what a cut before link i costs the stages on both sides.
+/// cuts it takes the most even one. `edges[i]`: what a cut before link i costs the stages on both
+/// sides.
 StageSizes cut_evenly(const std::vector<double>& costs, int stages,
                       const std::vector<double>& edges = {});
 
@@ -39,8 +40,8 @@ struct Balance {
   std::vector<int> layers = {};  ///< by Layers: how many each stage has
 };
 
-/// Cuts the model into stages. Throws ConfigError if there are more stages than links, or if the list
-/// of layers has the wrong length or sum. Collective.
+/// Cuts the model into stages. Throws ConfigError if there are more stages than links, or if the
+/// list of layers has the wrong length or sum. Collective.
 StageSizes balance(nn::ModelImpl& model, const Mesh& mesh, const Balance& how, int stages,
                    int64_t rows);
 

@@ -6,8 +6,8 @@
 
 namespace trireme::parallel {
 
-/// Blocks of bytes that are reused, because fresh memory costs a page fault for every 4 KiB. Keeps at
-/// most `most` blocks; there are more only while more are in use at the same time.
+/// Blocks of bytes that are reused, because fresh memory costs a page fault for every 4 KiB. Keeps
+/// at most `most` blocks; there are more only while more are in use at the same time.
 class BlockPool {
  public:
   BlockPool(int most, at::TensorOptions options) : most_(most), options_(options) {}

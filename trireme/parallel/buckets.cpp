@@ -14,7 +14,8 @@ namespace trireme::parallel {
 
 Buckets::Buckets(std::vector<at::Tensor> parameters) {
   for (at::Tensor& parameter : parameters) tracked_.push_back({.parameter = std::move(parameter)});
-  // A guess until the order is known: backward reaches the parameter that was registered last first.
+  // A guess until the order is known: backward reaches the parameter that was registered last
+  // first.
   order_.resize(tracked_.size());
   std::iota(order_.rbegin(), order_.rend(), 0);
 }
@@ -59,7 +60,8 @@ void Buckets::start_rest() {
 void Buckets::forget(bool whole_step) {
   next_ = 0;
   for (TrackedParameter& one : tracked_) {
-    one.expected = std::max(one.expected, one.fires);  // if the graph has changed, wait for all in the next step
+    one.expected = std::max(one.expected,
+                            one.fires);  // if the graph has changed, wait for all in the next step
     one.fires = 0;
     one.arrived = one.here = false;
     if (!whole_step) continue;

@@ -14,8 +14,8 @@ struct BucketSizes {
 };
 
 /// The gradients of the parameters that one group reduces, in buckets. The reduction of a bucket
-/// starts when all its gradients have arrived and the reductions of all earlier buckets have started,
-/// so that every rank starts them in the same order.
+/// starts when all its gradients have arrived and the reductions of all earlier buckets have
+/// started, so that every rank starts them in the same order.
 ///
 ///   arrive   | p9 p8 | p7 p6 p5 p4 | p3 p2 p1 p0 |
 ///   buckets  |   0   |      1      |      2      |
@@ -55,12 +55,12 @@ class Buckets {
   /// Waits for all reductions, and prepares for the next step.
   virtual void wait() = 0;
 
-  /// Sums a gradient that arrived late on some ranks; the result has the shapes of `homes`. `mine` is
-  /// undefined on ranks where nothing was late. Collective.
+  /// Sums a gradient that arrived late on some ranks; the result has the shapes of `homes`. `mine`
+  /// is undefined on ranks where nothing was late. Collective.
   virtual std::vector<at::Tensor> sum_late(std::size_t parameter, const at::Tensor& mine) = 0;
 
-  /// The memory that holds the parameter's gradient after `wait`: all of it, or a shard of each of its
-  /// boxes. Zeros if no gradient came.
+  /// The memory that holds the parameter's gradient after `wait`: all of it, or a shard of each of
+  /// its boxes. Zeros if no gradient came.
   virtual std::vector<at::Tensor> homes(std::size_t parameter) = 0;
 
   /// True if nothing is summed over ranks. A parameter that was not used then has no home yet.
@@ -95,8 +95,8 @@ class Buckets {
     at::Tensor parameter;
     std::size_t bucket = 0;
     int fires = 0, expected = 1;
-    bool used = false;  ///< a gradient came in this step
-    bool here = false;  ///< its home holds gradients that are not reduced yet
+    bool used = false;     ///< a gradient came in this step
+    bool here = false;     ///< its home holds gradients that are not reduced yet
     bool arrived = false;  ///< all gradients that it waits for have come
     at::Tensor late = {};
   };
@@ -119,11 +119,11 @@ class Buckets {
   bool order_known_ = false;
 };
 
-/// All-reduces gradients in one block of registered memory: every rank gets all of them. In a group of
-/// one nothing is reduced or copied, and a gradient stays where backward has put it.
+/// All-reduces gradients in one block of registered memory: every rank gets all of them. In a group
+/// of one nothing is reduced or copied, and a gradient stays where backward has put it.
 ///
-/// The first step reduces at its end and observes the order in which gradients arrive. From the second
-/// step on, gradients lie in that order and are reduced while backward runs.
+/// The first step reduces at its end and observes the order in which gradients arrive. From the
+/// second step on, gradients lie in that order and are reduced while backward runs.
 class ReducedBuckets final : public Buckets {
  public:
   /// Sums over the ranks of a set. Collective: the memory is the group's.

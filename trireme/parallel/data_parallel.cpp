@@ -8,7 +8,7 @@ namespace trireme::parallel {
 
 namespace {
 
-/// Before anything is attached: the same model everywhere, with the same values.
+/// Makes sure that all ranks have the same model with the same values, before anything attaches.
 torch::nn::Module& made_equal(torch::nn::Module& module, const Mesh& mesh) {
   check_cut_on(module, mesh);
   check_same_module(module, mesh.world());

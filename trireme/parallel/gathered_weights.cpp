@@ -16,15 +16,16 @@ namespace ag = torch::autograd;
 
 }  // namespace
 
-/// One call of a user that has a backward.
+/// One call of a user, until its backward is over.
 struct GatheredWeights::PendingCall {
   std::shared_ptr<GatheredWeights*> owner;
   std::size_t user = 0;
-  bool holds = false;             // are its units there for it?
+  bool holds = false;             // its units are gathered for it
   Phase phase = Phase::Backward;  // in which they were gathered
 };
 
-/// Passes tensors on; in backward it is reached when the user's own backward is over.
+/// An identity in forward. Autograd reaches its backward when the backward of the user's call is
+/// over.
 struct GatheredWeights::BackwardEnd : ag::Function<BackwardEnd> {
   struct CallBox : torch::CustomClassHolder {
     std::shared_ptr<PendingCall> call;
@@ -99,7 +100,8 @@ std::optional<GatheredWeights::UnitUse> GatheredWeights::next_use(const UnitUse&
   return UnitUse{*(here + 1), Phase::Forward};
 }
 
-/// The user needs its units now; what came after this use the last time is gathered meanwhile.
+/// Gathers the units that the user needs now. Before it waits for them, it also starts to gather
+/// the units of the next uses, in the order of the last pass.
 void GatheredWeights::use(std::size_t user, Phase phase, bool trains) {
   const UnitUse now{user, phase};
   if (trains && last_use_) next_[*last_use_] = now;
@@ -115,7 +117,7 @@ void GatheredWeights::use(std::size_t user, Phase phase, bool trains) {
     if (states_[unit].work) complete_gather(unit);
 }
 
-/// Releases the units of a user, unless they are what is needed next.
+/// Releases the units of a user, except those that the next use needs.
 void GatheredWeights::release_after(std::size_t user, Phase phase) {
   const auto next = next_.find({user, phase});
   for (std::size_t unit : units_.users[user].units) {
@@ -151,7 +153,7 @@ nn::Flow GatheredWeights::around(std::size_t user, nn::Flow in, const nn::LayerI
   auto call = std::make_shared<PendingCall>();
   call->owner = guarded_;
   call->user = user;
-  if (recomputes) {  // its backward comes at once, unless others are recomputed first
+  if (recomputes) {  // its backward follows at once, unless other units are recomputed first
     call->holds = true;
     call->phase = Phase::Recompute;
     recomputed_ = call;
@@ -168,7 +170,7 @@ nn::Flow GatheredWeights::around(std::size_t user, nn::Flow in, const nn::LayerI
   return out;
 }
 
-/// The backward of the call ends where the gradients of its inputs are complete.
+/// Marks the end of the call's backward: the gradients of its inputs are complete there.
 void GatheredWeights::watch_backward(const std::shared_ptr<PendingCall>& call, nn::Flow& in) const {
   if (std::none_of(in.tensors.begin(), in.tensors.end(),
                    [](const at::Tensor& one) { return one.defined() && one.requires_grad(); }))
@@ -178,8 +180,8 @@ void GatheredWeights::watch_backward(const std::shared_ptr<PendingCall>& call, n
   in.tensors = BackwardEnd::apply(box, at::TensorList(in.tensors));
 }
 
-/// Several units are recomputed one after the other: the backward of those before the last comes
-/// later, and gathers them once more.
+/// When several units are recomputed one after the other, releases all but the last: their backward
+/// comes later and gathers them once more.
 void GatheredWeights::release_recomputed(std::size_t next) {
   const auto call = std::exchange(recomputed_, nullptr);
   if (call == nullptr || !call->holds || call->user == next) return;
@@ -206,7 +208,7 @@ void GatheredWeights::end_backward(const std::shared_ptr<PendingCall>& call) {
 }
 
 void GatheredWeights::end_pass() {
-  last_use_.reset();  // what comes next is another micro-batch, or an update first
+  last_use_.reset();  // the next use belongs to another micro-batch
   if (held_) return;
   for (std::size_t unit = 0; unit < states_.size(); ++unit) release(unit);
 }
@@ -218,7 +220,7 @@ void GatheredWeights::forget_uses() {
 
 void GatheredWeights::hold() {
   held_ = true;
-  std::vector<std::size_t> order = backward_order();  // the first that is used is needed first
+  std::vector<std::size_t> order = backward_order();  // gather in the order of use
   for (auto unit = order.rbegin(); unit != order.rend(); ++unit) gather(*unit);
   for (std::size_t unit = 0; unit < states_.size(); ++unit) gather(unit);
 }
@@ -235,7 +237,7 @@ void GatheredWeights::release_all() {
   end_pass();
 }
 
-/// What was gathered before the update is out of date.
+/// Units that were gathered before the update are out of date.
 void GatheredWeights::updated() {
   last_use_.reset();
   for (std::size_t unit = 0; unit < states_.size(); ++unit) release(unit);

@@ -10,17 +10,23 @@
 
 namespace trireme::parallel {
 
-/// ZeRO-3: only shards of the weights last. A unit is gathered when a layer needs it, and released
-/// afterwards.
+/// ZeRO-3: a rank keeps only its shards of the weights. A unit is gathered when a layer needs it,
+/// and released afterwards.
 ///
 ///   forward    gather h.0 ─> compute h.0 ─> release     while h.0 computes, h.1 is gathered:
 ///              gather h.1 ··········> compute h.1       in the order seen before
 ///   backward   gather h.1 ─> its gradients ─> release ...
+///
+/// Backward has no seam, so each call of a layer leaves two marks in autograd's graph: a hook on
+/// its outputs, where its backward begins, and a `BackwardEnd` on its inputs, where it ends.
+///
+///   forward    in ──[BackwardEnd]──> compute ──> out (hook)
+///   backward        release   <────── gradients <── gather
 class GatheredWeights final : public ShardedWeights {
  public:
   struct Options {
-    bool hold_all = false;  ///< all units will be held at the same time: keep their blocks
-    int ahead = 1;          ///< units that are gathered before they are needed
+    bool hold_all = false;  ///< all units will be held at the same time: keeps all their blocks
+    int ahead = 1;          ///< how many units are gathered before they are needed
   };
   /// Takes over the memory of the parameters. Collective.
   GatheredWeights(std::vector<nn::Parameter> parameters, Units units, const Mesh& mesh,
@@ -59,8 +65,8 @@ class GatheredWeights final : public ShardedWeights {
   std::optional<BlockPool> pool_;
   std::map<UnitUse, UnitUse> next_;  // what came after a use the last time
   std::optional<UnitUse> last_use_;
-  std::shared_ptr<PendingCall> recomputed_;    // waits for its backward
-  std::shared_ptr<GatheredWeights*> guarded_;  // graphs outlive this
+  std::shared_ptr<PendingCall> recomputed_;    // recomputed, its backward has not begun
+  std::shared_ptr<GatheredWeights*> guarded_;  // graphs may outlive this object
 };
 
 }  // namespace trireme::parallel
