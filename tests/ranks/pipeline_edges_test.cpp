@@ -215,7 +215,7 @@ TEST(PipelineEdges, AChainMustNameEveryParameterOnce) {
         ADD_FAILURE() << "it was taken";
       } catch (const MisuseError& error) {
         EXPECT_THAT(error.what(),
-                    HasSubstr(twice ? "of one only" : "'part2.weight' is of no link"));
+                    HasSubstr(twice ? "to one only" : "'part2.weight' belongs to no link"));
       }
     }
   });

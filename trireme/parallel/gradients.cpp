@@ -64,7 +64,7 @@ void Gradients::collect(Micro micro, const std::function<void()>& body) {
   if (!in_step_) begin_step();
   in_step_ = true;
   accumulates_ = micro == Micro::More;
-  broken_ = true;  // until it has come to its end
+  broken_ = true;  // until `body` has returned
   for (const auto& set : sets_) set->begin_micro(micro == Micro::Last);
   body();
   for (const auto& set : sets_) set->end_micro();

@@ -36,14 +36,15 @@ UnitBuckets::UnitBuckets(std::shared_ptr<Reducer> reducer, GradientSums sums,
       offsets_(members_.size()),
       shard_offsets_(members_.size()) {
   lay_out();
-  // Until it is known better: the last unit is the first that backward reaches.
+  // A guess until the order is known: backward reaches the last unit first.
   std::vector<std::size_t> order(names_.size());
   std::iota(order.rbegin(), order.rend(), 0);
   set_unit_order(order);
   order_known_ = true;
 }
 
-/// A bucket for each unit and dtype; places in its block and among its shards.
+/// Makes a bucket for each unit and dtype, and gives each parameter its offsets in the bucket's
+/// block and shards.
 void UnitBuckets::lay_out() {
   std::map<std::pair<std::size_t, at::ScalarType>, std::size_t> found;
   for (std::size_t i = 0; i < members_.size(); ++i) {
@@ -181,7 +182,7 @@ void WholeUnitBuckets::start(std::size_t bucket) {
   if (in_flight_.size() > 1) complete_oldest();
 }
 
-/// The oldest sum is complete: the ranks with the same shards are next.
+/// Waits for the oldest reduce-scatter, then starts to sum its shards over the rest.
 void WholeUnitBuckets::complete_oldest() {
   InFlight oldest = std::move(in_flight_.front());
   in_flight_.pop_front();
@@ -237,7 +238,7 @@ void ScatteredBuckets::need_block(UnitBlock& unit) {
   if (unit.block.defined()) return;
   while (free_.empty() && !in_flight_.empty()) complete_oldest();
   unit.pooled = !free_.empty();
-  if (!unit.pooled) {  // all blocks wait for other gradients, which arrive in an unexpected order
+  if (!unit.pooled) {  // gradients arrive in an unexpected order: every block is in use
     unit.block = at::empty({unit.bytes}, byte_options());
     return;
   }
@@ -257,8 +258,8 @@ void ScatteredBuckets::start(std::size_t bucket) {
   if (in_flight_.size() > kBlocks) complete_oldest();
 }
 
-/// The oldest sum is complete: its block is free, and after the last micro-batch the ranks with the
-/// same shards are next.
+/// Waits for the oldest reduce-scatter and frees its block. After the last micro-batch it starts to
+/// sum the shards over the rest.
 void ScatteredBuckets::complete_oldest() {
   InFlight oldest = std::move(in_flight_.front());
   in_flight_.pop_front();
