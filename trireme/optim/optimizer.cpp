@@ -80,7 +80,7 @@ class Sgd final : public Optimizer {
   std::vector<at::Tensor> momenta_;
 };
 
-/// The kernels go over memory, whatever the strides: parameter, gradient and state must lie alike
+/// The kernels ignore strides: parameter, gradient and state must have the same memory order
 /// (channels_last, for one).
 at::Tensor laid_out_as(const at::Tensor& parameter, const at::Tensor& gradient) {
   if (gradient.strides() == parameter.strides()) return gradient;

@@ -14,10 +14,10 @@ namespace {
 
 using ParamState = torch::optim::OptimizerParamState;
 
-/// How the state of one parameter looks in an optimizer of torch's.
+/// How to read and write the state of one parameter in an optimizer of torch.
 struct StateAccess {
   std::string kind;
-  std::vector<std::string> names = {};  ///< of its tensors
+  std::vector<std::string> names = {};  ///< the names of its tensors
   /// As torch makes it at the first update, with zeros.
   std::function<std::unique_ptr<ParamState>(const at::Tensor& parameter)> make = {};
   std::function<at::Tensor(const ParamState& state, std::size_t i)> tensor = {};
@@ -25,7 +25,7 @@ struct StateAccess {
   std::function<void(ParamState& state, int64_t steps)> set_steps = {};
 };
 
-/// The same option of all groups.
+/// An option that must be the same in all groups.
 template <class Options, class Get>
 auto option_of(torch::optim::Optimizer& optimizer, const Get& get) {
   const auto of = [&](const torch::optim::OptimizerParamGroup& group) {
@@ -76,7 +76,9 @@ StateAccess sgd_access(bool has_momentum) {
   access.tensor = [](const ParamState& state, std::size_t) {
     return static_cast<const State&>(state).momentum_buffer();
   };
-  access.steps = [](const ParamState&) { return int64_t{1}; };  // it does not count further
+  access.steps = [](const ParamState&) {
+    return int64_t{1};
+  };  // torch does not count the steps of SGD
   access.set_steps = [](ParamState&, int64_t) {};
   return access;
 }
@@ -97,8 +99,8 @@ StateAccess access_of(torch::optim::Optimizer& optimizer) {
               "trireme::optim; this is another one");
 }
 
-/// State that torch has not made yet waits here, until it is known to be needed: a parameter that
-/// was never updated must not look as if it had been.
+/// Keeps state that torch has not made yet in `waiting_` until it is known to be needed: a
+/// parameter that was never updated must have no state in torch's optimizer.
 class TorchOptimizer final : public Resumable {
  public:
   TorchOptimizer(torch::optim::Optimizer& optimizer, const std::vector<Slot>& slots)

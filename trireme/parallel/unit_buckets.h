@@ -15,9 +15,8 @@ struct UnitMember {
   std::size_t unit = 0;
 };
 
-/// Gradients that end as shards. The parameters of one unit are one bucket: its reduction is a
-/// reduce-scatter over the ranks that share the state, and the shards are then summed over the
-/// rest.
+/// Gradients that end as shards. The parameters of one unit are one bucket. Its reduction is a
+/// reduce-scatter over the ranks that share the state; the shards are then summed over the rest.
 ///
 ///   gradients of a unit   | p0 .......... | p1 ..... |        on every rank
 ///   reduce-scatter        |  r0  |  r1  | |r0 | r1 |          each rank gets its range of each box

@@ -34,10 +34,10 @@ nn::Batching batching(const config::Config& config, const Degrees& degrees, int6
                            : Recompute::None};
 }
 
-/// What the first rank keeps of a parameter.
+/// The bytes that the first rank keeps of a parameter.
 struct ParameterBytes {
   int64_t local = 0, shard = 0;
-  int holders = 1;  ///< ranks that keep the same, and write it together
+  int holders = 1;  ///< how many ranks keep the same; they share the writing
 };
 
 ParameterBytes bytes_of(const nn::Parameter& one, const Degrees& degrees, const Policy& policy,
@@ -52,8 +52,8 @@ ParameterBytes bytes_of(const nn::Parameter& one, const Degrees& degrees, const 
   return bytes;
 }
 
-/// The blocks that forward and backward use in turn, one unit ahead, on a device that has no
-/// memory.
+/// The bytes of the blocks in which units are gathered: runs forward and backward, one unit ahead,
+/// on a device without memory.
 int64_t gathered_at_most(const std::vector<int64_t>& unit_bytes) {
   parallel::BlockPool pool(2, at::TensorOptions().dtype(at::kByte).device(at::kMeta));
   std::vector<int64_t> order = unit_bytes;
@@ -69,7 +69,7 @@ int64_t gathered_at_most(const std::vector<int64_t>& unit_bytes) {
   return most;
 }
 
-/// What one rank has of the model.
+/// The part of the model that one rank has.
 struct RankShare {
   std::vector<nn::Parameter> parameters;
   nn::Batching batching;
@@ -97,7 +97,8 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   ParameterBytes sum, trained;
   int64_t padded_sum = 0, padded_trained = 0;
   std::vector<int64_t> unit_bytes(units.units.size());
-  std::map<GradientSums, std::vector<int64_t>> set_units;  // of what is summed together
+  std::map<GradientSums, std::vector<int64_t>>
+      set_units;  // by the ranks over which gradients are summed
   for (const nn::Parameter& one : own.parameters) {
     const ParameterBytes bytes = bytes_of(one, degrees, policy, item);
     sum.local += bytes.local;
@@ -130,7 +131,7 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   return all;
 }
 
-/// What a rank of the pipe has, where the stages have `cut` places of the chain each.
+/// The part that a rank of the pipe has, if the stages have `cut` places of the chain each.
 RankShare share_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
                    const parallel::StageSizes& cut, int rank, nn::Batching batching) {
   const nn::Chain chain = whole.chain();
@@ -170,7 +171,7 @@ Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const De
   if (degrees.pipe == 1)
     return footprint_of(config, whole, degrees, {nn::parameters_of(whole), of_all});
   const pipeline::Schedule schedule = schedule_of(config, degrees);
-  // What balancing by time would measure is not known here.
+  // The times that balancing would measure are not known here.
   config::Balance how = config.pipeline.balance;
   const bool by_time = how.by == config::Balance::By::Time;
   if (by_time) how.by = config::Balance::By::Parameters;

@@ -7,11 +7,11 @@
 
 namespace trireme::train {
 
-/// A file of one JSON object per line, each with a "step". A line is in the file, whole, when `add`
-/// returns; where the disk is full it is not there at all, and the run goes on.
+/// A file of one JSON object per line, each with a "step". When `add` returns, the line is complete
+/// in the file or, if the disk is full, absent; the run goes on.
 class LinesFile {
  public:
-  /// Keeps the lines up to `step` as they are, and drops those after it and what is no such line.
+  /// Keeps the lines up to `step`, and drops later lines and everything that is not such a line.
   LinesFile(std::string path, int64_t step);
   void add(const std::string& line);
 

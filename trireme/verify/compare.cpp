@@ -16,7 +16,8 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-/// What is 0 but for rounding is measured by this part of the largest of its kind.
+/// A tensor that is 0 except for rounding is measured by this fraction of the largest tensor with
+/// its role.
 constexpr double kFloor = 1e-5;
 
 const TensorRecord* find(const std::vector<TensorRecord>& records, TensorRole role,
@@ -31,7 +32,7 @@ double largest(const at::Tensor& tensor) {
   return tensor.defined() && tensor.numel() > 0 ? tensor.abs().max().item<double>() : 0;
 }
 
-/// The largest difference of a rank's part, absolute; infinite where it cannot be compared.
+/// The largest absolute difference of a rank's part; infinite if it cannot be compared.
 double off(const ComparedTensor& tensor, const ComparedTensor::RankPart& part) {
   if (!part.value.defined() || !tensor.alone.defined())
     return part.value.defined() == tensor.alone.defined() ? 0 : kInfinite;
@@ -45,7 +46,8 @@ double off(const ComparedTensor& tensor, const ComparedTensor::RankPart& part) {
   return most;
 }
 
-/// The boxes of a note, where they fill what the rank has and lie inside the whole; else false.
+/// Finds the boxes of a rank's part. Returns false unless they fill the part and lie inside the
+/// whole.
 bool locate(ComparedTensor::RankPart& part, const TensorRecord& record, const at::Tensor& whole,
             const Degrees& degrees) {
   if (record.value.dim() != whole.dim()) return false;
@@ -66,7 +68,7 @@ bool locate(ComparedTensor::RankPart& part, const TensorRecord& record, const at
   return count == part.value.numel();
 }
 
-/// Do the ranks together have all of it?
+/// Do the parts of all ranks cover the whole tensor?
 bool covered(const ComparedTensor& tensor) {
   at::Tensor seen = at::zeros(tensor.alone.sizes(), at::kBool);
   for (const ComparedTensor::RankPart& part : tensor.parts)
@@ -74,8 +76,8 @@ bool covered(const ComparedTensor& tensor) {
   return seen.all().item<bool>();
 }
 
-/// The 2-norm of what is wrong with all parts together; of a box that several ranks hold, the
-/// worst.
+/// The 2-norm of the error of all parts together. A box that several ranks hold counts once, with
+/// its largest error.
 double error_of_mesh(const ComparedTensor& tensor) {
   std::map<std::pair<std::vector<int64_t>, std::vector<int64_t>>, double> squares;
   for (const ComparedTensor::RankPart& part : tensor.parts) {
@@ -128,7 +130,7 @@ std::vector<ComparedTensor> compare(const std::vector<TensorRecord>& alone,
       if (record.value.defined() && there->value.defined())
         part.fits = locate(part, *there, record.value, degrees);
       const double error = part.fits ? off(one, part) : kInfinite;
-      // A reference that is not finite is like nothing.
+      // Nothing equals a reference that is not finite.
       const bool measurable = one.scale > 0 && std::isfinite(one.scale);
       const double relative = error == 0 ? 0 : measurable ? error / one.scale : kInfinite;
       if (relative > one.difference || one.parts.empty()) {
@@ -137,8 +139,7 @@ std::vector<ComparedTensor> compare(const std::vector<TensorRecord>& alone,
       }
       one.parts.push_back(std::move(part));
     }
-    // Outputs that no rank of the mesh has are for the caller to tell; everything else must be
-    // there.
+    // The caller lists outputs that no rank of the mesh has; every other tensor must be there.
     if (one.parts.empty() && one.role == TensorRole::Output) continue;
     const bool fits = std::all_of(one.parts.begin(), one.parts.end(),
                                   [](const ComparedTensor::RankPart& part) { return part.fits; });

@@ -7,37 +7,38 @@
 
 namespace trireme::verify {
 
-/// The shapes that a mistake can have.
+/// The kinds of mistakes that the numbers can show.
 enum class MistakeKind : uint8_t {
-  None,         ///< it is right
-  Data,         ///< a rank saw other samples
+  None,         ///< there is no mistake
+  Data,         ///< a rank read wrong samples
   Stale,        ///< a rank is one step behind
-  Missing,      ///< no gradient where one rank has one: autograd does not see the way
-  Factor,       ///< n times too much or too little: an average that is missing or made twice
+  Missing,      ///< no gradient where one rank has one: the graph is broken
+  Factor,       ///< n times too large or too small: an average is missing or made twice
   Partial,      ///< a part of a sum: a missing reduction
-  Extra,        ///< the sum of what the ranks should each have: reduced once too often
+  Extra,        ///< the sum of what each rank should have: reduced once too often
   Permutation,  ///< the right numbers in the wrong order
   Dropout,      ///< other elements are zero
-  Shape,        ///< of another shape than its layout says
+  Shape,        ///< not the shape that its layout says
   Unknown
 };
 
 std::string_view to_string(MistakeKind kind);
 
-/// One tensor of a step: what one rank has, and each rank's part of what should be the same.
+/// One tensor of a step: its value in the run on one rank, and the parts that the ranks of the mesh
+/// have.
 struct ComparedTensor {
   TensorRole role = TensorRole::Input;
   std::string name;
-  at::Tensor alone;  ///< undefined where one rank has no gradient either
+  at::Tensor alone;  ///< of the run on one rank; undefined if it has no gradient
   struct RankPart {
     int rank = 0;
     at::Tensor value;
     std::vector<LocalBox> boxes;
-    bool fits = true;  ///< is it of the shape that its layout says?
+    bool fits = true;  ///< does it have the shape that its layout says?
   };
   std::vector<RankPart> parts;
-  double scale = 0;       ///< what differences are measured by: the largest magnitude
-  double difference = 0;  ///< the largest of all ranks, relative
+  double scale = 0;       ///< the largest magnitude; differences are relative to it
+  double difference = 0;  ///< the largest relative difference of any rank
   int worst_rank = 0;
 };
 
@@ -56,12 +57,12 @@ std::vector<ComparedTensor> compare_rounded(const std::vector<TensorRecord>& exa
                                             const std::vector<std::vector<TensorRecord>>& ranks,
                                             const Degrees& degrees);
 
-/// What else is known when a tensor differs.
+/// What else is known about a tensor that differs.
 struct DiagnosisContext {
   Degrees degrees;
   double tolerance = 0;
-  at::Tensor before;  ///< the same weight a step earlier, where there was one
-  at::Tensor bias;    ///< of the layer whose output it is
+  at::Tensor before;  ///< the same weight one step earlier, if there was one
+  at::Tensor bias;    ///< the bias of the layer whose output it is
 };
 
 struct Diagnosis {

@@ -10,22 +10,22 @@
 
 namespace trireme::verify {
 
-/// One of the trainings that are compared.
+/// One of the runs that are compared: a trainer with a recorder.
 class ComparedRun {
  public:
   struct Options {
     Mistake plant = Mistake::None;
     int64_t steps = 1;
-    parallel::StageSizes cut = {};  ///< of a pipeline that this one continues
+    parallel::StageSizes cut = {};  ///< the cut of the pipeline that this run continues
   };
-  /// The setup and the configuration must live as long. Collective.
+  /// The setup and the configuration must outlive this object. Collective.
   ComparedRun(const TrainingSetup& setup, const config::Config& config, const Mesh& mesh,
               Options options);
   ComparedRun(const ComparedRun&) = delete;
   ComparedRun& operator=(const ComparedRun&) = delete;
 
-  /// One update, and what it came to. The last of several is on the last batch of an epoch where
-  /// that is a short one. Collective.
+  /// Makes one update and returns its records. If the last batch of an epoch is short, the last of
+  /// several steps runs on that one. Collective.
   std::vector<TensorRecord> step(int64_t step);
 
   /// Weights and buffers as they are now. Collective.
@@ -35,7 +35,7 @@ class ComparedRun {
   /// cannot be dealt evenly. Collective.
   std::vector<TensorRecord> end();
 
-  /// Goes on from a checkpoint in that folder, which may be of another mesh and precision.
+  /// Continues from a checkpoint in that folder, which may be of another mesh and precision.
   /// Collective.
   void load(const std::string& folder);
 

@@ -70,7 +70,7 @@ void PlantedMistake::require(bool possible, const char* why) const {
   if (!possible) throw ConfigError(fmt::format("--plant needs {}", why));
 }
 
-/// Every rank of the tensor axis gets the shard of its mirror image.
+/// Reverses the order of the shards along the tensor axis.
 void PlantedMistake::swap_shards() {
   const comm::Communicator& tensor = mesh_.group(Axis::Tensor);
   const int size = tensor.size();
@@ -100,11 +100,12 @@ int PlantedMistake::block(int rank, int size) const {
 int64_t PlantedMistake::batch_number(int64_t number, const data::Order& order) const {
   const bool other = mistake_ == Mistake::Data && last_ &&
                      mesh_.coord(Axis::Tensor) == mesh_.size(Axis::Tensor) - 1;
-  return other ? number + order.batches_per_epoch() : number;  // as large, with other samples
+  return other ? number + order.batches_per_epoch()
+               : number;  // of the same size, with other samples
 }
 
 void PlantedMistake::touch(data::Batch& batch) const {
-  // On a pipe alone: the micro-batches enter in another order than their targets wait for them.
+  // On a mesh with only a pipe axis: the inputs come in another order than the targets.
   if (mistake_ == Mistake::Order && mesh_.size(Axis::Pipe) == mesh_.world().size() &&
       mesh_.coord(Axis::Pipe) == 0) {
     batch.inputs = batch.inputs.flip(0);

@@ -14,7 +14,7 @@ namespace trireme::verify {
 
 namespace {
 
-/// JSON has no infinity: null is one.
+/// JSON has no infinity; null stands for it.
 core::Json number(double value) {
   return std::isfinite(value) ? core::Json(value) : core::Json();
 }
@@ -28,7 +28,7 @@ std::string cell(const std::map<TensorRole, double>& of, TensorRole role, double
   return fmt::format("{:.1e}{}", found->second, found->second <= tolerance ? " " : "!");
 }
 
-/// One line per layer and per parameter: a layer's parameters follow its output.
+/// The names in the order of the lines: the parameters of a layer follow its output.
 std::vector<std::string> lines_of(const std::vector<Report::Row>& rows) {
   std::vector<std::string> names;
   const auto add = [&](const std::string& name) {

@@ -33,7 +33,7 @@ nn::Flow StepRecorder::look(const nn::LayerImpl& layer, nn::Flow in,
                             const nn::LayerImpl::Call& inner) {
   const bool recomputing = in.where != nullptr && in.where->recomputing;
   if (!recording_ || recomputing) return inner(std::move(in));
-  // As they are when they are first used: something may change them after the step has begun.
+  // Record the weights when they are first used, because a mistake may change them after `begin`.
   if (!std::exchange(looked_, true)) weights_ = weights();
   nn::Flow out = inner(std::move(in));
   record_output(layer, out);
@@ -45,7 +45,7 @@ void StepRecorder::begin(const data::Batch& batch, int64_t first_row, int64_t mi
   first_row_ = first_row;
   rows_ = batch.inputs.size(0);
   micros_ = micros;
-  weights_ = weights();  // of a stage that has only a loss, and calls no layer
+  weights_ = weights();  // for a stage that has only a loss and calls no layer
   buffers_ = buffers();
   looked_ = false;
   gradients_.clear();
@@ -138,7 +138,7 @@ std::vector<TensorRecord> StepRecorder::end(const train::StepResult& result) {
   records.insert(records.end(), buffers_.begin(), buffers_.end());
   for (const std::string& name : order_) {
     auto& [cuts, outputs] = calls_.at(name);
-    // A pipeline may run them in another order.
+    // A pipeline may run micro-batches in another order.
     std::stable_sort(outputs.begin(), outputs.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
     const auto total = static_cast<int64_t>(outputs.size());

@@ -11,30 +11,32 @@
 
 namespace trireme::verify {
 
-/// Looks on while a trainer trains, and notes what it sees: what went in, the weights in use, the
-/// output at every seam, the loss, the gradients and their norm.
+/// Records the tensors of a training step: the inputs, the weights in use, the output of every
+/// layer, the loss, the gradients and their norm.
 class StepRecorder {
  public:
-  /// Attaches to every layer of the model; what stays there when this is gone does nothing.
+  /// Attaches to every layer of the model. The hooks do nothing after this object is gone.
   StepRecorder(train::Trainer& trainer, const Mesh& mesh);
   ~StepRecorder() { *self_ = nullptr; }
   StepRecorder(const StepRecorder&) = delete;
   StepRecorder& operator=(const StepRecorder&) = delete;
 
-  /// Before a step; notes the weights and buffers that it starts from. Collective. `first_row`: of
-  /// this rank's rows in the batch; `micros`: how many it is cut in.
+  /// Called before a step; records the weights and buffers that it starts from. `first_row`: the
+  /// first of this rank's rows in the batch; `micros`: how many micro-batches there are.
+  /// Collective.
   void begin(const data::Batch& batch, int64_t first_row, int64_t micros);
-  /// In it, when the gradients are there, as sums: to be divided by `weight`. Collective.
+  /// Called in the step, when the gradients are complete; divides them by `weight`. Collective.
   void record_gradients(double weight);
-  /// After it: its notes, in the order of computation.
+  /// Called after the step: returns its records, in the order of computation.
   std::vector<TensorRecord> end(const train::StepResult& result);
 
   /// The weights, trained or not, and the buffers, as they are now. Collective.
   std::vector<TensorRecord> state() const;
 
-  /// Layers whose outputs cannot be compared: they declare no layout, are not called as often in
-  /// every micro-batch, or give something else than tensors with a row per sample. (Of several
-  /// tensors those after the first are compared where nothing cuts them.)
+  /// Layers whose outputs cannot be compared: they declare no layout, run a different number of
+  /// times in different micro-batches, or return something else than tensors with a row per sample.
+  /// (If a layer returns several tensors, those after the first are compared only if no axis cuts
+  /// them.)
   const std::set<std::string>& skipped() const { return skipped_; }
 
  private:

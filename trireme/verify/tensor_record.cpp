@@ -52,7 +52,7 @@ std::string describe(const std::vector<TensorRecord>& records) {
   return all.dump();
 }
 
-/// The notes that a text describes, their values one after the other in `flat`.
+/// Reads the records that a text describes; their values are one after the other in `flat`.
 std::vector<TensorRecord> read(const std::string& text, const at::Tensor& flat) {
   std::vector<TensorRecord> records;
   int64_t begin = 0;

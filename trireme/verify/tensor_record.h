@@ -11,36 +11,36 @@
 
 namespace trireme::verify {
 
-/// What of a step a tensor is, in the order of computation.
+/// The role of a tensor in a step, in the order of computation.
 enum class TensorRole : uint8_t { Input, Weight, Buffer, Output, Loss, Gradient, Norm, Evaluation };
 
 std::string_view to_string(TensorRole role);
 
-/// How one rank's part of a tensor lies in the whole. Of a weight or a gradient the boxes are
-/// known; of an output the rank knows its rows of the batch and the cuts of the other dims.
+/// Which elements of a whole tensor a rank's part covers. For weights and gradients the boxes are
+/// known. For an output the rank knows only its rows of the batch and the cuts of the other dims.
 struct Coverage {
   std::vector<LocalBox> boxes = {};
   int64_t first_row = 0;
   std::vector<Cut> cuts = {};  ///< a dim of -1 is the last
-  bool rows = false;           ///< is it by rows and cuts?
+  bool rows = false;           ///< given by rows and cuts, not by boxes
 };
 
 /// One rank's part of one tensor of a step.
 struct TensorRecord {
   TensorRole role = TensorRole::Input;
   std::string name;
-  at::Tensor value;  ///< float64; undefined: there is none (a gradient that did not come)
+  at::Tensor value;  ///< float64; undefined for a gradient that did not come
   Coverage coverage = {};
 };
 
-/// A number that every rank has.
+/// The record of a number that every rank has.
 TensorRecord scalar(TensorRole role, const std::string& name, double value);
 
-/// The notes of every rank, on rank 0; nothing elsewhere. Collective.
+/// Gathers the records of every rank on rank 0; returns nothing elsewhere. Collective.
 std::vector<std::vector<TensorRecord>> gather(const std::vector<TensorRecord>& mine,
                                               const comm::Communicator& world);
 
-/// The boxes of a note whose whole has this shape, for the rank at `coord`.
+/// The boxes of a record of the rank at `coord`, in a whole tensor of this shape.
 std::vector<LocalBox> boxes_of(const TensorRecord& record, const std::vector<int64_t>& whole,
                                const Coord& coord, const Degrees& degrees);
 

@@ -22,7 +22,7 @@ namespace trireme::verify {
 
 namespace {
 
-/// What is like and unlike in float32: looser, since rounding is not what is looked for.
+/// The tolerance of diagnoses in float32: looser, because rounding errors are not mistakes.
 constexpr double kToleranceInFloat32 = 1e-4;
 
 config::Config computing_in(config::Config config, Dtype dtype) {
@@ -31,12 +31,12 @@ config::Config computing_in(config::Config config, Dtype dtype) {
   return config;
 }
 
-/// Adam divides a gradient by its own size: where that is little more than rounding, two right
-/// computations make steps that have nothing in common. With a large eps the same kernels make
-/// steps that are in proportion to the gradient, and so are their errors.
+/// Adam divides a gradient by its own size. If the gradient is little more than rounding, two
+/// correct computations make completely different steps. With a large eps the same kernels make
+/// steps that are proportional to the gradient, and so are their errors.
 constexpr double kProportional = 1;
 
-/// A folder for checkpoints, on the first rank's machine; gone with this.
+/// A folder for checkpoints on the first rank's machine; removed with this object.
 class TemporaryFolder {
  public:
   /// Collective.
@@ -54,25 +54,26 @@ class TemporaryFolder {
   ~TemporaryFolder() {
     try {
       if (world_.rank() == 0 && !path_.empty()) format::remove_all(path_);
-    } catch (const std::exception&) {  // some file is left in a folder of temporary ones
+    } catch (const std::exception&) {  // a file stays behind in the folder for temporary files
     }
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
-  /// Saves the state of a side below `name`, all ranks of which call it (where there is one).
-  void save(const std::string& name, int64_t step, ComparedRun* side) {
+  /// Saves the state of a run below `name`. All ranks of the world call it; those without that run
+  /// give null.
+  void save(const std::string& name, int64_t step, ComparedRun* run) {
     std::string problem;
-    if (side != nullptr) {
-      checkpoint::Saver saver(path_ + name, side->mesh(), /*keep=*/1, {.after_failure = ""});
-      saver.save(step, side->trainer().state());
+    if (run != nullptr) {
+      checkpoint::Saver saver(path_ + name, run->mesh(), /*keep=*/1, {.after_failure = ""});
+      saver.save(step, run->trainer().state());
       problem = saver.wait().value_or("");
     }
     problem_ = comm::broadcast_text(world_, problem, 0);
   }
 
   const std::string& path() const { return path_; }
-  /// Why nothing can be saved in it; empty: it can.
+  /// Why nothing can be saved in it; empty if it can be used.
   const std::string& problem() const { return problem_; }
 
  private:
@@ -80,20 +81,20 @@ class TemporaryFolder {
   std::string path_, problem_;
 };
 
-/// Saves the mesh's side, builds it anew and resumes. Collective.
-void resume(std::optional<ComparedRun>& side, const TrainingSetup& setup,
+/// Saves the run of the mesh, builds it anew and resumes. Collective.
+void resume(std::optional<ComparedRun>& run, const TrainingSetup& setup,
             const config::Config& config, TemporaryFolder& folder, int64_t step, int64_t steps) {
-  if (folder.problem().empty()) folder.save("/mesh", step, &*side);
+  if (folder.problem().empty()) folder.save("/mesh", step, &*run);
   if (!folder.problem().empty()) return;
-  const Mesh mesh = side->mesh();
+  const Mesh mesh = run->mesh();
   const parallel::StageSizes cut =
-      side->trainer().attached().state().value("pipeline_cut", parallel::StageSizes{});
-  side.reset();
-  side.emplace(setup, config, mesh, ComparedRun::Options{.steps = steps, .cut = cut});
-  side->load(folder.path() + "/mesh");
+      run->trainer().attached().state().value("pipeline_cut", parallel::StageSizes{});
+  run.reset();
+  run.emplace(setup, config, mesh, ComparedRun::Options{.steps = steps, .cut = cut});
+  run->load(folder.path() + "/mesh");
 }
 
-/// Layers whose outputs one side could not note, or only one of the two has.
+/// Layers whose outputs could not be recorded, or that only one of the two runs has.
 std::vector<std::string> skipped(std::set<std::string> names,
                                  const std::vector<TensorRecord>& alone,
                                  const std::vector<std::vector<TensorRecord>>& ranks) {
@@ -109,7 +110,7 @@ std::vector<std::string> skipped(std::set<std::string> names,
   return {names.begin(), names.end()};
 }
 
-/// The bias of the layer whose output this is, as it is in this step.
+/// The bias of the layer in this step.
 at::Tensor bias_of(const std::string& layer, const std::vector<ComparedTensor>& step) {
   for (const ComparedTensor& one : step)
     if (one.role == TensorRole::Weight && one.name == layer + ".bias") return one.alone;
@@ -122,15 +123,15 @@ at::Tensor weight_of(const std::string& name, const std::vector<TensorRecord>& r
   return {};
 }
 
-/// What the sides note next: a step; where its update has left them; where the last has.
+/// What is compared: a step, the state after its update, or the state after the last update.
 enum class Moment : uint8_t { Step, Update, End };
 
-std::vector<TensorRecord> records_of(ComparedRun& side, Moment moment, int64_t step) {
-  if (moment == Moment::Update) return side.state();
-  return moment == Moment::Step ? side.step(step) : side.end();
+std::vector<TensorRecord> records_of(ComparedRun& run, Moment moment, int64_t step) {
+  if (moment == Moment::Update) return run.state();
+  return moment == Moment::Step ? run.step(step) : run.end();
 }
 
-/// One rank alone, on the first rank of the mesh: what the mesh is held against.
+/// The run on one rank, which the first rank of the mesh makes; the mesh is compared with it.
 class Reference {
  public:
   Reference(const TrainingSetup& setup, const config::Config& config, const config::Config& exact,
@@ -142,7 +143,7 @@ class Reference {
     exact_.emplace(setup, exact, mesh_of_one(device), steps);
   }
 
-  /// Compares what the ranks have noted with what this notes, and adds it to the report.
+  /// Compares the records of the ranks with its own, and adds the result to the report.
   void judge(Moment moment, int64_t step, const std::vector<std::vector<TensorRecord>>& ranks,
              Report& report) {
     auto records = records_of(*exact_, moment, step);
@@ -153,7 +154,7 @@ class Reference {
     const auto found = std::find_if(
         compared.begin(), compared.end(),
         [&](const ComparedTensor& one) { return !(one.difference <= report.tolerance); });
-    const int64_t at = moment == Moment::Step ? step : step + 1;  // weights are of the next one
+    const int64_t at = moment == Moment::Step ? step : step + 1;  // weights belong to the next step
     if (found != compared.end()) {
       const DiagnosisContext context{
           .degrees = report.degrees,
@@ -183,15 +184,15 @@ class Reference {
   std::vector<TensorRecord> before_;  // of the step before
 };
 
-/// All sides go on from the state of one rank in float64, rounded. What is compared is then the
-/// error of one step: an optimizer that divides a gradient of 0 by itself makes of rounding what it
-/// likes, and later steps would show that.
-void start_from_same_state(std::optional<Reference>& reference, ComparedRun& cut,
+/// Makes all runs continue from the rounded state of one rank's float64 run, so that each
+/// comparison shows the error of one step only. Otherwise rounding errors that an optimizer
+/// amplifies (a gradient of 0 divided by itself) would show in later steps.
+void start_from_same_state(std::optional<Reference>& reference, ComparedRun& on_mesh,
                            TemporaryFolder& folder, int64_t step) {
   if (!folder.problem().empty()) return;
   folder.save("/exact", step, reference ? &reference->exact() : nullptr);
   if (!folder.problem().empty()) return;
-  cut.load(folder.path() + "/exact");
+  on_mesh.load(folder.path() + "/exact");
   if (reference) reference->rounded().load(folder.path() + "/exact");
 }
 
@@ -205,9 +206,9 @@ Report verify(const TrainingSetup& setup, const comm::Communicator& world, const
                        exact = computing_in(asked, Dtype::Float64);
   core::check(options.steps >= 1, "verify: {} steps prove nothing", options.steps);
   const c10::Device device = train::pick_device(config, world);
-  std::optional<ComparedRun> cut;
-  cut.emplace(setup, config, Mesh(world, degrees, device),
-              ComparedRun::Options{.plant = options.plant, .steps = options.steps});
+  std::optional<ComparedRun> on_mesh;
+  on_mesh.emplace(setup, config, Mesh(world, degrees, device),
+                  ComparedRun::Options{.plant = options.plant, .steps = options.steps});
   std::optional<Reference> reference;
   if (world.rank() == 0) reference.emplace(setup, config, exact, device, options);
   TemporaryFolder folder(world);
@@ -222,21 +223,21 @@ Report verify(const TrainingSetup& setup, const comm::Communicator& world, const
                 .not_resumed = plants ? "a mistake was planted" : "it did not get that far",
                 .first = {}};
   const auto judge = [&](Moment moment, int64_t step) {
-    const auto ranks = gather(records_of(*cut, moment, step), world);
+    const auto ranks = gather(records_of(*on_mesh, moment, step), world);
     if (reference) reference->judge(moment, step, ranks, report);
     report = report_of(comm::broadcast_text(world, to_text(report), 0));
     return report.same();
   };
   for (int64_t step = 1; step <= options.steps; ++step) {
     if (!judge(Moment::Step, step)) return report;
-    // A checkpoint holds what is right: it would undo a mistake that was planted.
+    // Resuming from a checkpoint would undo a planted mistake.
     if (step == (options.steps + 1) / 2 && !plants) {
-      resume(cut, setup, config, folder, step, options.steps);
+      resume(on_mesh, setup, config, folder, step, options.steps);
       report.not_resumed = folder.problem();
     }
     if (!rounds) continue;
     if (!judge(Moment::Update, step)) return report;
-    if (!plants) start_from_same_state(reference, *cut, folder, step);
+    if (!plants) start_from_same_state(reference, *on_mesh, folder, step);
   }
   judge(Moment::End, options.steps);
   return report;
