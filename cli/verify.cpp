@@ -25,12 +25,12 @@ int verify(const std::vector<std::string>& args) {
   if (options.plant == verify::Mistake::Dropout && config.model.dropout == 0)
     config.model.dropout = 0.1;
   return train::with_ranks(config, [&](const comm::Communicator& world) {
-    const verify::Subject subject{
+    const verify::TrainingSetup setup{
         .config = config,
         .model = [&](const Mesh& mesh) { return models::make_model(config, mesh); },
         .data = train::make_dataset(config)};
     const Degrees degrees = config::resolve_mesh(config.mesh, world.size());
-    const verify::Report report = verify::verify(subject, world, degrees, options);
+    const verify::Report report = verify::verify(setup, world, degrees, options);
     if (world.rank() == 0) {
       fmt::print("{}", report.text());
       std::fflush(stdout);

@@ -351,7 +351,7 @@ TEST(BadInput, IsOneSentenceAndAnExitCode) {
       {{"data.kind=tokens", "data.path=" + folder / "beyond.bin"}, {"255", "vocab"}, 1},
       {{"run.dir=/proc/nothing"}, {"/proc/nothing"}},
       {{"checkpoint.resume=/nowhere"}, {"there is no checkpoint '/nowhere'"}},
-      {{"checkpoint.resume=" + folder.path()}, {"no finished checkpoint", "index.json"}},
+      {{"checkpoint.resume=" + folder.path()}, {"not a finished checkpoint", "index.json"}},
   };
   for (const RefusedInput& refusal : refusals) {
     SCOPED_TRACE(refusal.overrides.back());

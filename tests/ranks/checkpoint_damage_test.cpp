@@ -45,7 +45,7 @@ struct DamagedCheckpoint : testing::Test {
 
   /// What every rank says when nothing can be loaded.
   template <class E>
-  std::string refusal(const checkpoint::Fits& fits = {}) {
+  std::string refusal(const checkpoint::FitCheck& fits = {}) {
     std::vector<std::string> said(4);
     testing::internal::CaptureStderr();
     run_world(kThreads, 4, [&](const comm::Communicator& world) {
@@ -189,7 +189,7 @@ TEST_F(DamagedCheckpoint, IsNotOneThatWasNeverFinished) {
   EXPECT_EQ(load(), 2);
   EXPECT_THAT(warnings, HasSubstr(folder + "/step-00000003 is passed over: it has no index.json"));
   EXPECT_THAT(sentence_of<ConfigError>([&] { checkpoint::open(folder + "/step-00000003"); }),
-              HasSubstr("step-00000003' is no finished checkpoint: it has no index.json"));
+              HasSubstr("step-00000003' is not a finished checkpoint: it has no index.json"));
   EXPECT_EQ(sentence_of<ConfigError>([] { checkpoint::open("/nowhere/step-00000003"); }),
             "there is no checkpoint '/nowhere/step-00000003'");
 }

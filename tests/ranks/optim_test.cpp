@@ -7,8 +7,8 @@
 #include <set>
 
 #include "support/tiny.h"
-#include "trireme/optim/optimizer.h"
 #include "trireme/optim/learning_rate.h"
+#include "trireme/optim/optimizer.h"
 #include "trireme/parallel/data_parallel.h"
 
 namespace trireme::test {

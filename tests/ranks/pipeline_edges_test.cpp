@@ -116,9 +116,9 @@ TEST(PipelineEdges, TiedWeightsBeginEqualAndFrozenOnesAreSavedOnce) {
       EXPECT_EQ(model.parts[0]->weight[0].item<double>(), 1);
       pipe.check_same();
       const auto& list = frozen ? pipe.frozen() : pipe.shards();
-      const auto tied = std::find_if(list.begin(), list.end(), [](const parallel::ParameterShard& one) {
-        return one.name == "part0.weight";
-      });
+      const auto tied = std::find_if(
+          list.begin(), list.end(),
+          [](const parallel::ParameterShard& one) { return one.name == "part0.weight"; });
       ASSERT_NE(tied, list.end());
       EXPECT_EQ(tied->reductions[0].counts, world.rank() == 0);
       pipe.run({{some_input(), some_input()}});
@@ -215,7 +215,7 @@ TEST(PipelineEdges, AChainMustNameEveryParameterOnce) {
         ADD_FAILURE() << "it was taken";
       } catch (const MisuseError& error) {
         EXPECT_THAT(error.what(),
-                    HasSubstr(twice ? "of one only" : "'part2.weight' is of no link"));
+                    HasSubstr(twice ? "to one only" : "'part2.weight' belongs to no link"));
       }
     }
   });

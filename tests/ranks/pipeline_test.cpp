@@ -268,7 +268,8 @@ TEST(Pipeline, AWeightHeldByThreeStagesIsOne) {
       pipe.finish();
       ASSERT_EQ(pipe.shards().size(), 1u);
       EXPECT_EQ(pipe.shards()[0].name, "part0.weight");
-      EXPECT_EQ(pipe.shards()[0].reductions[0].counts, world.rank() == 0) << "counted and saved once";
+      EXPECT_EQ(pipe.shards()[0].reductions[0].counts, world.rank() == 0)
+          << "counted and saved once";
       EXPECT_LE((pipe.shards()[0].gradient() - alone->first.grad()).abs().max().item<double>(),
                 1e-15);
       pipe.check_same();

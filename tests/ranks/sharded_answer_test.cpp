@@ -46,8 +46,12 @@ TEST(Sharded, EveryLevelGivesTheAnswerOfOneRank) {
 
 TEST(Sharded, TheMlpToo) {
   for (config::ShardedState what : kWhat)
-    check(
-        {.replica = 2, .shard = 2, .what = what, .batch = 5, .recompute = config::Recompute::Block, .kind = "mlp"});
+    check({.replica = 2,
+           .shard = 2,
+           .what = what,
+           .batch = 5,
+           .recompute = config::Recompute::Block,
+           .kind = "mlp"});
 }
 
 TEST(Sharded, TheSameOnProcesses) {
@@ -91,7 +95,8 @@ TEST_P(ShardedBits, AreThoseOfDataParallel) {
   for (const int size : {2, 3}) {
     run_world(GetParam(), size, [&](const Communicator& world) {
       at::set_num_threads(1);
-      const auto expected = twenty_steps(world, {.replica = size}, config::ShardedState::Parameters);
+      const auto expected =
+          twenty_steps(world, {.replica = size}, config::ShardedState::Parameters);
       EXPECT_LT(expected.first.back(), expected.first.front() - 0.1) << "nothing was learnt";
       for (config::ShardedState what : kWhat) {
         SCOPED_TRACE(to_string(what));

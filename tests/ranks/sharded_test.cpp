@@ -348,7 +348,8 @@ TEST(Sharded, OneRuleSaysWhichElementsARankKeeps) {
     for (int rank = 0; rank < degrees.world(); ++rank) {
       const Coord coord = coord_of(rank, degrees);
       std::vector<Piece> kept;
-      for (const auto& box : parallel::shard(parameter, coord, degrees, {.sharding = Sharding::Parameters}).boxes)
+      for (const auto& box :
+           parallel::shard(parameter, coord, degrees, {.sharding = Sharding::Parameters}).boxes)
         if (box.piece.count > 0) kept.push_back(box.piece);
       EXPECT_EQ(kept, Layout({12, 9}, flat).pieces("w", coord, degrees)) << rank;
     }

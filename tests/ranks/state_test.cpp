@@ -221,7 +221,7 @@ TEST(Buffers, ThatNoLinkHasAreRefusedInAPipeline) {
               world, small(config::Dtype::Float32), {.pipe = 2},
               [](const Mesh&) { return std::make_shared<Loose>(); }, std::make_shared<Points>());
         },
-        ::testing::ThrowsMessage<MisuseError>(HasSubstr("buffer 'loose' is of no link")));
+        ::testing::ThrowsMessage<MisuseError>(HasSubstr("buffer 'loose' belongs to no link")));
   });
 }
 

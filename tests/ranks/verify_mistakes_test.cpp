@@ -12,17 +12,17 @@ namespace F = nn::functional;
 using comm::Communicator;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using verify::Kind;
-using verify::Stage;
+using verify::MistakeKind;
+using verify::TensorRole;
 
 /// Runs the prover on a broken model, and expects this to be the first thing that it names.
-void expect_finding(const Setting& setting, Kind kind, Stage stage, const std::string& name,
-                    const std::string& says) {
+void expect_finding(const Setting& setting, MistakeKind kind, TensorRole role,
+                    const std::string& name, const std::string& says) {
   run_world(kThreads, setting.degrees.world(), [&](const Communicator& world) {
     const verify::Report report = prove(world, setting);
     ASSERT_FALSE(report.same()) << "rank " << world.rank() << " was not told";
     EXPECT_EQ(to_string(report.first->diagnosis.kind), to_string(kind)) << report.text();
-    EXPECT_EQ(to_string(report.first->stage), to_string(stage)) << report.text();
+    EXPECT_EQ(to_string(report.first->role), to_string(role)) << report.text();
     EXPECT_EQ(report.first->name, name) << report.text();
     EXPECT_THAT(report.first->sentence(), HasSubstr(says));
   });
@@ -43,7 +43,8 @@ TEST(VerifyNames, AColumnShardsGradientThatIsReduced) {
                   [](Layers& layers, const Mesh&) {
                     layers.up = std::make_shared<ReducedColumnImpl>(kWidth, kWide);
                   }},
-                 Kind::Extra, Stage::Gradient, "up.weight", "must not be reduced there");
+                 MistakeKind::Extra, TensorRole::Gradient, "up.weight",
+                 "must not be reduced there");
 }
 
 /// Gathers its input behind autograd's back.
@@ -66,7 +67,7 @@ TEST(VerifyNames, AGatherThatAutogradDoesNotSee) {
                   [](Layers& layers, const Mesh&) {
                     layers.up = std::make_shared<HiddenGatherImpl>(kWidth, kWide);
                   }},
-                 Kind::Missing, Stage::Gradient, "norm.weight", "not seen by autograd");
+                 MistakeKind::Missing, TensorRole::Gradient, "norm.weight", "not seen by autograd");
 }
 
 /// Every rank adds the bias before the sum.
@@ -84,7 +85,7 @@ TEST(VerifyNames, ARowCutBiasThatIsAddedByEveryRank) {
                     [](Layers& layers, const Mesh&) {
                       layers.down = std::make_shared<EagerBiasImpl>(kWide, kWidth);
                     }},
-                   Kind::Factor, Stage::Output, "down", "bias is counted 4 times");
+                   MistakeKind::Factor, TensorRole::Output, "down", "bias is counted 4 times");
 }
 
 /// Does not say that its gradients are partial.
@@ -101,7 +102,7 @@ TEST(VerifyNames, NormGradientsThatAreNotSummedOverThePositions) {
                   [](Layers& layers, const Mesh&) {
                     layers.norm = std::make_shared<ForgetfulNormImpl>(kWidth);
                   }},
-                 Kind::Partial, Stage::Gradient, "norm.weight",
+                 MistakeKind::Partial, TensorRole::Gradient, "norm.weight",
                  "the reduction over tensor is missing");
 }
 
@@ -120,8 +121,8 @@ TEST(VerifyNames, AMissingAverage) {
   run_world(kThreads, 3, [&](const Communicator& world) {
     const auto report = prove_own<UnaveragedImpl>(world, {.replica = 3});
     ASSERT_FALSE(report.same());
-    EXPECT_EQ(report.first->stage, Stage::Loss);
-    EXPECT_EQ(report.first->diagnosis.kind, Kind::Factor);
+    EXPECT_EQ(report.first->role, TensorRole::Loss);
+    EXPECT_EQ(report.first->diagnosis.kind, MistakeKind::Factor);
     EXPECT_THAT(report.first->sentence(), AllOf(HasSubstr("3 times"), HasSubstr("average")));
   });
 }
@@ -143,7 +144,7 @@ TEST(VerifyNames, ShardsInTheWrongOrder) {
       {{.tensor = 2},
        Sequence::Cut,
        [](Layers& layers, const Mesh& mesh) { layers.up = std::make_shared<BackwardsImpl>(mesh); }},
-      Kind::Permutation, Stage::Output, "up", "another order");
+      MistakeKind::Permutation, TensorRole::Output, "up", "another order");
 }
 
 /// Takes its chance from the rank.
@@ -164,7 +165,7 @@ TEST(VerifyNames, AnotherDropoutMaskOnEveryRank) {
                   [](Layers& layers, const Mesh& mesh) {
                     layers.drop = std::make_shared<RankDropoutImpl>(mesh);
                   }},
-                 Kind::Dropout, Stage::Output, "drop", "rank 1 dropped other elements");
+                 MistakeKind::Dropout, TensorRole::Output, "drop", "rank 1 dropped other elements");
 }
 
 /// On its last rank the second step starts from the weights of the first.
@@ -189,8 +190,8 @@ TEST(VerifyNames, ARankOnOldWeights) {
   run_world(kThreads, 4, [&](const Communicator& world) {
     const auto report = prove_own<LateImpl>(world, {.replica = 2, .tensor = 2});
     ASSERT_FALSE(report.same());
-    EXPECT_EQ(report.first->stage, Stage::Weight) << report.text();
-    EXPECT_EQ(report.first->diagnosis.kind, Kind::Stale) << report.text();
+    EXPECT_EQ(report.first->role, TensorRole::Weight) << report.text();
+    EXPECT_EQ(report.first->diagnosis.kind, MistakeKind::Stale) << report.text();
     EXPECT_THAT(report.first->sentence(),
                 AllOf(HasSubstr("after step 1"), HasSubstr("rank 3 still has")));
   });
@@ -210,8 +211,8 @@ TEST(VerifyNames, ARankWithAnotherBatch) {
          data},
         world, {.replica = 2});
     ASSERT_FALSE(report.same());
-    EXPECT_EQ(report.first->stage, Stage::Input);
-    EXPECT_EQ(report.first->diagnosis.kind, Kind::Data);
+    EXPECT_EQ(report.first->role, TensorRole::Input);
+    EXPECT_EQ(report.first->diagnosis.kind, MistakeKind::Data);
     EXPECT_THAT(report.first->sentence(), HasSubstr("rank 1 read other samples"));
   });
 }
@@ -236,8 +237,9 @@ TEST(VerifyNames, ATiedWeightThatIsReducedOnceTooOften) {
                       layers.vocabulary = vocabulary;
                       layers.tie = true;
                     }},
-                   vocabulary == Style::Whole ? Kind::Factor : Kind::Extra, Stage::Gradient,
-                   "table.weight", vocabulary == Style::Whole ? "a sum made twice" : "cut over");
+                   vocabulary == Style::Whole ? MistakeKind::Factor : MistakeKind::Extra,
+                   TensorRole::Gradient, "table.weight",
+                   vocabulary == Style::Whole ? "a sum made twice" : "cut over");
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 
 using comm::Communicator;
 using ::testing::HasSubstr;
-using verify::Kind;
+using verify::MistakeKind;
 
 TEST(Verify, FindsNothingWhereNothingIsWrong) {
   for (const Degrees& degrees :
@@ -28,7 +28,7 @@ TEST(Verify, FindsNothingWhereNothingIsWrong) {
         // Two inputs, the weights of the 9 parameters, 5 seams, loss, 9 gradients, norm, and the
         // evaluation.
         EXPECT_EQ(report.rows.size(), 2u + 9 + 5 + 1 + 9 + 1 + 1);
-        EXPECT_EQ(report.rows.back().stage, verify::Stage::Evaluation);
+        EXPECT_EQ(report.rows.back().role, verify::TensorRole::Evaluation);
         EXPECT_EQ(report.not_resumed, "");
       });
     }
@@ -92,16 +92,16 @@ TEST(Verify, NoticesWhatTheMeshDoesNotHave) {
     const auto report = prove_own<ForgetfulImpl>(world, {.replica = 2});
     ASSERT_FALSE(report.same());
     EXPECT_EQ(report.first->name, "extra");
-    EXPECT_EQ(report.first->diagnosis.kind, Kind::Missing);
+    EXPECT_EQ(report.first->diagnosis.kind, MistakeKind::Missing);
   });
 }
 
 TEST(VerifyPlants, EachKindIsFoundOnEveryMesh) {
   using verify::Mistake;
-  const std::pair<Mistake, Kind> kinds[] = {
-      {Mistake::Average, Kind::Factor},    {Mistake::Reduce, Kind::Partial},
-      {Mistake::Order, Kind::Permutation}, {Mistake::Stale, Kind::Stale},
-      {Mistake::Data, Kind::Data},         {Mistake::Dropout, Kind::Dropout}};
+  const std::pair<Mistake, MistakeKind> kinds[] = {
+      {Mistake::Average, MistakeKind::Factor},    {Mistake::Reduce, MistakeKind::Partial},
+      {Mistake::Order, MistakeKind::Permutation}, {Mistake::Stale, MistakeKind::Stale},
+      {Mistake::Data, MistakeKind::Data},         {Mistake::Dropout, MistakeKind::Dropout}};
   for (const Degrees& degrees :
        {Degrees{.replica = 2}, Degrees{.tensor = 2}, Degrees{.replica = 2, .tensor = 2}}) {
     for (const auto& [mistake, kind] : kinds) {
@@ -247,7 +247,7 @@ struct HiddenImpl : TinyImpl {
 
 TEST(Verify, SeesEvaluationResumingShortBatchesFrozenWeightsAndBuffers) {
   using Mistake = HiddenImpl::Mistake;
-  using verify::Stage;
+  using verify::TensorRole;
   const auto run = [](const Communicator& world, const Degrees& degrees, Mistake mistake) {
     return verify::verify(
         {small_config(),
@@ -258,16 +258,16 @@ TEST(Verify, SeesEvaluationResumingShortBatchesFrozenWeightsAndBuffers) {
   run_world(kThreads, 2, [&](const Communicator& world) {
     const auto right = run(world, {.tensor = 2}, Mistake::None);
     EXPECT_TRUE(right.same()) << right.text();
-    const auto has = [&](Stage stage, const std::string& name) {
+    const auto has = [&](TensorRole role, const std::string& name) {
       return std::any_of(right.rows.begin(), right.rows.end(),
-                         [&](const auto& row) { return row.stage == stage && row.name == name; });
+                         [&](const auto& row) { return row.role == role && row.name == name; });
     };
-    EXPECT_TRUE(has(Stage::Weight, "norm.weight")) << "frozen";
-    EXPECT_FALSE(has(Stage::Gradient, "norm.weight"));
-    EXPECT_TRUE(has(Stage::Buffer, "norm.calls"));
+    EXPECT_TRUE(has(TensorRole::Weight, "norm.weight")) << "frozen";
+    EXPECT_FALSE(has(TensorRole::Gradient, "norm.weight"));
+    EXPECT_TRUE(has(TensorRole::Buffer, "norm.calls"));
     const auto evaluation = run(world, {.tensor = 2}, Mistake::Evaluation);
     ASSERT_FALSE(evaluation.same());
-    EXPECT_EQ(evaluation.first->stage, Stage::Evaluation);
+    EXPECT_EQ(evaluation.first->role, TensorRole::Evaluation);
     EXPECT_THAT(evaluation.first->sentence(), HasSubstr("the evaluation loss after step 3"));
     const auto resumed = run(world, {.tensor = 2}, Mistake::Resume);
     ASSERT_FALSE(resumed.same()) << "what no checkpoint holds is gone after the second step";
@@ -317,7 +317,7 @@ TEST(VerifyPlants, AverageMultipliesByTheRanksThatAverage) {
     const auto report = prove_gpt(world, gpt_config(), {.replica = 2, .tensor = 2},
                                   {.plant = verify::Mistake::Average});
     ASSERT_FALSE(report.same());
-    EXPECT_EQ(report.first->diagnosis.kind, Kind::Factor);
+    EXPECT_EQ(report.first->diagnosis.kind, MistakeKind::Factor);
     EXPECT_THAT(report.first->diagnosis.sentence, HasSubstr("it is 2 times what"));
   });
 }
@@ -327,7 +327,7 @@ TEST(VerifyPlants, OrderIsFoundOnAPipeAlone) {
     const auto report =
         prove_gpt(world, gpt_config(), {.pipe = 2}, {.plant = verify::Mistake::Order});
     ASSERT_FALSE(report.same());
-    EXPECT_EQ(report.first->diagnosis.kind, Kind::Permutation) << report.text();
+    EXPECT_EQ(report.first->diagnosis.kind, MistakeKind::Permutation) << report.text();
   });
 }
 

@@ -61,7 +61,7 @@ inline std::optional<std::string> save_state(const std::string& folder, const De
 /// Loads the newest by the ranks of a mesh, and compares every value with what it must be; the
 /// step, or -1 if there is none.
 inline int64_t load_state(const std::string& folder, const Degrees& degrees,
-                          const checkpoint::Fits& fits = {}) {
+                          const checkpoint::FitCheck& fits = {}) {
   int64_t step = -1;
   run_world(kThreads, degrees.world(), [&](const comm::Communicator& world) {
     const Mesh mesh(world, degrees);

@@ -204,7 +204,7 @@ TEST(Layout, RefusesWithTheNumbers) {
   EXPECT_EQ(refusal([] {
               Layout({8}, {{Axis::Tensor, 0, {{8, -1, 1}}}});
             }),
-            "Layout: a section of size 8, copies -1, grain 1 cannot be");
+            "Layout: a section of size 8, copies -1, grain 1 is not possible");
   EXPECT_EQ(
       refusal([] {
         Layout({12}, {{Axis::Tensor, 0, {{12, Section::kAsNeeded, 4}}}}).boxes({}, {.tensor = 5});

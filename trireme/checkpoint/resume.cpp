@@ -20,7 +20,7 @@ void warn(const std::string& sentence) {
   core::Log(0, "checkpoint").warning(sentence);
 }
 
-/// What became of an attempt, as a text that ranks can exchange: a mark and a sentence.
+/// The outcome of an attempt, as a text that ranks can exchange: a mark and a sentence.
 constexpr char kFine = '+', kDamaged = '-', kUnreadable = '?', kRefused = '!';
 
 std::string outcome_of(const std::function<std::string()>& attempt) {
@@ -35,7 +35,8 @@ std::string outcome_of(const std::function<std::string()>& attempt) {
   }
 }
 
-/// Rank 0's: the steps from the newest on, those that are plainly not whole left out.
+/// The checkpoints of a folder, newest first, without those that are visibly incomplete. Rank 0 has
+/// it.
 class Candidates {
  public:
   explicit Candidates(const std::string& folder) : folder_(folder), steps_(format::list(folder)) {
@@ -70,7 +71,7 @@ class Candidates {
                     damaged_.size(), folder_, first_));
   }
 
-  /// The one that next() gave is damaged.
+  /// The checkpoint that `next` returned is damaged.
   void pass_over(const std::string& sentence) {
     warn(fmt::format("{}/{} is damaged and passed over: {}", folder_,
                      format::step_name(steps_.back()), sentence));
@@ -79,8 +80,8 @@ class Candidates {
     steps_.pop_back();
   }
 
-  /// There is one that is whole: those must not count among the ones that are kept, nor be taken
-  /// for the run's future.
+  /// Called when a complete checkpoint was found. The damaged ones must not count among the
+  /// checkpoints that are kept, nor be resumed from later.
   void put_damaged_aside() const {
     try {
       for (const int64_t step : damaged_) format::put_aside(folder_, step);
@@ -94,7 +95,7 @@ class Candidates {
   std::vector<int64_t> steps_, damaged_;
 };
 
-/// The first of the outcomes that is of this kind, without its mark.
+/// The first outcome with this mark, without the mark.
 std::optional<std::string> find(const std::vector<std::string>& outcomes, char kind) {
   const auto found = std::ranges::find(outcomes, kind, [](const auto& each) { return each[0]; });
   return found == outcomes.end() ? std::nullopt : std::optional(found->substr(1));
@@ -105,11 +106,11 @@ std::optional<std::string> find(const std::vector<std::string>& outcomes, char k
 format::UnreadableError unreadable(const std::string& why) {
   return format::UnreadableError(
       why +
-      "; this may pass, so nothing was put aside: mend it and start again, or move the step's "
+      "; this may pass, so nothing was put aside: fix the cause and start again, or move the step's "
       "folder away to continue from the one before");
 }
 
-/// The dtype in which a tensor was saved, where it can be converted; else that of the tensor
+/// The dtype in which a tensor was saved, if it can be converted; else the dtype of the tensor
 /// itself.
 at::ScalarType saved_dtype(const format::Checkpoint& from, const Item& item) {
   const at::ScalarType wanted = item.tensor.scalar_type();
@@ -126,7 +127,8 @@ bool is_there(const std::string& path) {
 }  // namespace
 
 std::optional<format::Checkpoint> load_newest(const std::string& folder, const State& state,
-                                              const comm::Communicator& group, const Fits& fits) {
+                                              const comm::Communicator& group,
+                                              const FitCheck& fits) {
   const bool leads = group.rank() == 0;
   std::optional<Candidates> candidates;
   while (true) {
@@ -164,7 +166,7 @@ format::Checkpoint open(const std::string& path) {
   if (!is_there(path)) throw ConfigError(fmt::format("there is no checkpoint '{}'", path));
   if (!is_there(path + "/" + format::kIndexName))
     throw ConfigError(fmt::format(
-        "'{}' is no finished checkpoint: it has no {}; name a step's folder, such as {}", path,
+        "'{}' is not a finished checkpoint: it has no {}; name a step's folder, such as {}", path,
         format::kIndexName, format::step_name(500)));
   format::Checkpoint opened(path);
   if (const auto wrong = format::wrong_name(path, opened.index().step))

@@ -10,27 +10,27 @@
 
 namespace trireme::checkpoint {
 
-/// Throws ConfigError if a checkpoint, though whole, is not one for this run.
-using Fits = std::function<void(const format::Checkpoint& saved)>;
+/// Throws ConfigError if a checkpoint is complete but belongs to another run.
+using FitCheck = std::function<void(const format::Checkpoint& saved)>;
 
-/// Fills the tensors of `state` from the newest whole checkpoint below `folder`, and returns it;
-/// nothing if there is none. Every byte is read about once: each rank reads what it needs, which is
-/// verified as it is read. What a rank finds damaged is damaged for all: it is named in a warning
-/// and put aside, and the one before is tried; if there are only such, it is a CheckpointError.
-/// A file that cannot be read just now (no descriptors, no permission, an error of the disk) is an
-/// format::UnreadableError, and nothing is put aside. One of a newer version, or that does not fit,
-/// is no damage but a ConfigError. Collective.
+/// Fills the tensors of `state` from the newest complete checkpoint in `folder`, and returns that
+/// checkpoint; nullopt if there is none. Every byte is read about once: each rank reads what it
+/// needs, and verifies it while reading. If one rank finds damage, all ranks skip the checkpoint: a
+/// warning names it, it is moved aside, and the previous one is tried. Throws CheckpointError if
+/// all are damaged, format::UnreadableError if a file cannot be read just now (no descriptors, no
+/// permission, a disk error; nothing is moved aside), and ConfigError if one has a newer version or
+/// does not fit. Collective.
 std::optional<format::Checkpoint> load_newest(const std::string& folder, const State& state,
                                               const comm::Communicator& group,
-                                              const Fits& fits = {});
+                                              const FitCheck& fits = {});
 
-/// The checkpoint that was asked for by its path: .../step-00000500. ConfigError if there is none,
+/// Opens the checkpoint at a path such as .../step-00000500. Throws ConfigError if there is none,
 /// or if it was never finished.
 format::Checkpoint open(const std::string& path);
 
-/// Fills the tensors of `state` from a checkpoint; every byte is verified. Floating-point numbers
-/// of another precision are rounded to that of the tensor. The first name, shape or dtype that does
-/// not fit is a ConfigError.
+/// Fills the tensors of `state` from a checkpoint and verifies every byte. Floating-point numbers
+/// are rounded to the precision of the tensor. Throws ConfigError for the first name, shape or
+/// dtype that does not fit.
 void load(format::Checkpoint& from, const State& state);
 
 }  // namespace trireme::checkpoint

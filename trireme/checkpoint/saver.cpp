@@ -26,8 +26,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::chrono::milliseconds kLastPatience = 10s;  // if the checkpoint is lost anyway
-constexpr int kSignsOfLife = 8;                           // while others are patient
+constexpr std::chrono::milliseconds kLastPatience = 10s;  // when this rank has failed already
+constexpr int kSignsOfLife = 8;  // that a rank gives during the patience of rank 0
 constexpr auto kLook = 5ms;
 constexpr int64_t kMostFragment = int64_t{256} << 20;
 
@@ -47,8 +47,8 @@ int64_t bytes_there(const std::string& path) {
   return ::stat(path.c_str(), &status) == 0 ? status.st_size : -1;
 }
 
-/// Grows a file as long as it lives: a sign of life for who waits, also while an fsync takes its
-/// time. What cannot be written is no sign, and nobody's problem.
+/// Grows a file while this object lives, so that rank 0 sees that this rank is still writing, also
+/// during a long fsync. Errors are ignored.
 class SignOfLife {
  public:
   SignOfLife(std::string path, std::chrono::milliseconds every)
@@ -84,7 +84,8 @@ core::Json failure(const std::string& why) {
   return note;
 }
 
-/// Tells rank 0. The note appears whole, or not at all; after it nobody looks for signs of life.
+/// Leaves a note for rank 0. The note appears complete or not at all; once it is there, rank 0 no
+/// longer looks for signs of life.
 void leave_note(const std::string& folder, int rank, const core::Json& note,
                 std::optional<SignOfLife>& alive) {
   const std::string place = folder + "/" + fragment_name(rank);
@@ -94,7 +95,7 @@ void leave_note(const std::string& folder, int rank, const core::Json& note,
     if (::rename((place + ".new").c_str(), place.c_str()) != 0)
       throw CheckpointError(fmt::format("cannot rename {}: {}", place, core::errno_text(errno)));
   } catch (const CheckpointError&) {
-    // No room even for that: an empty note needs none, and says that it failed.
+    // The disk is full: an empty note needs no space, and means failure.
     alive.reset();
     ::unlink((folder + "/" + part_name(rank)).c_str());
     format::File::create(place).finish();
@@ -105,8 +106,8 @@ void leave_note(const std::string& folder, int rank, const core::Json& note,
 
 }  // namespace
 
-/// A rank's share of a state, in memory of its own.
-struct Saver::Copy {
+/// A copy of a rank's share of the state.
+struct Saver::Snapshot {
   int64_t step = 0;
   std::string folder;  ///< the step's, while it is being written
   std::vector<Item> items;
@@ -122,7 +123,7 @@ Saver::Saver(std::string folder, const Mesh& mesh, int64_t keep, Options options
       options_(std::move(options)) {}
 
 Saver::~Saver() {
-  writer_.request_stop();  // nobody waits for parts of ranks that are gone
+  writer_.request_stop();  // do not wait for the parts of ranks that are gone
 }
 
 void Saver::set_after_failure(std::string what) {
@@ -138,7 +139,7 @@ void Saver::warn(int64_t step, const std::string& why, const std::string& then) 
 
 void Saver::save(int64_t step, const State& state) {
   if (writer_.joinable()) writer_.join();
-  Copy copy{step, "", {}, state.extra};
+  Snapshot copy{step, "", {}, state.extra};
   std::string answer;  // of rank 0: "+folder" or "-why not"
   if (group_.rank() == 0) {
     try {
@@ -168,8 +169,8 @@ void Saver::save(int64_t step, const State& state) {
       [this, kept = std::move(copy)](std::stop_token stop) mutable { run(std::move(kept), stop); });
 }
 
-void Saver::run(Copy copy, std::stop_token stop) {
-  // The steps that go on meanwhile come first.
+void Saver::run(Snapshot copy, std::stop_token stop) {
+  // Training has priority over writing.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 19);
   try {
     std::optional<SignOfLife> alive;
@@ -186,8 +187,8 @@ void Saver::run(Copy copy, std::stop_token stop) {
   }
 }
 
-/// This rank's file. Returns what is in it, or why it is not there.
-core::Json Saver::write_part(Copy& copy) const {
+/// Writes this rank's file. Returns a note of its contents, or of the reason why it failed.
+core::Json Saver::write_part(Snapshot& copy) const {
   const std::string file = part_name(group_.rank());
   try {
     std::vector<format::Entry> entries;
@@ -221,9 +222,8 @@ core::Json Saver::write_part(Copy& copy) const {
   }
 }
 
-/// Rank 0: what each rank says of its part. All have said it before anything is made of it, or
-/// removed.
-std::vector<core::Json> Saver::wait_for_notes(const Copy& copy, const core::Json& own,
+/// Rank 0: waits for the notes of all ranks, before any of their files is used or removed.
+std::vector<core::Json> Saver::wait_for_notes(const Snapshot& copy, const core::Json& own,
                                               const std::stop_token& stop) const {
   using Clock = std::chrono::steady_clock;
   const auto patience =
@@ -231,7 +231,7 @@ std::vector<core::Json> Saver::wait_for_notes(const Copy& copy, const core::Json
   std::vector<core::Json> notes = {own};
   for (int rank = 1; rank < group_.size(); ++rank) {
     const std::string place = copy.folder + "/" + fragment_name(rank);
-    int64_t bytes = -2;  // of neither
+    int64_t bytes = -2;  // neither file is there
     auto deadline = Clock::now() + patience;
     while (::access(place.c_str(), R_OK) != 0) {
       const int64_t grown = bytes_there(copy.folder + "/" + part_name(rank)) +
@@ -260,8 +260,8 @@ std::vector<core::Json> Saver::wait_for_notes(const Copy& copy, const core::Json
   return notes;
 }
 
-/// One index of all notes; throws what the first rank that failed says.
-format::Index Saver::index_of(const Copy& copy, const std::vector<core::Json>& notes) {
+/// Makes one index of all notes; throws the error of the first rank that failed.
+format::Index Saver::index_of(const Snapshot& copy, const std::vector<core::Json>& notes) {
   format::Index index;
   index.step = copy.step;
   index.extra = copy.extra;
@@ -283,8 +283,8 @@ format::Index Saver::index_of(const Copy& copy, const std::vector<core::Json>& n
   return index;
 }
 
-/// Rank 0: makes the index of all notes, and puts the checkpoint in its place.
-void Saver::join_parts(const Copy& copy, const core::Json& own, const std::stop_token& stop) {
+/// Rank 0: writes the index and renames the folder, which makes the checkpoint complete.
+void Saver::join_parts(const Snapshot& copy, const core::Json& own, const std::stop_token& stop) {
   try {
     const format::Index index = index_of(copy, wait_for_notes(copy, own, stop));
     for (int rank = 1; rank < group_.size(); ++rank)
@@ -294,13 +294,13 @@ void Saver::join_parts(const Copy& copy, const core::Json& own, const std::stop_
   } catch (...) {
     try {
       format::remove_leftovers(folder_);
-    } catch (const std::exception&) {  // what failed is more to the point
+    } catch (const std::exception&) {  // the first error matters more
     }
     throw;
   }
   try {
     format::prune(folder_, keep_);
-  } catch (const std::exception& error) {  // it is saved all the same
+  } catch (const std::exception& error) {  // the checkpoint itself is saved
     core::Log(0, "checkpoint").warning(fmt::format("older steps stay: {}", error.what()));
   }
 }

@@ -23,18 +23,18 @@ namespace trireme::checkpoint {
 ///              (part-00001.alive grows as long as that takes)
 ///   rank 0                                      all notes there? ─> index.json ─> rename
 ///
-/// The background threads meet in the folder, not over the network: training's collectives are
-/// not in their way. A checkpoint is whole or absent, whatever fails.
+/// The background threads exchange files in the folder and do not use the network, so that they
+/// cannot disturb the collectives of training. Whatever fails, a checkpoint is complete or absent.
 class Saver {
  public:
   struct Options {
-    /// Of rank 0 with another's part: so long without a sign of life, and it is given up.
+    /// How long rank 0 waits for another rank's part without a sign of life.
     std::chrono::milliseconds patience = std::chrono::minutes(4);
     std::string after_failure =
-        "training goes on";  ///< what becomes of the program, for the warning
+        "training goes on";  ///< what the program does after a failure, for the warning
   };
-  /// All ranks of the mesh must see the folder. Each writes what it holds, and what several hold is
-  /// written once. The newest `keep` stay.
+  /// All ranks of the mesh must see the folder. Each writes what it holds; items that several ranks
+  /// hold are written once. The newest `keep` checkpoints stay.
   Saver(std::string folder, const Mesh& mesh, int64_t keep, Options options);
   Saver(std::string folder, const Mesh& mesh, int64_t keep)
       : Saver(std::move(folder), mesh, keep, Options{}) {}
@@ -42,25 +42,25 @@ class Saver {
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  /// Returns as soon as the state is copied (after the one before is on disk). A failure is a
-  /// warning, and the answer of the next `wait`. Collective.
+  /// Waits until the previous checkpoint is on disk, copies the state and returns. A failure is a
+  /// warning, and the next `wait` returns it. Collective.
   void save(int64_t step, const State& state);
 
-  /// Until the last one is on disk. Why it is not, if it could not be written.
+  /// Waits until the last checkpoint is on disk. Returns the reason if it could not be written.
   std::optional<std::string> wait();
 
   /// Waits, and changes Options::after_failure for the next.
   void set_after_failure(std::string what);
 
  private:
-  struct Copy;
+  struct Snapshot;
   void warn(int64_t step, const std::string& why, const std::string& then) const;
-  void run(Copy copy, std::stop_token stop);
-  core::Json write_part(Copy& copy) const;
-  std::vector<core::Json> wait_for_notes(const Copy& copy, const core::Json& own,
+  void run(Snapshot copy, std::stop_token stop);
+  core::Json write_part(Snapshot& copy) const;
+  std::vector<core::Json> wait_for_notes(const Snapshot& copy, const core::Json& own,
                                          const std::stop_token& stop) const;
-  static format::Index index_of(const Copy& copy, const std::vector<core::Json>& notes);
-  void join_parts(const Copy& copy, const core::Json& own, const std::stop_token& stop);
+  static format::Index index_of(const Snapshot& copy, const std::vector<core::Json>& notes);
+  void join_parts(const Snapshot& copy, const core::Json& own, const std::stop_token& stop);
 
   std::string folder_;
   comm::Communicator group_;

@@ -53,7 +53,7 @@ std::vector<Item> share(const std::vector<Item>& items, const Coord& coord,
   for (std::size_t i = 0; i < items.size(); ++i) by_ranks[items[i].same].push_back(i);
   std::vector<std::size_t> mine;
   for (auto& [same, some] : by_ranks) {
-    // By what all of these ranks know: they may list the same items in another order.
+    // Sort by what is the same on all ranks: they may list the same items in different orders.
     std::sort(some.begin(), some.end(), [&](std::size_t a, std::size_t b) {
       const auto key = [&](std::size_t i) {
         const Piece& piece = items[i].piece;

@@ -13,26 +13,26 @@
 
 namespace trireme::checkpoint {
 
-/// A tensor of a run's state, or this rank's piece of it: the tensor's elements, in their order,
-/// are the piece's.
+/// A tensor of a run's state, or this rank's piece of one. `tensor` has the elements of `piece`, in
+/// their order.
 struct Item {
   Piece piece;
   at::Tensor tensor;
   RankSet same = same_stage();  ///< the ranks that hold the same: one of them writes it
-  /// A checkpoint without it leaves the tensor as it is.
+  /// If a checkpoint does not have it, loading leaves the tensor unchanged.
   bool optional = false;
 };
 
-/// All of a tensor.
+/// An item that is a whole tensor.
 Item whole(const std::string& name, const at::Tensor& tensor);
 
-/// The name that safetensors has for a dtype.
+/// The name of a dtype in safetensors files.
 std::string_view dtype_name(at::ScalarType dtype);
 
-/// Of "F64", "F32", "F16" and "BF16", the dtype; nothing for others.
+/// The dtype of "F64", "F32", "F16" and "BF16"; nullopt for other names.
 std::optional<at::ScalarType> floating_dtype(std::string_view name);
 
-/// Everything that a checkpoint holds: tensors, and what is not a tensor.
+/// Everything that a checkpoint holds: tensors, and other values as JSON.
 struct State {
   std::vector<Item> items;
   core::Json extra = core::Json::object();
@@ -40,8 +40,8 @@ struct State {
   int64_t bytes() const;
 };
 
-/// Which of `items` the rank at `coord` writes. Ranks that hold the same items deal them among
-/// themselves: the largest first, to whoever has least.
+/// The items that the rank at `coord` writes. Ranks that hold the same items share the work: going
+/// from the largest item to the smallest, each item goes to the rank with the fewest bytes so far.
 std::vector<Item> share(const std::vector<Item>& items, const Coord& coord, const Degrees& degrees);
 
 }  // namespace trireme::checkpoint

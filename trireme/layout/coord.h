@@ -19,7 +19,7 @@ struct Coord {
 /// Throws MisuseError where the rank is not in the mesh.
 Coord coord_of(int rank, const Degrees& degrees);
 
-/// The way back. `expert` follows from the others and is not read.
+/// The inverse of `coord_of`. `expert` follows from the others and is not read.
 int rank_of(const Coord& coord, const Degrees& degrees);
 
 /// The place of the rank among those that hold the same experts: 0 ... data() / expert - 1.

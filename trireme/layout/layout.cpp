@@ -32,7 +32,7 @@ void check_cut(const Cut& cut, const std::vector<int64_t>& whole) {
   int64_t sum = 0;
   for (const Section& section : sections_of(cut, whole)) {
     core::check(section.size >= 0 && section.copies >= 0 && section.grain >= 1 && section.fine >= 0,
-                "Layout: a section of size {}, copies {}, grain {} cannot be", section.size,
+                "Layout: a section of size {}, copies {}, grain {} is not possible", section.size,
                 section.copies, section.grain);
     core::check(section.size % section.grain == 0,
                 "Layout: a section of {} cannot be cut in grains of {}", section.size,
@@ -48,7 +48,7 @@ void check_cut(const Cut& cut, const std::vector<int64_t>& whole) {
               cut.dim, fmt::join(sizes, " + "), sum, dim_size);
 }
 
-/// A stretch of one dim that a rank holds.
+/// A range of one dim that a rank holds.
 struct Stretch {
   int64_t begin = 0, count = 0;
   int copies = 1;
@@ -94,7 +94,7 @@ Stretch cut_section(const Stretch& held, int64_t begin, const Section& section, 
   return left;
 }
 
-/// What the rank holds of one dim: where nothing else is cut, one stretch per section.
+/// What the rank holds of one dim: one range per section, where no other cut divides it.
 std::vector<Stretch> stretches(const Layout& layout, int dim, const Coord& coord,
                                const Degrees& degrees) {
   std::vector<Stretch> held = {{0, layout.whole()[static_cast<std::size_t>(dim)]}};
@@ -116,7 +116,7 @@ std::vector<Stretch> stretches(const Layout& layout, int dim, const Coord& coord
   return held;
 }
 
-/// Neighbours that are held alike are one.
+/// Merges neighbouring ranges that the same ranks hold.
 std::vector<Stretch> joined(const std::vector<Stretch>& parts) {
   std::vector<Stretch> result;
   for (const Stretch& part : parts) {

@@ -10,14 +10,14 @@
 
 namespace trireme {
 
-/// A stretch of a dim that is cut for itself, in whole grains.
+/// A range of a dim that is cut independently of the dim's other sections, in whole grains.
 struct Section {
   int64_t size = 0;
-  int copies = 1;     ///< each part is held by so many consecutive ranks of the axis
+  int copies = 1;     ///< how many consecutive ranks of the axis hold each part
   int64_t grain = 1;  ///< what may not be cut, such as the rows of one head
-  int64_t fine = 0;   ///< over 0: ranks that would hold copies deal the part, in grains of this
+  int64_t fine = 0;   ///< above 0: ranks that would hold copies share the part, in grains of this
 
-  /// For `copies`: one, and where there are more ranks than grains as many as it takes.
+  /// For `copies`: one copy, or, where there are more ranks than grains, as many as needed.
   static constexpr int kAsNeeded = 0;
 
   bool operator==(const Section&) const = default;
@@ -45,11 +45,11 @@ struct Cut {
   bool operator==(const Cut&) const = default;
 };
 
-/// One box that a rank holds. A rank's own tensor has its boxes side by side; what lies side by
-/// side in the whole too is one box.
+/// One box that a rank holds. A rank's own tensor has its boxes side by side; boxes that are also
+/// neighbours in the whole are merged.
 ///
 ///   whole    | q0 q1 q2 q3 | k0 k1 |      over two ranks
-///   rank 1   | q2 q3 | k1 |               held: {box q2 q3, at 0}, {box k1, at 2}
+///   rank 1   | q2 q3 | k1 |               boxes {q2 q3, at 0}, {k1, at 2}
 struct LocalBox {
   Box box;                  ///< in the whole
   std::vector<int64_t> at;  ///< its offset in the rank's own tensor
@@ -59,11 +59,12 @@ struct LocalBox {
 };
 
 /// How one tensor is cut over the mesh: the description that initialisation, gradient reduction,
-/// optimizer state, checkpoints and the prover share. Throws MisuseError, with the numbers, where
-/// it cannot be.
+/// optimizer state, checkpoints and the prover share. Throws MisuseError, with the numbers, for a
+/// layout that is not possible.
 class Layout {
  public:
-  /// `partial`: the axes over whose ranks the tensor's gradient is a sum yet to be made.
+  /// `partial`: the axes over whose ranks the tensor's gradient must still be summed, because each
+  /// rank computes only a part of it.
   explicit Layout(std::vector<int64_t> whole, std::vector<Cut> cuts = {},
                   std::vector<Axis> partial = {});
 
@@ -77,7 +78,7 @@ class Layout {
   /// The shape of the rank's own tensor, before shard cuts it.
   std::vector<int64_t> local_shape(const Coord& coord, const Degrees& degrees) const;
 
-  /// Of each section that `axis` cuts, the rank's part of the dim; none where it cuts nothing.
+  /// The rank's part of the dim, for each section that `axis` cuts; empty if it cuts nothing.
   std::vector<Range> section_ranges(Axis axis, const Coord& coord, const Degrees& degrees) const;
 
   /// Throws, with the numbers, unless every rank of these degrees gets something of every section.
@@ -89,8 +90,8 @@ class Layout {
   std::vector<Piece> pieces(std::string_view name, const Coord& coord,
                             const Degrees& degrees) const;
 
-  /// Over how many ranks shard cuts each box into flat ranges, and which of them the rank is: those
-  /// of the shard axis, or where expert cuts too, all that hold the same experts.
+  /// The ranks that share the boxes, one flat range each: how many they are, and which of them this
+  /// rank is. They are the ranks of the shard axis or, for experts, all that hold the same experts.
   struct Sharers {
     int count = 1, index = 0;
   };
@@ -107,8 +108,8 @@ class Layout {
 
   bool operator==(const Layout&) const = default;
 
-  /// Fused optimizer kernels round their scalar tails differently, so that other borders would not
-  /// give the same bits as the whole.
+  /// Fused optimizer kernels round the elements behind the last full vector differently. With
+  /// borders at these multiples, updating a shard gives the same bits as updating the whole.
   static constexpr int64_t kFlatBorder = 16;
 
  private:

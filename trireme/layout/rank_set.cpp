@@ -17,7 +17,7 @@ bool contains(const RankSet& set, const Coord& mine, const Coord& other, const D
     return std::ranges::find(set.axes, axis) != set.axes.end();
   };
   if (varies(Axis::Expert)) {
-    // The expert axis re-uses ranks of the data axes: what must not differ is what it leaves.
+    // The expert axis re-uses ranks of the data axes: only the rest of the data place must agree.
     if (rest_of(mine, degrees) != rest_of(other, degrees)) return false;
   } else {
     for (const Axis axis : {Axis::Replica, Axis::Shard, Axis::Context})
@@ -47,8 +47,7 @@ std::string to_string(const RankSet& set) {
   for (const Axis axis : set.axes) parts.emplace_back(to_string(axis));
   if (set.same_experts) parts.emplace_back("same experts");
   if (set.copies > 1) parts.push_back(fmt::format("{} copies", set.copies));
-  if (set.holders.size() > 1)
-    parts.push_back(fmt::format("pipe {}", fmt::join(set.holders, ", ")));
+  if (set.holders.size() > 1) parts.push_back(fmt::format("pipe {}", fmt::join(set.holders, ", ")));
   return parts.empty() ? "one" : fmt::format("{}", fmt::join(parts, "+"));
 }
 

@@ -19,7 +19,7 @@ std::vector<Axis> joined(std::vector<Axis> axes, const std::vector<Axis>& more) 
   return sorted(std::move(axes));
 }
 
-/// The axes whose ranks see different tokens with the same model, and meet in every step.
+/// The axes whose ranks train the same model on different tokens and sum gradients in every step.
 std::vector<Axis> data_axes(const Policy& policy) {
   if (policy.local_replicas) return {Axis::Shard, Axis::Context};
   return {Axis::Replica, Axis::Shard, Axis::Context};
@@ -27,6 +27,15 @@ std::vector<Axis> data_axes(const Policy& policy) {
 
 }  // namespace
 
+// Gradients are summed over the data axes, and over the axes where each rank computes only a part
+// of the gradient. Where state is sharded, this sum is cut in two: over the ranks that end with
+// different shards, and over the rest, which end with the same shard.
+//
+//                     all                              shards    rest
+//   not sharded       replica shard context +partial   -         all
+//   sharded           replica shard context +partial   shard     replica context +partial
+//   expert, sharded   data ranks with the same experts (+partial): they are the shards; rest:
+//   partial
 GradientSums gradient_sums_of(const Layout& layout, const Degrees& degrees, const Policy& policy) {
   const std::vector<Axis> data = data_axes(policy);
   const bool expert = layout.is_cut(Axis::Expert) && degrees.expert > 1;
@@ -41,7 +50,7 @@ GradientSums gradient_sums_of(const Layout& layout, const Degrees& degrees, cons
     sums.rest = sums.all;
     return sums;
   }
-  // An expert's ranks are what expert leaves of the data axes: all of them share its state.
+  // All data ranks that hold the same experts share the state of these experts.
   sums.shards =
       expert ? RankSet{.axes = data, .same_experts = true} : RankSet{.axes = {Axis::Shard}};
   sums.rest = {
@@ -57,7 +66,7 @@ std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holder
   const Position shard = position_in(sums.shards, coord, degrees);
   const std::vector<Axis> tensor =
       layout.is_cut(Axis::Tensor) ? std::vector<Axis>{} : std::vector<Axis>{Axis::Tensor};
-  // Of the ranks that are summed, those that do not end with different shards keep the same.
+  // The ranks that are summed end with the same elements, except those that end with other shards.
   RankSet weight = {.axes = joined(data_axes(policy), tensor),
                     .holders = stages,
                     .same_experts = sums.all.same_experts};

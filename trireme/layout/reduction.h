@@ -24,23 +24,25 @@ struct ParameterDtypes {
 struct Policy {
   Sharding sharding = Sharding::None;
   ParameterDtypes dtypes = {};
-  /// Replicas meet only now and then (local updates): no step sums over them.
+  /// Replicas exchange updates only now and then: no step sums gradients over them.
   bool local_replicas = false;
 };
 
-/// Over which ranks the gradient of a parameter is summed while backward runs: the same for all its
-/// boxes, so that parameters with the same sums share buckets.
+/// The ranks over which the gradient of a parameter is summed while backward runs. They are the
+/// same for all its boxes; parameters with the same sums share buckets.
 struct GradientSums {
-  RankSet all;     ///< the gradients of these ranks are summed
-  RankSet shards;  ///< of them, each ends with its own range of a box; one rank: with all of it
-  RankSet rest;    ///< of them, the others: these sum the shards
+  RankSet all;  ///< the gradients of these ranks are summed
+  RankSet
+      shards;    ///< each of these ranks ends with its own range of a box; one rank: with all of it
+  RankSet rest;  ///< the shards are then summed over these ranks
   auto operator<=>(const GradientSums&) const = default;
 };
 GradientSums gradient_sums_of(const Layout& layout, const Degrees& degrees, const Policy& policy);
 
-/// What becomes of one box of a parameter in a step, seen from one rank: over which ranks its
-/// gradient is summed, what this rank keeps of it, who keeps the same, who counts it in a norm and
-/// who writes it to a checkpoint. Everything that needs one of these answers reads it here.
+/// How one box of a parameter is treated in a step, seen from one rank: over which ranks its
+/// gradient is summed, which elements this rank keeps, which ranks keep the same, which rank counts
+/// them in a norm and which writes them to a checkpoint. All code that needs one of these answers
+/// reads it here.
 ///
 ///   pipe 2 x replica 2 x shard 2 x tensor 2, sharded; a weight that tensor does not cut, tied on
 ///   both stages, under sequence parallelism:
@@ -53,15 +55,16 @@ GradientSums gradient_sums_of(const Layout& layout, const Degrees& degrees, cons
 struct Reduction {
   LocalBox box;  ///< the box, in the whole and in the rank's own tensor
   GradientSums sums;
-  /// The sum is then summed over each of these sets in turn: ranks that hold a copy of the box, and
-  /// stages that hold the same weight.
+  /// Afterwards the result is summed over each of these sets in turn: the ranks that hold a copy of
+  /// the box, then the stages that hold the same weight.
   std::vector<RankSet> later;
   Position shard;       ///< this rank among `sums.shards`
   Range kept;           ///< the elements of the flat box that this rank keeps as its state
   RankSet same;         ///< the ranks that keep the same elements
   RankSet same_weight;  ///< the ranks that have the same box to compute with
   bool counts = true;   ///< the first rank of `same`: its elements count in norms and sums
-  bool writes = true;   ///< this set of `same`, and no other replica's, writes them
+  bool writes =
+      true;  ///< the ranks of `same` write them to checkpoints; false: another replica does
   ParameterDtypes dtypes;
 };
 
@@ -76,13 +79,14 @@ std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holder
 /// axis, in the same order on every rank: making a group is collective.
 std::vector<RankSet> copy_sets_of(const Layout& layout, const Degrees& degrees);
 
-/// What is whole on every rank of a stage and no parameter, such as a buffer: who has the same?
+/// The ranks that have the same buffers: all ranks of a stage.
 RankSet same_stage();
 
-/// The axes among whose ranks the samples of a batch are dealt.
+/// The axes over which the samples of a batch are dealt.
 std::vector<Axis> sample_axes();
 
-/// Ranks of a tensor axis compute the same loss together: does this one report it?
+/// Does this rank report its loss? The ranks of a tensor axis compute one loss together, and the
+/// first of them reports it.
 bool reports_loss(const Coord& coord);
 
 }  // namespace trireme

@@ -20,7 +20,7 @@ struct Where {
   std::vector<int64_t> sample_ids = {};  ///< one per row
   int64_t seq_begin = 0;                 ///< the first position that this rank has
   std::optional<Range> cut_from = {};    ///< if this rank has a part of the positions: all of them
-  bool again = false;                    ///< true when backward recomputes the call
+  bool recomputing = false;              ///< true when backward recomputes the call
 };
 
 /// What layers hand on: one or more tensors, and where they stand.

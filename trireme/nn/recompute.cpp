@@ -65,7 +65,7 @@ struct RecomputeFunction : ag::Function<RecomputeFunction> {
       const RestoredBuffers buffers(*first);
       const at::AutoGradMode on(true);
       Where where = first->where != nullptr ? *first->where : Where{};
-      where.again = true;
+      where.recomputing = true;
       outputs = first->call(Flow(inputs, std::make_shared<const Where>(std::move(where)))).tensors;
     }
     ag::variable_list roots, seeds;

@@ -49,7 +49,7 @@ void Offload::refresh() {
 }
 
 void Offload::fetch_gradients() {
-  if (side_) {  // after what has computed them
+  if (side_) {  // wait for the kernels that compute the gradients
     c10::Event ready(side_->device_type());
     ready.record(current_stream(side_->device()));
     ready.block(*side_);

@@ -11,13 +11,13 @@
 
 namespace trireme::optim {
 
-/// Copies of parameters in the host's memory, where they are updated.
+/// Keeps copies of parameters in the host's memory and updates them there.
 ///
 ///   side stream   gradients 0 down │ gradients 1 down │ parameters 0 up │ parameters 1 up
 ///   host                             update 0         │ update 1
 ///
-/// On a GPU the copies are pinned, and one run of parameters is updated while the next run's
-/// gradients are on their way. Parameters in the host's memory are copied all the same.
+/// On a GPU the copies are pinned, and one run of parameters is updated while the gradients of the
+/// next run are copied. Parameters in the host's memory are copied too.
 class Offload {
  public:
   explicit Offload(std::vector<Slot> slots);
@@ -26,26 +26,26 @@ class Offload {
   const std::vector<Slot>& slots() const { return slots_; }
   /// The slots that an optimizer should work on.
   std::vector<Slot> mirrors() const { return mirrors_; }
-  /// Stretches [begin, end) of slots that are updated together.
+  /// Ranges [begin, end) of slots that are updated together.
   const std::vector<std::pair<std::size_t, std::size_t>>& runs() const { return runs_; }
 
-  /// Starts to copy all gradients; those that are undefined are so in the mirrors.
+  /// Starts to copy all gradients; undefined ones are undefined in the mirrors.
   void fetch_gradients();
-  /// Until those of the run that begins here have come.
+  /// Waits for the gradients of the run that begins at slot `begin`.
   void wait_for(std::size_t begin);
   void send_parameters(std::size_t begin, std::size_t end);
-  /// What follows on the device comes after the copies.
+  /// Makes later work on the device wait for the copies.
   void finish();
 
-  /// The parameters have other values.
+  /// Copies the parameters again, because they have new values.
   void refresh();
 
  private:
   std::vector<Slot> slots_, mirrors_;
-  std::vector<at::Tensor> gradients_;  // room for them
+  std::vector<at::Tensor> gradients_;  // memory for the copies
   std::vector<std::pair<std::size_t, std::size_t>> runs_;
   std::optional<c10::Stream> side_;  // of a GPU
-  std::vector<c10::Event> came_;     // by run
+  std::vector<c10::Event> came_;     // of each run: its gradients are copied
 };
 
 }  // namespace trireme::optim

@@ -24,12 +24,12 @@ class AdamW final : public Optimizer {
   AdamW(std::vector<Slot> slots, AdamWOptions options, StateIn where)
       : Optimizer(std::move(slots), where),
         options_(options),
-        averages_(zeros_alike()),
-        squares_(zeros_alike()) {}
+        averages_(zeros_like_parameters()),
+        squares_(zeros_like_parameters()) {}
 
   std::string kind() const override { return "adamw"; }
-  std::vector<State> states() override {
-    std::vector<State> all;
+  std::vector<OptimizerState> states() override {
+    std::vector<OptimizerState> all;
     for (std::size_t i = 0; i < averages_.size(); ++i) {
       all.push_back({"exp_avg", i, averages_[i]});
       all.push_back({"exp_avg_sq", i, squares_[i]});
@@ -38,11 +38,11 @@ class AdamW final : public Optimizer {
   }
 
  protected:
-  void update(const Batch& batch, double learning_rate,
+  void update(const KernelCall& call, double learning_rate,
               const std::optional<at::Tensor>& divisor) override {
-    at::_fused_adamw_(batch.parameters, batch.gradients, pick(averages_, batch),
-                      pick(squares_, batch), {}, batch.steps, learning_rate, options_.beta1,
-                      options_.beta2, batch.decay ? options_.weight_decay : 0, options_.epsilon,
+    at::_fused_adamw_(call.parameters, call.gradients, pick(averages_, call), pick(squares_, call),
+                      {}, call.steps, learning_rate, options_.beta1, options_.beta2,
+                      call.decay ? options_.weight_decay : 0, options_.epsilon,
                       /*amsgrad=*/false, /*maximize=*/false, divisor, {});
   }
 
@@ -55,23 +55,23 @@ class Sgd final : public Optimizer {
  public:
   Sgd(std::vector<Slot> slots, SgdOptions options, StateIn where)
       : Optimizer(std::move(slots), where), options_(options) {
-    if (options_.momentum != 0) momenta_ = zeros_alike();
+    if (options_.momentum != 0) momenta_ = zeros_like_parameters();
   }
 
   std::string kind() const override { return "sgd"; }
-  std::vector<State> states() override {
-    std::vector<State> all;
+  std::vector<OptimizerState> states() override {
+    std::vector<OptimizerState> all;
     for (std::size_t i = 0; i < momenta_.size(); ++i) all.push_back({"momentum", i, momenta_[i]});
     return all;
   }
 
  protected:
-  void update(const Batch& batch, double learning_rate,
+  void update(const KernelCall& call, double learning_rate,
               const std::optional<at::Tensor>& divisor) override {
-    at::_fused_sgd_(batch.parameters, batch.gradients,
-                    momenta_.empty() ? std::vector<at::Tensor>{} : pick(momenta_, batch),
-                    batch.decay ? options_.weight_decay : 0, options_.momentum, learning_rate,
-                    /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false, batch.first, divisor,
+    at::_fused_sgd_(call.parameters, call.gradients,
+                    momenta_.empty() ? std::vector<at::Tensor>{} : pick(momenta_, call),
+                    call.decay ? options_.weight_decay : 0, options_.momentum, learning_rate,
+                    /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false, call.first, divisor,
                     {});
   }
 
@@ -80,7 +80,7 @@ class Sgd final : public Optimizer {
   std::vector<at::Tensor> momenta_;
 };
 
-/// The kernels go over memory, whatever the strides: parameter, gradient and state must lie alike
+/// The kernels ignore strides: parameter, gradient and state must have the same memory order
 /// (channels_last, for one).
 at::Tensor laid_out_as(const at::Tensor& parameter, const at::Tensor& gradient) {
   if (gradient.strides() == parameter.strides()) return gradient;
@@ -120,28 +120,28 @@ void Optimizer::step(double learning_rate, double divisor) {
 /// Updates slots [begin, end).
 void Optimizer::step_some(std::size_t begin, std::size_t end, double learning_rate,
                           double divisor) {
-  std::map<std::tuple<at::ScalarType, bool, bool>, Batch> batches;
+  std::map<std::tuple<at::ScalarType, bool, bool>, KernelCall> calls;
   for (std::size_t i = begin; i < end; ++i) {
     const Slot& slot = slots_[i];
     const at::Tensor& gradient = slot.parameter.grad();
     if (!gradient.defined()) continue;
     const bool first = counts_[i]++ == 0;
-    Batch& batch = batches[{slot.parameter.scalar_type(), slot.decay, first}];
-    batch.decay = slot.decay;
-    batch.first = first;
-    batch.slots.push_back(i);
-    batch.parameters.push_back(slot.parameter.detach());
-    batch.gradients.push_back(laid_out_as(slot.parameter, gradient));
-    batch.steps.push_back(steps_[i].add_(1));
+    KernelCall& call = calls[{slot.parameter.scalar_type(), slot.decay, first}];
+    call.decay = slot.decay;
+    call.first = first;
+    call.slots.push_back(i);
+    call.parameters.push_back(slot.parameter.detach());
+    call.gradients.push_back(laid_out_as(slot.parameter, gradient));
+    call.steps.push_back(steps_[i].add_(1));
   }
-  for (auto& [alike, batch] : batches) {
+  for (auto& [key, call] : calls) {
     // The kernels divide by a float: enough for float32, not for float64.
     std::optional<at::Tensor> scale;
-    if (divisor != 1 && std::get<0>(alike) == at::kFloat)
-      scale = at::full({}, divisor, batch.parameters.front().options().dtype(at::kFloat));
+    if (divisor != 1 && std::get<0>(key) == at::kFloat)
+      scale = at::full({}, divisor, call.parameters.front().options().dtype(at::kFloat));
     else if (divisor != 1)
-      for (at::Tensor& gradient : batch.gradients) gradient.div_(divisor);
-    update(batch, learning_rate, scale);
+      for (at::Tensor& gradient : call.gradients) gradient.div_(divisor);
+    update(call, learning_rate, scale);
   }
 }
 
@@ -158,13 +158,13 @@ void Optimizer::set_steps(const std::vector<int64_t>& steps) {
 }
 
 std::vector<at::Tensor> Optimizer::pick(const std::vector<at::Tensor>& all,
-                                        const Batch& batch) const {
+                                        const KernelCall& call) const {
   std::vector<at::Tensor> picked;
-  for (std::size_t slot : batch.slots) picked.push_back(all[slot]);
+  for (std::size_t slot : call.slots) picked.push_back(all[slot]);
   return picked;
 }
 
-std::vector<at::Tensor> Optimizer::zeros_alike() const {
+std::vector<at::Tensor> Optimizer::zeros_like_parameters() const {
   std::vector<at::Tensor> all;
   std::map<at::ScalarType, int64_t> elems;
   constexpr int64_t kAlign = 16;

@@ -10,7 +10,8 @@
 
 namespace trireme::optim {
 
-/// Only parameters of two or more dims are decayed. A shard is flat: ask by the whole's shape.
+/// Only parameters of two or more dims are decayed. Pass the shape of the whole, because a shard is
+/// flat.
 inline bool is_decayed(at::IntArrayRef whole) {
   return whole.size() >= 2;
 }
@@ -38,18 +39,19 @@ class Optimizer : public Resumable {
   void set_steps(const std::vector<int64_t>& steps) override;
 
  protected:
-  /// The slots of one call of the kernel: alike in decay and in having been updated before.
-  struct Batch {
+  /// The slots of one call of the kernel. They have the same dtype and decay, and all or none of
+  /// them have been updated before.
+  struct KernelCall {
     std::vector<std::size_t> slots;
     std::vector<at::Tensor> parameters, gradients, steps;
     bool decay = false, first = false;
   };
-  virtual void update(const Batch& batch, double learning_rate,
+  virtual void update(const KernelCall& call, double learning_rate,
                       const std::optional<at::Tensor>& divisor) = 0;
 
-  std::vector<at::Tensor> pick(const std::vector<at::Tensor>& all, const Batch& batch) const;
+  std::vector<at::Tensor> pick(const std::vector<at::Tensor>& all, const KernelCall& call) const;
   /// Zeros of every parameter's shape, in one block of memory.
-  std::vector<at::Tensor> zeros_alike() const;
+  std::vector<at::Tensor> zeros_like_parameters() const;
 
  private:
   void step_some(std::size_t begin, std::size_t end, double learning_rate, double divisor);
@@ -57,7 +59,7 @@ class Optimizer : public Resumable {
   std::vector<Slot> slots_;  // as the kernels see them
   std::unique_ptr<Offload> offload_;
   std::vector<int64_t> counts_;
-  std::vector<at::Tensor> steps_;  // the same as 0-dim floats, as the kernels want them
+  std::vector<at::Tensor> steps_;  // counts_ as the 0-dim floats that the kernels take
 };
 
 struct AdamWOptions {
@@ -74,7 +76,7 @@ struct SgdOptions {
 std::unique_ptr<Optimizer> make_sgd(std::vector<Slot> slots, SgdOptions options,
                                     StateIn where = StateIn::Device);
 
-/// By how much more to divide so that a norm of `norm` becomes at most `clip` (0: never).
+/// The divisor that reduces a norm of `norm` to at most `clip` (0: no clipping).
 double clip_divisor(double norm, double clip);
 
 }  // namespace trireme::optim

@@ -14,10 +14,10 @@ namespace {
 
 using ParamState = torch::optim::OptimizerParamState;
 
-/// How the state of one parameter looks in an optimizer of torch's.
-struct Form {
+/// How to read and write the state of one parameter in an optimizer of torch.
+struct StateAccess {
   std::string kind;
-  std::vector<std::string> names = {};  ///< of its tensors
+  std::vector<std::string> names = {};  ///< the names of its tensors
   /// As torch makes it at the first update, with zeros.
   std::function<std::unique_ptr<ParamState>(const at::Tensor& parameter)> make = {};
   std::function<at::Tensor(const ParamState& state, std::size_t i)> tensor = {};
@@ -25,7 +25,7 @@ struct Form {
   std::function<void(ParamState& state, int64_t steps)> set_steps = {};
 };
 
-/// The same option of all groups.
+/// An option that must be the same in all groups.
 template <class Options, class Get>
 auto option_of(torch::optim::Optimizer& optimizer, const Get& get) {
   const auto of = [&](const torch::optim::OptimizerParamGroup& group) {
@@ -40,67 +40,71 @@ auto option_of(torch::optim::Optimizer& optimizer, const Get& get) {
 }
 
 template <class State>
-Form adam_form(const std::string& kind, bool amsgrad) {
-  Form form{.kind = kind, .names = {"exp_avg", "exp_avg_sq"}};
+StateAccess adam_access(const std::string& kind, bool amsgrad) {
+  StateAccess access{.kind = kind, .names = {"exp_avg", "exp_avg_sq"}};
   if (amsgrad) {
-    form.kind += "-amsgrad";
-    form.names.emplace_back("max_exp_avg_sq");
+    access.kind += "-amsgrad";
+    access.names.emplace_back("max_exp_avg_sq");
   }
-  form.make = [amsgrad](const at::Tensor& parameter) {
+  access.make = [amsgrad](const at::Tensor& parameter) {
     auto state = std::make_unique<State>();
     state->exp_avg(at::zeros_like(parameter));
     state->exp_avg_sq(at::zeros_like(parameter));
     if (amsgrad) state->max_exp_avg_sq(at::zeros_like(parameter));
     return state;
   };
-  form.tensor = [](const ParamState& state, std::size_t i) {
+  access.tensor = [](const ParamState& state, std::size_t i) {
     const auto& own = static_cast<const State&>(state);
     return i == 0 ? own.exp_avg() : i == 1 ? own.exp_avg_sq() : own.max_exp_avg_sq();
   };
-  form.steps = [](const ParamState& state) { return static_cast<const State&>(state).step(); };
-  form.set_steps = [](ParamState& state, int64_t steps) { static_cast<State&>(state).step(steps); };
-  return form;
+  access.steps = [](const ParamState& state) { return static_cast<const State&>(state).step(); };
+  access.set_steps = [](ParamState& state, int64_t steps) {
+    static_cast<State&>(state).step(steps);
+  };
+  return access;
 }
 
-Form sgd_form(bool has_momentum) {
+StateAccess sgd_access(bool has_momentum) {
   using State = torch::optim::SGDParamState;
-  Form form{.kind = "sgd"};
-  if (has_momentum) form.names = {"momentum"};
-  form.make = [](const at::Tensor& parameter) {
+  StateAccess access{.kind = "sgd"};
+  if (has_momentum) access.names = {"momentum"};
+  access.make = [](const at::Tensor& parameter) {
     auto state = std::make_unique<State>();
     state->momentum_buffer(at::zeros_like(parameter));
     return state;
   };
-  form.tensor = [](const ParamState& state, std::size_t) {
+  access.tensor = [](const ParamState& state, std::size_t) {
     return static_cast<const State&>(state).momentum_buffer();
   };
-  form.steps = [](const ParamState&) { return int64_t{1}; };  // it does not count further
-  form.set_steps = [](ParamState&, int64_t) {};
-  return form;
+  access.steps = [](const ParamState&) {
+    return int64_t{1};
+  };  // torch does not count the steps of SGD
+  access.set_steps = [](ParamState&, int64_t) {};
+  return access;
 }
 
-Form form_of(torch::optim::Optimizer& optimizer) {
+StateAccess access_of(torch::optim::Optimizer& optimizer) {
   namespace to = torch::optim;
   if (dynamic_cast<to::AdamW*>(&optimizer) != nullptr)
-    return adam_form<to::AdamWParamState>(
+    return adam_access<to::AdamWParamState>(
         "adamw", option_of<to::AdamWOptions>(optimizer, [](const auto& o) { return o.amsgrad(); }));
   if (dynamic_cast<to::Adam*>(&optimizer) != nullptr)
-    return adam_form<to::AdamParamState>(
+    return adam_access<to::AdamParamState>(
         "adam", option_of<to::AdamOptions>(optimizer, [](const auto& o) { return o.amsgrad(); }));
   if (dynamic_cast<to::SGD*>(&optimizer) != nullptr)
-    return sgd_form(
+    return sgd_access(
         option_of<to::SGDOptions>(optimizer, [](const auto& o) { return o.momentum() != 0; }));
   TORCH_CHECK(false,
               "a checkpoint knows torch's AdamW, Adam and SGD, and the optimizers of "
               "trireme::optim; this is another one");
 }
 
-/// State that torch has not made yet waits here, until it is known to be needed: a parameter that
-/// was never updated must not look as if it had been.
+/// Keeps state that torch has not made yet in `waiting_` until it is known to be needed: a
+/// parameter that was never updated must have no state in torch's optimizer.
 class TorchOptimizer final : public Resumable {
  public:
   TorchOptimizer(torch::optim::Optimizer& optimizer, const std::vector<Slot>& slots)
-      : optimizer_(optimizer), form_(form_of(optimizer)) {
+      : optimizer_(optimizer), access_(access_of(optimizer)) {
     for (const auto& group : optimizer.param_groups()) {
       for (const at::Tensor& parameter : group.params()) {
         const auto is_it = [&](const Slot& slot) { return slot.parameter.is_same(parameter); };
@@ -114,23 +118,23 @@ class TorchOptimizer final : public Resumable {
     }
   }
 
-  std::string kind() const override { return form_.kind; }
+  std::string kind() const override { return access_.kind; }
   const std::vector<Slot>& slots() const override { return slots_; }
 
-  std::vector<State> states() override {
-    std::vector<State> states;
-    if (form_.names.empty()) return states;
+  std::vector<OptimizerState> states() override {
+    std::vector<OptimizerState> states;
+    if (access_.names.empty()) return states;
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
       const ParamState* state = find(slot);
       if (state != nullptr) {
         waiting_.erase(slot);
       } else {
         auto& made = waiting_[slot];
-        if (!made) made = form_.make(slots_[slot].parameter);
+        if (!made) made = access_.make(slots_[slot].parameter);
         state = made.get();
       }
-      for (std::size_t i = 0; i < form_.names.size(); ++i)
-        states.push_back({form_.names[i], slot, form_.tensor(*state, i)});
+      for (std::size_t i = 0; i < access_.names.size(); ++i)
+        states.push_back({access_.names[i], slot, access_.tensor(*state, i)});
     }
     return states;
   }
@@ -139,19 +143,19 @@ class TorchOptimizer final : public Resumable {
     std::vector<int64_t> steps;
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
       const ParamState* state = find(slot);
-      steps.push_back(state == nullptr ? 0 : form_.steps(*state));
+      steps.push_back(state == nullptr ? 0 : access_.steps(*state));
     }
     return steps;
   }
 
   void set_steps(const std::vector<int64_t>& steps) override {
-    if (form_.names.empty()) return;
+    if (access_.names.empty()) return;
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
       void* const key = key_of(slot);
       if (const auto made = waiting_.find(slot); made != waiting_.end() && steps[slot] > 0)
         optimizer_.state()[key] = std::move(made->second);
       if (steps[slot] > 0)
-        form_.set_steps(*optimizer_.state().at(key), steps[slot]);
+        access_.set_steps(*optimizer_.state().at(key), steps[slot]);
       else
         optimizer_.state().erase(key);
     }
@@ -168,7 +172,7 @@ class TorchOptimizer final : public Resumable {
   }
 
   torch::optim::Optimizer& optimizer_;
-  Form form_;
+  StateAccess access_;
   std::vector<Slot> slots_;
   std::map<std::size_t, std::unique_ptr<ParamState>> waiting_;
 };

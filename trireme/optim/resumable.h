@@ -16,11 +16,11 @@ namespace trireme::optim {
 struct Slot {
   std::string name;
   at::Tensor parameter;
-  bool decay = true;  ///< is weight decay for it?
+  bool decay = true;  ///< does weight decay apply?
 };
 
-/// A tensor of the optimizer's own that belongs to a parameter, as a checkpoint stores it.
-struct State {
+/// A tensor that an optimizer keeps for a parameter, as a checkpoint stores it.
+struct OptimizerState {
   std::string kind;  ///< "exp_avg", "exp_avg_sq", "momentum"
   std::size_t slot;
   at::Tensor tensor;
@@ -31,20 +31,21 @@ class Resumable {
  public:
   virtual ~Resumable() = default;
 
-  /// "adamw", "sgd": whose state fits whose.
+  /// "adamw", "sgd": state fits only an optimizer of the same kind.
   virtual std::string kind() const = 0;
   /// The parameters that it updates, as they were given to it.
   virtual const std::vector<Slot>& slots() const = 0;
-  /// The tensors of every slot, also before its first update; loading fills them.
-  virtual std::vector<State> states() = 0;
+  /// The tensors of every slot, also before its first update; loading a checkpoint fills them.
+  virtual std::vector<OptimizerState> states() = 0;
   /// How many updates each slot has had.
   virtual std::vector<int64_t> steps() const = 0;
-  /// After a checkpoint was loaded into the parameters and the states.
+  /// Called after a checkpoint was loaded into the parameters and the states.
   virtual void set_steps(const std::vector<int64_t>& steps) = 0;
 };
 
-/// One of torch's: AdamW, Adam or SGD. `slots` are the parameters that it may update; those that it
-/// does become its slots. Throws for another optimizer, and for a parameter that is none of them.
+/// Adapts torch's AdamW, Adam or SGD. `slots` are the parameters that it may update; those that it
+/// does update become its slots. Throws for another optimizer, or if it updates a parameter that is
+/// not in `slots`.
 std::unique_ptr<Resumable> resumable(torch::optim::Optimizer& optimizer,
                                      const std::vector<Slot>& slots);
 

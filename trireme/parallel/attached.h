@@ -30,10 +30,10 @@ struct Finish {
   std::function<void()> on_sums = {};
 };
 
-/// What a step came to, over all ranks and micro-batches.
+/// The result of a step, over all ranks and micro-batches.
 struct Totals {
   double loss = 0, weight = 0;  ///< sums; the mean loss is their quotient
-  double norm = 0;              ///< if it was asked for: of all gradients as they are now
+  double norm = 0;              ///< of all gradients as they are now, if `finish` was asked for it
   std::vector<double> sums;     ///< of the values given to `finish`
 };
 
@@ -46,25 +46,30 @@ struct LossTotals {
 /// A rank's rows of a batch, to be cut into micro-batches.
 struct BatchRows {
   int64_t mine = 0;     ///< rows of this rank
-  int64_t largest = 0;  ///< rows of the rank that has most: all ranks run as many micro-batches
-  int64_t micro = 1;    ///< rows of a micro-batch, at most
+  int64_t largest = 0;  ///< most rows of any rank: all ranks run as many micro-batches as that one
+  int64_t micro = 1;    ///< most rows of a micro-batch
 };
 
-/// How many gradients come for a parameter in one step, by name; those that get one are left out.
-/// (A weight of two stages on one rank gets two.)
+/// How often autograd delivers a gradient for a parameter in one step, by name. Parameters with one
+/// delivery are left out. (A weight that two stages of one rank use has two.)
 using Fires = std::map<std::string, int>;
 
 /// A module's buffers by name.
 using Buffers = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// What keeps the ranks of a mesh one model: `DataParallel`, `FullySharded`, `Pipeline`. It
-/// attaches to a module and leaves it as it is.
+/// Makes the ranks of a mesh train one model: `DataParallel`, `FullySharded`, `Pipeline`. It
+/// attaches to a module and does not change it.
+///
+///   run(micros)   forward and backward; gradients are summed while backward runs
+///   finish()      waits for the sums; one small reduction: loss, weight, norm; .grad is set
+///   ...           an optimizer updates the masters of shards()
+///   updated()     passes the new values on to the weights
 class Attached {
  public:
   virtual ~Attached() = default;
 
-  /// Where each micro-batch of this rank's rows begins, and how many rows it has. All ranks get as
-  /// many; some may be empty.
+  /// The rows of each micro-batch of this rank. All ranks get the same number of micro-batches;
+  /// some may be empty.
   virtual std::vector<Range> micro_batches(const BatchRows& rows) const = 0;
   int64_t num_micros(const BatchRows& rows) const {
     return static_cast<int64_t>(micro_batches(rows).size());
@@ -73,14 +78,13 @@ class Attached {
   /// Forward and backward of a step's micro-batches. Collective.
   virtual void run(const std::vector<nn::MicroBatch>& micros) = 0;
 
-  /// Forward only. Give as many micro-batches at a time as `evaluated_at_once`, or fewer.
-  /// Collective.
+  /// Forward only, of at most `evaluated_at_once` micro-batches. Collective.
   virtual LossTotals evaluate(const std::vector<nn::MicroBatch>& micros) = 0;
   virtual std::size_t evaluated_at_once() const { return 1; }
 
-  /// Completes a step: gradients are in `shards()`. Besides the gradients themselves, one small
-  /// reduction carries all that the ranks must know of each other. Buffers (running means and the
-  /// like) of the first of the ranks that run a layer are everybody's from then on, as they were
+  /// Completes a step: the gradients are in `shards()`. Besides the gradients, one small reduction
+  /// carries all that the ranks must know of each other. Then the first rank that runs a layer
+  /// copies the layer's buffers (running means, for instance) to the others that run it, as it did
   /// when this attached. Collective.
   virtual Totals finish(const Finish& what = {}) = 0;
 
@@ -90,52 +94,52 @@ class Attached {
   /// Throws if ranks that should keep the same values do not. Collective.
   virtual void check_same() const = 0;
 
-  /// The parameters that are trained, of which this rank has a part.
+  /// The trained parameters of which this rank has a part.
   virtual const std::vector<nn::Parameter>& parameters() const = 0;
 
-  /// What this rank keeps of them, in their order; gradients are here after `finish`. And of those
-  /// that are not trained.
+  /// What this rank keeps of them, in their order, with the gradients after `finish`; and what it
+  /// keeps of the parameters that are not trained.
   virtual const std::vector<ParameterShard>& shards() const = 0;
   virtual std::vector<ParameterShard> frozen() const = 0;
 
-  /// All of this rank's own part of a parameter that is trained, or of its gradient (undefined
-  /// where there is none), whoever keeps it. Collective.
+  /// All that this rank computes with of a trained parameter, or its gradient (undefined if there
+  /// is none), gathered from the ranks that keep the shards. Collective.
   virtual at::Tensor value(std::size_t parameter) = 0;
   virtual at::Tensor gradient(std::size_t parameter) = 0;
 
-  /// The same of those that are not trained, as parameters and their values. Collective.
-  struct Value {
+  /// The same for the parameters that are not trained. Collective.
+  struct ParameterValue {
     nn::Parameter parameter;
     at::Tensor value;
   };
-  virtual std::vector<Value> frozen_values() = 0;
+  virtual std::vector<ParameterValue> frozen_values() = 0;
 
-  /// The order in which gradients arrive, by name: for checkpoints. Empty until it was observed.
+  /// The order in which gradients arrive, by name, for checkpoints. Empty until it is known.
   virtual std::vector<std::string> order() const = 0;
-  /// How many gradients of a step this rank waits for: for checkpoints. Without it the first step
+  /// How many gradients of a step this rank waits for, for checkpoints. Without it the first step
   /// of a resumed run would add them up in another order.
   virtual Fires fires() const = 0;
-  /// Starts from what was observed before. Collective in that all ranks must give the same names.
+  /// Uses an order that was observed before. All ranks must give the same names.
   virtual void set_order(const std::vector<std::string>& names, const Fires& fires = {}) = 0;
 
-  /// How it runs a batch, for people: the schedule and the stages of a pipeline. Else empty.
+  /// A text for people: the schedule and the stages of a pipeline; empty for the others.
   virtual std::string description() const { return {}; }
 
-  /// What else a checkpoint must know of it, the same on every rank.
+  /// What else a checkpoint must hold to restore it; the same on every rank.
   virtual core::Json state() const { return core::Json::object(); }
-  /// Tensors that its reducer keeps from step to step.
+  /// The tensors that its reducer keeps from step to step.
   virtual std::vector<ReducerState> reducer_states() = 0;
 
-  /// Of the memory in which gradients are reduced.
+  /// The size of the memory in which gradients are reduced.
   virtual int64_t gradient_bytes() const = 0;
 
-  /// All ranks that it keeps one model.
+  /// The mesh of all ranks that train this model together.
   virtual const Mesh& mesh() const = 0;
 
   /// The module, or the parts of it, that this rank runs.
   virtual std::vector<torch::nn::Module*> modules() const = 0;
 
-  /// Their buffers: whole, and after `finish` the same on all ranks that run the same layers.
+  /// Their buffers. After `finish` they are the same on all ranks that run the same layers.
   Buffers buffers() const {
     Buffers all;
     for (const torch::nn::Module* module : modules())

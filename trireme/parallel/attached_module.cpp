@@ -67,9 +67,9 @@ void AttachedModule::run(const std::vector<nn::MicroBatch>& micros) {
     nn::Loss loss;
     try {
       loss = loss_of(micros[i]);
-    } catch (const CommError&) {  // the world is at its end
+    } catch (const CommError&) {  // the world has failed
       throw;
-    } catch (...) {  // a model that throws leaves nothing of the step behind
+    } catch (...) {  // the model threw: forget the step, so that training can go on
       discard();
       throw;
     }

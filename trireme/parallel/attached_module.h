@@ -23,23 +23,24 @@ class AttachedModule : public Attached {
   virtual std::vector<nn::WeightJob> defer(nn::WeightQueue& queue,
                                            const std::function<void()>& body);
 
-  /// A forward of which the backward comes later has ended.
+  /// A forward has ended whose backward comes later.
   virtual void end_forward() {}
 
-  /// Weights that are gathered when they are needed are gathered now, and stay until `release`.
+  /// Gathers all weights now and keeps them until `release`, where they are otherwise gathered for
+  /// each layer.
   virtual void hold() {}
   virtual void release() {}
 
-  /// Nothing more will come in this step: reductions that have not begun begin. `finish` does it
-  /// too.
+  /// No more gradients come in this step: starts the reductions that have not begun. `finish` calls
+  /// it too.
   virtual void start_finish() { gradients().start_rest(); }
-  /// Before it waits for others: throws if they went another way through the model.
+  /// Throws if other ranks ran other layers in this step. Called before this rank waits for them.
   virtual void check_step() {}
-  /// After the gradients are complete.
+  /// Called when the gradients are complete.
   void end_finish();
 
   std::vector<Range> micro_batches(const BatchRows& rows) const override;
-  /// Throws MisuseError for a module that is no nn::Model: it has no loss of its own.
+  /// Throws MisuseError for a module that is not an nn::Model, because it has no loss of its own.
   void run(const std::vector<nn::MicroBatch>& micros) override;
   LossTotals evaluate(const std::vector<nn::MicroBatch>& micros) override;
   Totals finish(const Finish& what = {}) override;
@@ -60,7 +61,7 @@ class AttachedModule : public Attached {
   std::vector<torch::nn::Module*> modules() const override { return {&module_}; }
   void check_same() const override;
 
-  /// Everything of the parameters that some other rank may keep too. Collective.
+  /// All parts of parameters that another rank may also keep. Collective.
   virtual std::vector<ParameterShard> shared() const = 0;
 
  protected:

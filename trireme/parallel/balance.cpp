@@ -36,7 +36,7 @@ class Lent {
     for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(buffers_[i]);
     for (const at::Tensor& one : module_->parameters()) one.mutable_grad() = at::Tensor();
     for (const at::Tensor& one : lent_)
-      nn::unbind(one, "a parameter has no memory: it was lent some only to be measured");
+      nn::unbind(one, "a parameter has no memory: it had memory only while it was measured");
   }
   Lent(const Lent&) = delete;
   Lent& operator=(const Lent&) = delete;
@@ -46,7 +46,7 @@ class Lent {
   std::vector<at::Tensor> lent_, buffers_;
 };
 
-/// Puts torch's own chance back where it was.
+/// Restores the state of torch's random generator.
 class SameChance {
  public:
   SameChance() : generator_(at::detail::getDefaultCPUGenerator()), state_(generator_.get_state()) {}
@@ -144,7 +144,7 @@ std::vector<double> parameter_costs(const nn::Chain& chain) {
 
 namespace {
 
-/// Seconds that a byte takes from a rank of the pipe to the next, all of them sending.
+/// Seconds that a byte takes from one rank of the pipe to the next, while all of them send.
 double seconds_per_byte(const comm::Communicator& pipe) {
   constexpr int64_t kBytes = 4 << 20;
   if (pipe.size() == 1) return 0;
@@ -172,7 +172,7 @@ double bytes_of(const nn::Flow& flow) {
   return bytes;
 }
 
-/// Runs links one after the other, and tells how long forward and backward of each take.
+/// Runs links one after the other, and returns how long forward and backward of each take.
 class Stopwatch {
  public:
   Stopwatch(const nn::ModelImpl& model, nn::Flow flow) : model_(model), flow_(std::move(flow)) {}

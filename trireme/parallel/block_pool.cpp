@@ -14,19 +14,19 @@ at::Tensor BlockPool::take(int64_t bytes) {
     free_.erase(fits);
     return block;
   }
-  if (live_ >= most_ && !free_.empty()) {  // the largest is the least that is too small
+  if (num_blocks_ >= most_ && !free_.empty()) {  // no free block fits: replace the largest
     bytes_ -= free_.back().numel();
     free_.pop_back();
-    --live_;
+    --num_blocks_;
   }
-  ++live_;
+  ++num_blocks_;
   bytes_ += bytes;
   return at::empty({bytes}, options_);
 }
 
 void BlockPool::give(at::Tensor block) {
-  if (live_ > most_) {
-    --live_;
+  if (num_blocks_ > most_) {
+    --num_blocks_;
     bytes_ -= block.numel();
     return;
   }

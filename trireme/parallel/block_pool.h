@@ -6,24 +6,24 @@
 
 namespace trireme::parallel {
 
-/// Blocks of bytes that are used for a while and again: at most `most` of them, unless more are
-/// needed at the same time. Fresh memory costs a page fault for every 4 KiB.
+/// Blocks of bytes that are reused, because fresh memory costs a page fault for every 4 KiB. Keeps
+/// at most `most` blocks; there are more only while more are in use at the same time.
 class BlockPool {
  public:
   BlockPool(int most, at::TensorOptions options) : most_(most), options_(options) {}
 
-  /// One of at least that many bytes: the smallest that is free, or a new one in the place of one
-  /// that is too small.
+  /// A block of at least that many bytes: the smallest free one that fits, or a new one, which may
+  /// replace a free one that is too small.
   at::Tensor take(int64_t bytes);
   void give(at::Tensor block);
 
-  int64_t bytes() const { return bytes_; }  ///< of all, in use or not
+  int64_t bytes() const { return bytes_; }  ///< of all blocks, in use or free
 
  private:
-  int most_, live_ = 0;
+  int most_, num_blocks_ = 0;
   int64_t bytes_ = 0;
   at::TensorOptions options_;
-  std::vector<at::Tensor> free_;  // by size
+  std::vector<at::Tensor> free_;  // in ascending order of size
 };
 
 }  // namespace trireme::parallel

@@ -13,41 +13,43 @@
 namespace trireme::parallel {
 
 Buckets::Buckets(std::vector<at::Tensor> parameters) {
-  for (at::Tensor& parameter : parameters) places_.push_back({.parameter = std::move(parameter)});
-  // Until it is known better: the last registered is the first that backward reaches.
-  order_.resize(places_.size());
+  for (at::Tensor& parameter : parameters) tracked_.push_back({.parameter = std::move(parameter)});
+  // A guess until the order is known: backward reaches the parameter that was registered last
+  // first.
+  order_.resize(tracked_.size());
   std::iota(order_.rbegin(), order_.rend(), 0);
 }
 
 void Buckets::add(std::size_t parameter, const at::Tensor& gradient) {
-  Place& place = places_[parameter];
-  if (place.bucket < next_) {  // its bucket is being reduced: keep out of that memory
-    if (place.late.defined())
-      place.late.add_(gradient);
+  TrackedParameter& one = tracked_[parameter];
+  if (one.bucket < next_) {  // the bucket's reduction is in flight: do not touch its memory
+    if (one.late.defined())
+      one.late.add_(gradient);
     else
-      place.late = gradient.clone();
+      one.late = gradient.clone();
   } else {
-    put(parameter, gradient, place.here);
-    place.here = true;
+    put(parameter, gradient, one.here);
+    one.here = true;
   }
-  place.used = true;
+  one.used = true;
 }
 
 void Buckets::arrive(std::size_t parameter) {
-  Place& place = places_[parameter];
-  ++place.fires;
-  if (!settled_) {
-    // By the last of several: one that waits for a late stage would hold up the buckets behind it.
-    place.expected = place.fires;
-    if (place.arrived) std::erase(arrivals_, static_cast<int64_t>(parameter));
+  TrackedParameter& one = tracked_[parameter];
+  ++one.fires;
+  if (!order_known_) {
+    // Of several gradients the last counts: a parameter that waits for a late stage would delay the
+    // buckets behind it.
+    one.expected = one.fires;
+    if (one.arrived) std::erase(arrivals_, static_cast<int64_t>(parameter));
     arrivals_.push_back(static_cast<int64_t>(parameter));
-    place.arrived = true;
+    one.arrived = true;
     return;
   }
-  if (place.arrived || place.fires < place.expected) return;
-  place.arrived = true;
+  if (one.arrived || one.fires < one.expected) return;
+  one.arrived = true;
   if (buckets_.empty()) return;
-  --buckets_[place.bucket].waiting;
+  --buckets_[one.bucket].waiting;
   while (next_ < buckets_.size() && buckets_[next_].waiting == 0) start(next_++);
 }
 
@@ -57,13 +59,14 @@ void Buckets::start_rest() {
 
 void Buckets::forget(bool whole_step) {
   next_ = 0;
-  for (Place& place : places_) {
-    place.expected = std::max(place.expected, place.fires);  // the graph has changed: wait for all
-    place.fires = 0;
-    place.arrived = place.here = false;
+  for (TrackedParameter& one : tracked_) {
+    one.expected = std::max(one.expected,
+                            one.fires);  // if the graph has changed, wait for all in the next step
+    one.fires = 0;
+    one.arrived = one.here = false;
     if (!whole_step) continue;
-    place.used = false;
-    place.late = at::Tensor();
+    one.used = false;
+    one.late = at::Tensor();
   }
   for (Bucket& bucket : buckets_) bucket.waiting = bucket.members.size();
 }
@@ -75,16 +78,17 @@ ReducedBuckets::ReducedBuckets(std::shared_ptr<Reducer> reducer, RankSet over,
       over_(std::move(over)),
       group_(reducer_->group(over_)),
       sizes_(sizes),
-      homes_(places_.size()) {
+      homes_(tracked_.size()) {
   int64_t total = 0;
-  for (const Place& place : places_)
-    total += padded(static_cast<int64_t>(place.parameter.nbytes()));
-  if (!places_.empty() && !alone())
-    memory_ = group_.allocate({total}, places_.front().parameter.options().dtype(at::kByte));
+  for (const TrackedParameter& one : tracked_)
+    total += padded(static_cast<int64_t>(one.parameter.nbytes()));
+  if (!tracked_.empty() && !alone())
+    memory_ = group_.allocate({total}, tracked_.front().parameter.options().dtype(at::kByte));
   lay_out();
 }
 
-/// Gives every parameter its place, in order, and cuts the memory into buckets.
+/// Gives every parameter its memory, in the order of arrival, and cuts the memory into buckets. A
+/// bucket ends when it is full or when the dtype changes.
 void ReducedBuckets::lay_out() {
   buckets_.clear();
   data_.clear();
@@ -93,7 +97,7 @@ void ReducedBuckets::lay_out() {
   const auto close = [&] {
     if (buckets_.empty() || buckets_.back().members.empty()) return;
     Bucket& bucket = buckets_.back();
-    const auto dtype = places_[bucket.members.front()].parameter.scalar_type();
+    const auto dtype = tracked_[bucket.members.front()].parameter.scalar_type();
     data_.push_back(tensor_on(
         memory_, bucket_begin,
         {(offset - bucket_begin) / static_cast<int64_t>(c10::elementSize(dtype))}, dtype));
@@ -101,20 +105,20 @@ void ReducedBuckets::lay_out() {
   };
   for (int64_t index : order_) {
     const auto i = static_cast<std::size_t>(index);
-    Place& place = places_[i];
-    const auto bytes = static_cast<int64_t>(place.parameter.nbytes());
+    TrackedParameter& one = tracked_[i];
+    const auto bytes = static_cast<int64_t>(one.parameter.nbytes());
     const int64_t limit = buckets_.size() <= 1 ? sizes_.first_bytes : sizes_.bytes;
     const bool full =
         !buckets_.empty() && (offset - bucket_begin + bytes > limit ||
-                              places_[buckets_.back().members.front()].parameter.scalar_type() !=
-                                  place.parameter.scalar_type());
+                              tracked_[buckets_.back().members.front()].parameter.scalar_type() !=
+                                  one.parameter.scalar_type());
     if (buckets_.empty() || full) {
       close();
       bucket_begin = offset;
       buckets_.emplace_back();
     }
-    place.bucket = buckets_.size() - 1;
-    homes_[i] = tensor_on(memory_, offset, place.parameter.sizes(), place.parameter.scalar_type());
+    one.bucket = buckets_.size() - 1;
+    homes_[i] = tensor_on(memory_, offset, one.parameter.sizes(), one.parameter.scalar_type());
     buckets_.back().members.push_back(i);
     offset += padded(bytes);
   }
@@ -132,15 +136,15 @@ void ReducedBuckets::put(std::size_t parameter, const at::Tensor& gradient, bool
 
 void ReducedBuckets::start(std::size_t bucket) {
   for (std::size_t i : buckets_[bucket].members) {
-    if (!places_[i].here) homes_[i].zero_();
+    if (!tracked_[i].here) homes_[i].zero_();
   }
   works_.push_back(reducer_->start({.data = data_[bucket]}, over_));
 }
 
 void ReducedBuckets::start_rest() {
-  if (alone()) {  // what backward has put there before is not of this step
-    for (std::size_t i = 0; i < places_.size(); ++i) {
-      if (!places_[i].here) homes_[i] = at::Tensor();
+  if (alone()) {  // these gradients are of an earlier step
+    for (std::size_t i = 0; i < tracked_.size(); ++i) {
+      if (!tracked_[i].here) homes_[i] = at::Tensor();
     }
   }
   Buckets::start_rest();
@@ -148,16 +152,16 @@ void ReducedBuckets::start_rest() {
 
 at::Tensor& ReducedBuckets::home(std::size_t parameter) {
   at::Tensor& home = homes_[parameter];
-  if (!home.defined()) home = at::zeros_like(places_[parameter].parameter.detach());
+  if (!home.defined()) home = at::zeros_like(tracked_[parameter].parameter.detach());
   return home;
 }
 
 void ReducedBuckets::wait() {
   for (comm::Work& work : works_) work.wait();
   works_.clear();
-  if (!settled_ && !arrivals_.empty()) {
-    // What was not seen goes last, as it was.
-    std::vector<bool> seen(places_.size());
+  if (!order_known_ && !arrivals_.empty()) {
+    // Parameters without a gradient go last, in their old order.
+    std::vector<bool> seen(tracked_.size());
     for (int64_t index : arrivals_) seen[static_cast<std::size_t>(index)] = true;
     for (int64_t index : order_) {
       if (!seen[static_cast<std::size_t>(index)]) arrivals_.push_back(index);
@@ -175,7 +179,7 @@ std::vector<at::Tensor> ReducedBuckets::sum_late(std::size_t parameter, const at
 }
 
 void ReducedBuckets::agree_on_order() {
-  if (settled_) return;
+  if (order_known_) return;
   at::Tensor order = at::tensor(order_, at::kLong);
   group_.broadcast(order, 0).wait();
   reorder({order.data_ptr<int64_t>(), order.data_ptr<int64_t>() + order.numel()});
@@ -184,11 +188,11 @@ void ReducedBuckets::agree_on_order() {
 void ReducedBuckets::reorder(const std::vector<int64_t>& order) {
   std::vector<int64_t> sorted = order;
   std::sort(sorted.begin(), sorted.end());
-  for (std::size_t i = 0; i < places_.size(); ++i)
-    core::check(sorted.size() == places_.size() && sorted[i] == static_cast<int64_t>(i),
+  for (std::size_t i = 0; i < tracked_.size(); ++i)
+    core::check(sorted.size() == tracked_.size() && sorted[i] == static_cast<int64_t>(i),
                 "gradients: the order of buckets names {} of {} parameters", sorted.size(),
-                places_.size());
-  settled_ = moves_ = true;
+                tracked_.size());
+  order_known_ = moves_ = true;
   order_ = order;
 }
 

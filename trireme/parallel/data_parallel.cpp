@@ -8,7 +8,7 @@ namespace trireme::parallel {
 
 namespace {
 
-/// Before anything is attached: the same model everywhere, with the same values.
+/// Makes sure that all ranks have the same model with the same values, before anything attaches.
 torch::nn::Module& made_equal(torch::nn::Module& module, const Mesh& mesh) {
   check_cut_on(module, mesh);
   check_same_module(module, mesh.world());
@@ -64,8 +64,8 @@ std::vector<ParameterShard> DataParallel::frozen() const {
   return whole_shards(frozen_parameters(), mesh_);
 }
 
-std::vector<Attached::Value> DataParallel::frozen_values() {
-  std::vector<Value> all;
+std::vector<Attached::ParameterValue> DataParallel::frozen_values() {
+  std::vector<ParameterValue> all;
   for (const nn::Parameter& one : frozen_parameters()) all.push_back({one, one.tensor.detach()});
   return all;
 }

@@ -6,11 +6,12 @@ namespace trireme::parallel {
 
 struct DataParallelOptions {
   BucketSizes buckets = {};
-  std::shared_ptr<Reducer> reducer = nullptr;  ///< how gradients are summed; none: as they are
+  std::shared_ptr<Reducer> reducer =
+      nullptr;  ///< how gradients are summed; null: by `make_reducer`
 };
 
-/// Keeps replicas of a module equal: attaches to its parameters, and leaves the module as it is. On
-/// a mesh with a tensor axis a replica is what the ranks of that axis hold together.
+/// Keeps replicas of a module equal: attaches to its parameters and does not change the module. On
+/// a mesh with a tensor axis, the ranks of that axis hold one replica together.
 ///
 ///   parallel::DataParallel replicas(*model, mesh);
 ///   ...
@@ -18,11 +19,11 @@ struct DataParallelOptions {
 ///   replicas.finish();
 ///   optimizer.step();          // any torch::optim
 ///
-/// The gradient is that of one process on the whole batch, however it falls to the ranks.
+/// The gradient is that of one process on the whole batch, however the batch is dealt to the ranks.
 class DataParallel final : public AttachedModule {
  public:
   /// Checks that all ranks hold the same names, shapes and dtypes, then copies the first rank's
-  /// parameters and buffers to all that hold the same. Collective.
+  /// parameters and buffers to all ranks that hold the same. Collective.
   DataParallel(torch::nn::Module& module, const Mesh& mesh, DataParallelOptions options = {});
   /// All ranks of one group are replicas.
   DataParallel(torch::nn::Module& module, const comm::Communicator& replicas,
@@ -35,7 +36,7 @@ class DataParallel final : public AttachedModule {
   std::vector<ParameterShard> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;
-  std::vector<Value> frozen_values() override;
+  std::vector<ParameterValue> frozen_values() override;
 
  private:
   std::vector<nn::Parameter> frozen_parameters() const;

@@ -16,8 +16,8 @@ FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullySha
   core::check(options.ahead >= 0, "FullySharded: {} units cannot be gathered ahead", options.ahead);
   core::check(options.sharding != Sharding::None,
               "FullySharded: Sharding::None shards nothing; use DataParallel");
-  // libtorch runs backward of a device on one thread of the process: ranks that are threads and
-  // gather there would wait for each other for ever.
+  // libtorch runs all backwards of a device on one thread of the process. Ranks that are threads
+  // and gather weights there would wait for each other for ever.
   const int sharers = position_in(gradient_sums_of(Layout({1}), mesh.degrees(), policy_).shards,
                                   mesh.coord(), mesh.degrees())
                           .count;
@@ -39,8 +39,8 @@ FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullySha
   gradients_ = make_gradients(options.sharding == Sharding::Optimizer || for_a_step);
 }
 
-/// The gradients of the parameters that are trained, as shards; `whole`: until the end of the step
-/// every gradient has memory of its own.
+/// The gradients of the trained parameters, which end as shards. `whole`: every gradient has its
+/// own memory until the end of the step.
 std::unique_ptr<Gradients> FullySharded::make_gradients(bool whole) {
   std::vector<nn::Parameter> parameters;
   std::vector<ParameterShard> shards;
@@ -75,7 +75,7 @@ std::unique_ptr<Gradients> FullySharded::make_gradients(bool whole) {
 FullySharded::~FullySharded() = default;
 
 void FullySharded::begin_backward() {
-  // It comes to the units in the order opposite to forward's.
+  // Backward reaches the units in the opposite order of forward.
   if (!std::exchange(ordered_, true))
     for (UnitBuckets* one : buckets_) one->set_unit_order(weights_->backward_order());
   weights_->complete_held();
@@ -113,7 +113,7 @@ void FullySharded::check_step() {
 }
 
 std::vector<ParameterShard> FullySharded::shared() const {
-  if (keeps_weights_whole()) {  // every rank has all of it, not only its shards
+  if (keeps_weights_whole()) {  // every rank has whole weights, not only its shards
     weights_->complete_update();
     std::vector<ParameterShard> whole;
     for (const nn::Parameter& one : all_)
@@ -141,8 +141,8 @@ bool FullySharded::is_trained(std::size_t parameter) const {
   return std::find(trained_.begin(), trained_.end(), parameter) != trained_.end();
 }
 
-std::vector<Attached::Value> FullySharded::frozen_values() {
-  std::vector<Value> all;
+std::vector<Attached::ParameterValue> FullySharded::frozen_values() {
+  std::vector<ParameterValue> all;
   for (std::size_t i = 0; i < all_.size(); ++i)
     if (!is_trained(i)) all.push_back({all_[i], weights_->assemble(i, weights_->tensors()[i])});
   return all;
@@ -155,7 +155,8 @@ at::Tensor FullySharded::value(std::size_t parameter) {
 
 at::Tensor FullySharded::gradient(std::size_t parameter) {
   const std::size_t i = trained_[parameter];
-  // A rank without a piece cannot tell whether there is a gradient; the first has one of each.
+  // A rank without a piece does not know whether there is a gradient; the first rank has a piece of
+  // every box.
   std::vector<at::Tensor> parts;
   bool there = false;
   for (const at::Tensor& tensor : weights_->tensors()[i]) {

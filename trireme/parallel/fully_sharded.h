@@ -10,17 +10,18 @@ using trireme::Sharding;
 
 struct FullyShardedOptions {
   Sharding sharding = Sharding::Parameters;
-  int ahead = 1;  ///< units that are gathered before they are needed
+  int ahead = 1;  ///< how many units are gathered before they are needed
   /// How long weights stay gathered, and gradients whole: while a layer needs them, or (in a
   /// pipeline, between `hold` and `release`) over all micro-batches of a step.
   enum class Gathered : uint8_t { ForALayer, ForAStep } gathered = Gathered::ForALayer;
-  std::shared_ptr<Reducer> reducer = nullptr;  ///< how gradients are summed; none: as they are
+  std::shared_ptr<Reducer> reducer =
+      nullptr;  ///< how gradients are summed; null: by `make_reducer`
 };
 
 /// Spreads the state of a module over the ranks of the shard axis: each keeps about 1/n of it, and
 /// the numbers are those of DataParallel.
 ///
-///   const nn::Deferred deferred;             // a model that fits no rank: memory comes in shards
+///   const nn::Deferred deferred;             // builds the model without memory
 ///   Net model(...);
 ///   nn::initialize(*model, seed);
 ///   parallel::FullySharded shards(*model, mesh);
@@ -30,14 +31,14 @@ struct FullyShardedOptions {
 ///   optimizer.step(...);
 ///   shards.updated();
 ///
-/// With a replica axis each of its ranks has the same shards: shard inside, replicate outside.
+/// With a replica axis, all its ranks have the same shards: shard inside, replicate outside.
 ///
 /// Memory in flight, besides activations: at most 1 + `ahead` gathered units, and one unit's
 /// gradients (`ScatteredBuckets::kBlocks`).
 class FullySharded final : public AttachedModule {
  public:
-  /// Checks that all ranks have the same model, and gives every rank its shards: of the first
-  /// rank's values, or of those that the initial rules make. Collective.
+  /// Checks that all ranks have the same model, and gives every rank its shards of the first rank's
+  /// values, or initializes the shards by their rules. Collective.
   FullySharded(torch::nn::Module& module, const Mesh& mesh, FullyShardedOptions options = {});
   ~FullySharded() override;
 
@@ -52,8 +53,8 @@ class FullySharded final : public AttachedModule {
   void hold() override { weights_->hold(); }
   void release() override { weights_->release_all(); }
   void updated() override { weights_->updated(); }
-  /// Where weights are kept whole, they are there again after an update, also outside of their
-  /// layers.
+  /// Where weights are kept whole: waits until they are gathered after an update, so that they can
+  /// be read outside of their layers.
   void complete_update() { weights_->complete_update(); }
   std::vector<ParameterShard> shared() const override;
   Gradients& gradients() override { return *gradients_; }
@@ -61,16 +62,16 @@ class FullySharded final : public AttachedModule {
   std::vector<ParameterShard> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;
-  std::vector<Value> frozen_values() override;
+  std::vector<ParameterValue> frozen_values() override;
 
   const ShardedWeights& weights() const { return *weights_; }
 
  private:
   std::vector<nn::Parameter> all_;
   const Policy policy_;
-  std::vector<std::size_t> trained_;  // which of all
+  std::vector<std::size_t> trained_;  // indices in all_
   std::unique_ptr<ShardedWeights> weights_;
-  std::vector<UnitBuckets*> buckets_;  // the gradients' own
+  std::vector<UnitBuckets*> buckets_;  // gradients_ owns them
   std::unique_ptr<Gradients> gradients_;
   bool ordered_ = false, finishing_ = false;
 

@@ -16,20 +16,21 @@ namespace ag = torch::autograd;
 
 }  // namespace
 
-/// One call of a user that has a backward.
-struct GatheredWeights::Call {
+/// One call of a user, until its backward is over.
+struct GatheredWeights::PendingCall {
   std::shared_ptr<GatheredWeights*> owner;
   std::size_t user = 0;
-  bool holds = false;             // are its units there for it?
+  bool holds = false;             // its units are gathered for it
   Phase phase = Phase::Backward;  // in which they were gathered
 };
 
-/// Passes tensors on; in backward it is reached when the user's own backward is over.
-struct GatheredWeights::Guard : ag::Function<Guard> {
-  struct Box : torch::CustomClassHolder {
-    std::shared_ptr<Call> call;
+/// An identity in forward. Autograd reaches its backward when the backward of the user's call is
+/// over.
+struct GatheredWeights::BackwardEnd : ag::Function<BackwardEnd> {
+  struct CallBox : torch::CustomClassHolder {
+    std::shared_ptr<PendingCall> call;
   };
-  static ag::variable_list forward(ag::AutogradContext* context, c10::intrusive_ptr<Box> box,
+  static ag::variable_list forward(ag::AutogradContext* context, c10::intrusive_ptr<CallBox> box,
                                    at::TensorList inputs) {
     context->saved_data["call"] = c10::IValue::make_capsule(box);
     ag::variable_list out;
@@ -38,7 +39,7 @@ struct GatheredWeights::Guard : ag::Function<Guard> {
   }
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
     const auto box =
-        c10::static_intrusive_pointer_cast<Box>(context->saved_data["call"].toCapsule());
+        c10::static_intrusive_pointer_cast<CallBox>(context->saved_data["call"].toCapsule());
     if (*box->call->owner != nullptr) (*box->call->owner)->end_backward(box->call);
     ag::variable_list all(1);  // of the box
     all.insert(all.end(), gradients.begin(), gradients.end());
@@ -88,23 +89,25 @@ void GatheredWeights::release(std::size_t unit) {
   pool_->give(std::exchange(state.block, at::Tensor()));
 }
 
-std::optional<GatheredWeights::Use> GatheredWeights::next_use(const Use& now, bool trains) const {
+std::optional<GatheredWeights::UnitUse> GatheredWeights::next_use(const UnitUse& now,
+                                                                  bool trains) const {
   if (trains) {
     const auto next = next_.find(now);
     return next == next_.end() ? std::nullopt : std::optional(next->second);
   }
   const auto here = std::find(forward_order_.begin(), forward_order_.end(), now.first);
   if (here == forward_order_.end() || here + 1 == forward_order_.end()) return std::nullopt;
-  return Use{*(here + 1), Phase::Forward};
+  return UnitUse{*(here + 1), Phase::Forward};
 }
 
-/// The user needs its units now; what came after this use the last time is gathered meanwhile.
+/// Gathers the units that the user needs now. Before it waits for them, it also starts to gather
+/// the units of the next uses, in the order of the last pass.
 void GatheredWeights::use(std::size_t user, Phase phase, bool trains) {
-  const Use now{user, phase};
+  const UnitUse now{user, phase};
   if (trains && last_use_) next_[*last_use_] = now;
   last_use_ = trains ? std::optional(now) : std::nullopt;
   for (std::size_t unit : units_.users[user].units) gather(unit);
-  std::optional<Use> ahead = now;
+  std::optional<UnitUse> ahead = now;
   for (int i = 0; i < options_.ahead; ++i) {
     ahead = next_use(*ahead, trains);
     if (!ahead) break;
@@ -114,7 +117,7 @@ void GatheredWeights::use(std::size_t user, Phase phase, bool trains) {
     if (states_[unit].work) complete_gather(unit);
 }
 
-/// Releases the units of a user, unless they are what is needed next.
+/// Releases the units of a user, except those that the next use needs.
 void GatheredWeights::release_after(std::size_t user, Phase phase) {
   const auto next = next_.find({user, phase});
   for (std::size_t unit : units_.users[user].units) {
@@ -137,7 +140,7 @@ nn::Flow GatheredWeights::around_held(std::size_t user, nn::Flow in,
 nn::Flow GatheredWeights::around(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner) {
   if (held_) return around_held(user, std::move(in), inner);
   const nn::LayerImpl& layer = *units_.users[user].layer;
-  const bool recomputes = in.where != nullptr && in.where->again;
+  const bool recomputes = in.where != nullptr && in.where->recomputing;
   note_use(user, in);
   const Phase phase = recomputes ? Phase::Recompute : Phase::Forward;
   if (recomputes) release_recomputed(user);
@@ -147,10 +150,10 @@ nn::Flow GatheredWeights::around(std::size_t user, nn::Flow in, const nn::LayerI
     release_after(user, phase);
     return out;
   }
-  auto call = std::make_shared<Call>();
+  auto call = std::make_shared<PendingCall>();
   call->owner = guarded_;
   call->user = user;
-  if (recomputes) {  // its backward comes at once, unless others are recomputed first
+  if (recomputes) {  // its backward follows at once, unless other units are recomputed first
     call->holds = true;
     call->phase = Phase::Recompute;
     recomputed_ = call;
@@ -167,18 +170,18 @@ nn::Flow GatheredWeights::around(std::size_t user, nn::Flow in, const nn::LayerI
   return out;
 }
 
-/// The backward of the call ends where the gradients of its inputs are complete.
-void GatheredWeights::watch_backward(const std::shared_ptr<Call>& call, nn::Flow& in) const {
+/// Marks the end of the call's backward: the gradients of its inputs are complete there.
+void GatheredWeights::watch_backward(const std::shared_ptr<PendingCall>& call, nn::Flow& in) const {
   if (std::none_of(in.tensors.begin(), in.tensors.end(),
                    [](const at::Tensor& one) { return one.defined() && one.requires_grad(); }))
     return;
-  auto box = c10::make_intrusive<Guard::Box>();
+  auto box = c10::make_intrusive<BackwardEnd::CallBox>();
   box->call = call;
-  in.tensors = Guard::apply(box, at::TensorList(in.tensors));
+  in.tensors = BackwardEnd::apply(box, at::TensorList(in.tensors));
 }
 
-/// Several units are recomputed one after the other: the backward of those before the last comes
-/// later, and gathers them once more.
+/// When several units are recomputed one after the other, releases all but the last: their backward
+/// comes later and gathers them once more.
 void GatheredWeights::release_recomputed(std::size_t next) {
   const auto call = std::exchange(recomputed_, nullptr);
   if (call == nullptr || !call->holds || call->user == next) return;
@@ -186,7 +189,7 @@ void GatheredWeights::release_recomputed(std::size_t next) {
   release_after(call->user, Phase::Recompute);
 }
 
-void GatheredWeights::begin_backward(const std::shared_ptr<Call>& call) {
+void GatheredWeights::begin_backward(const std::shared_ptr<PendingCall>& call) {
   core::check(!at::GradMode::is_enabled(),
               "layer '{}': a gradient of a gradient (create_graph) would need weights that are "
               "released by then; use DataParallel, or keep them whole (Sharding::Gradients)",
@@ -198,14 +201,14 @@ void GatheredWeights::begin_backward(const std::shared_ptr<Call>& call) {
   use(call->user, Phase::Backward, /*trains=*/true);
 }
 
-void GatheredWeights::end_backward(const std::shared_ptr<Call>& call) {
+void GatheredWeights::end_backward(const std::shared_ptr<PendingCall>& call) {
   if (!call->holds) return;
   call->holds = false;
   release_after(call->user, call->phase);
 }
 
 void GatheredWeights::end_pass() {
-  last_use_.reset();  // what comes next is another micro-batch, or an update first
+  last_use_.reset();  // the next use belongs to another micro-batch
   if (held_) return;
   for (std::size_t unit = 0; unit < states_.size(); ++unit) release(unit);
 }
@@ -217,7 +220,7 @@ void GatheredWeights::forget_uses() {
 
 void GatheredWeights::hold() {
   held_ = true;
-  std::vector<std::size_t> order = backward_order();  // the first that is used is needed first
+  std::vector<std::size_t> order = backward_order();  // gather in the order of use
   for (auto unit = order.rbegin(); unit != order.rend(); ++unit) gather(*unit);
   for (std::size_t unit = 0; unit < states_.size(); ++unit) gather(unit);
 }
@@ -234,7 +237,7 @@ void GatheredWeights::release_all() {
   end_pass();
 }
 
-/// What was gathered before the update is out of date.
+/// Units that were gathered before the update are out of date.
 void GatheredWeights::updated() {
   last_use_.reset();
   for (std::size_t unit = 0; unit < states_.size(); ++unit) release(unit);

@@ -27,14 +27,14 @@ Gradients::Gradients(std::vector<nn::Parameter> parameters, std::vector<Paramete
                      const Mesh& mesh, const Policy& policy, const BucketFactory& make)
     : parameters_(std::move(parameters)),
       shards_(std::move(shards)),
-      places_(parameters_.size()),
+      bucket_index_(parameters_.size()),
       used_(parameters_.size()),
       late_(parameters_.size()) {
   std::map<GradientSums, std::vector<std::size_t>> by_sums;  // in the same order on every rank
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     by_sums[gradient_sums_of(parameters_[i].layout, mesh.degrees(), policy)].push_back(i);
   for (const auto& [sums, members] : by_sums) {
-    for (std::size_t n = 0; n < members.size(); ++n) places_[members[n]] = {sets_.size(), n};
+    for (std::size_t n = 0; n < members.size(); ++n) bucket_index_[members[n]] = {sets_.size(), n};
     sets_.push_back(make(sums, members));
   }
   attach_hooks();
@@ -64,7 +64,7 @@ void Gradients::collect(Micro micro, const std::function<void()>& body) {
   if (!in_step_) begin_step();
   in_step_ = true;
   accumulates_ = micro == Micro::More;
-  broken_ = true;  // until it has come to its end
+  broken_ = true;  // until `body` has returned
   for (const auto& set : sets_) set->begin_micro(micro == Micro::Last);
   body();
   for (const auto& set : sets_) set->end_micro();
@@ -94,7 +94,7 @@ void Gradients::ready(std::size_t parameter) {
   TORCH_CHECK(in_step_, "gradients: '", parameters_[parameter].name,
               "' got a gradient outside of backward(loss): call that instead of loss.backward()");
   Buckets& set = set_of(parameter);
-  const std::size_t index = places_[parameter].index;
+  const std::size_t index = bucket_index_[parameter].index;
   set.add(index, gradient);
   gradient = at::Tensor();
   if (!accumulates_ || set.each_micro()) set.arrive(index);
@@ -128,15 +128,15 @@ void Gradients::start_rest() {
 void Gradients::wait() {
   const at::NoGradGuard guard;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    used_[i] = set_of(i).used(places_[i].index);
-    late_[i] = set_of(i).late(places_[i].index);
+    used_[i] = set_of(i).used(bucket_index_[i].index);
+    late_[i] = set_of(i).late(bucket_index_[i].index);
   }
   for (const auto& set : sets_) set->wait();
 }
 
 at::Tensor Gradients::home(std::size_t k) {
   const ParameterShard& shard = shards_[k];
-  return set_of(shard.parameter).homes(places_[shard.parameter].index)[shard.box];
+  return set_of(shard.parameter).homes(bucket_index_[shard.parameter].index)[shard.box];
 }
 
 bool Gradients::has_home(std::size_t k) const {
@@ -145,7 +145,7 @@ bool Gradients::has_home(std::size_t k) const {
 }
 
 std::vector<at::Tensor> Gradients::sum_late(std::size_t parameter) {
-  return set_of(parameter).sum_late(places_[parameter].index,
+  return set_of(parameter).sum_late(bucket_index_[parameter].index,
                                     std::exchange(late_[parameter], at::Tensor()));
 }
 
@@ -157,13 +157,13 @@ void Gradients::end_step() {
 std::vector<std::string> Gradients::order() const {
   std::vector<std::string> names;
   for (std::size_t s = 0; s < sets_.size(); ++s) {
-    if (!sets_[s]->settled()) return {};
-    std::vector<std::string> of_place(sets_[s]->size());
+    if (!sets_[s]->order_known()) return {};
+    std::vector<std::string> name_at(sets_[s]->size());
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if (places_[i].set == s) of_place[places_[i].index] = parameters_[i].name;
+      if (bucket_index_[i].set == s) name_at[bucket_index_[i].index] = parameters_[i].name;
     }
-    for (int64_t place : sets_[s]->order())
-      names.push_back(of_place[static_cast<std::size_t>(place)]);
+    for (int64_t index : sets_[s]->order())
+      names.push_back(name_at[static_cast<std::size_t>(index)]);
   }
   return names;
 }
@@ -171,15 +171,16 @@ std::vector<std::string> Gradients::order() const {
 Fires Gradients::fires() const {
   Fires all;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const int fires = set_of(i).expected(places_[i].index);
+    const int fires = set_of(i).expected(bucket_index_[i].index);
     if (fires > 1) all[parameters_[i].name] = fires;
   }
   return all;
 }
 
 void Gradients::set_order(const std::vector<std::string>& names, const Fires& fires) {
-  std::map<std::string, Place> by_name;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) by_name[parameters_[i].name] = places_[i];
+  std::map<std::string, BucketIndex> by_name;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    by_name[parameters_[i].name] = bucket_index_[i];
   std::vector<std::vector<int64_t>> orders(sets_.size());
   for (const std::string& name : names) {
     const auto found = by_name.find(name);

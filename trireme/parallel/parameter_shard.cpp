@@ -10,14 +10,14 @@ Piece piece_of(const nn::Parameter& parameter, const Reduction& one) {
           box.shape,      one.kept.begin,           one.kept.count};
 }
 
-/// Where an element of the rank's own tensor lies in its memory.
+/// The position of an element in the memory of the rank's own tensor.
 int64_t flat(const std::vector<int64_t>& at, at::IntArrayRef shape) {
   int64_t index = 0;
   for (std::size_t d = 0; d < at.size(); ++d) index = index * shape[d] + at[d];
   return index;
 }
 
-/// Does a box lie in one stretch of the rank's own tensor?
+/// Is a box contiguous in the memory of the rank's own tensor?
 bool is_contiguous(const LocalBox& held, at::IntArrayRef shape) {
   bool inner_whole = true;  // are all dims behind this one whole?
   for (std::size_t d = shape.size(); d-- > 0;) {

@@ -14,15 +14,15 @@ namespace trireme::parallel {
 ///
 ///   weight     what layers compute with, in the compute dtype
 ///   master     what the optimizer updates; the same tensor as `weight` where the dtypes agree
-///   gradient   in the master's .grad after `finish`
+///   gradient   the master's .grad, after `finish`
 struct ParameterShard {
   std::string name;           ///< of the parameter
-  std::size_t parameter = 0;  ///< in the list of whoever keeps it
-  std::size_t box = 0;        ///< of a shard: which box of the parameter it is part of
+  std::size_t parameter = 0;  ///< its index in the list of parameters
+  std::size_t box = 0;        ///< if sharded: which box of the parameter it is a part of
   at::Tensor weight, master;
-  std::vector<Reduction> reductions;  ///< one for each box that it has
-  std::vector<Piece> pieces;          ///< the same boxes, as places in the whole
-  bool sharded = false;               ///< part of a box, flat
+  std::vector<Reduction> reductions;  ///< one for each of its boxes
+  std::vector<Piece> pieces;          ///< the same boxes, with their offsets in the whole tensor
+  bool sharded = false;               ///< it is a flat range of one box
 
   at::Tensor& gradient() const { return master.mutable_grad(); }
 
@@ -51,7 +51,7 @@ struct ShardedBox {
 struct ShardedParameter {
   std::vector<ShardedBox> boxes;
   int64_t numel = 0;
-  bool plain = true;  ///< the rank's own tensor is its boxes, one after the other
+  bool plain = true;  ///< the rank's own tensor has the same memory order as its boxes
 };
 ShardedParameter shard(const nn::Parameter& parameter, const Coord& coord, const Degrees& degrees,
                        const Policy& policy);

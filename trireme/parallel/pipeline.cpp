@@ -31,7 +31,8 @@ Mesh mesh_of_stage(const Mesh& mesh) {
   return {mesh.group(same_stage().axes), degrees, mesh.device()};
 }
 
-/// With transfers, reductions and (where weights are held over a step) gathers; checked.
+/// Adds transfers, reductions and (if weights are held over a step) gathers to the schedule, and
+/// verifies it.
 Schedule completed(Schedule schedule, const Mesh& mesh, bool holds_weights) {
   if (schedule.ranks() != mesh.size(Axis::Pipe))
     throw ScheduleError(fmt::format("schedule '{}' is for {} ranks, the mesh has pipe {}",
@@ -51,15 +52,17 @@ Schedule completed(Schedule schedule, const Mesh& mesh, bool holds_weights) {
   return schedule;
 }
 
-/// Every parameter of the model is of one link, and every layer of one only.
+/// Checks that every parameter and buffer belongs to a link, and every layer to one link only.
 void check_complete(const nn::ModelImpl& model, const nn::Chain& chain) {
   std::map<const void*, std::string> owner;
   std::set<const void*> claimed;
   for (const nn::Link* link : chain.all_between(0, chain.size()))
     for (const auto& layer : link->layers) {
       const auto [found, is_new] = owner.emplace(layer.get(), link->name);
-      core::check(is_new, "Pipeline: layer '{}' is of link '{}' and of '{}'; it can be of one only",
-                  layer->full_name(), found->second, link->name);
+      core::check(
+          is_new,
+          "Pipeline: layer '{}' belongs to link '{}' and to '{}'; it may belong to one only",
+          layer->full_name(), found->second, link->name);
       for (const at::Tensor& one : layer->parameters()) claimed.insert(one.unsafeGetTensorImpl());
     }
   for (const nn::Link& link : chain.links) {
@@ -74,10 +77,11 @@ void check_complete(const nn::ModelImpl& model, const nn::Chain& chain) {
                     link.name);
   }
   for (const nn::Parameter& one : nn::parameters_of(model))
-    core::check(claimed.contains(one.tensor.unsafeGetTensorImpl()),
-                "Pipeline: parameter '{}' is of no link, so that no stage would have it; name the "
-                "layer that has it in chain()",
-                one.name);
+    core::check(
+        claimed.contains(one.tensor.unsafeGetTensorImpl()),
+        "Pipeline: parameter '{}' belongs to no link, so that no stage would have it; name the "
+        "layer that has it in chain()",
+        one.name);
   std::set<const void*> buffers;
   for (const nn::Link* link : chain.all_between(0, chain.size()))
     for (const auto& layer : link->layers)
@@ -85,12 +89,13 @@ void check_complete(const nn::ModelImpl& model, const nn::Chain& chain) {
   for (const auto& item : model.named_buffers())
     core::check(
         buffers.contains(item.value().unsafeGetTensorImpl()),
-        "Pipeline: buffer '{}' is of no link, so that no stage would have it; register it in "
+        "Pipeline: buffer '{}' belongs to no link, so that no stage would have it; register it in "
         "a layer that chain() names",
         item.key());
 }
 
-/// Is it inside of a link whose layer is recomputed as a whole? Its seam is not passed then.
+/// Is the link inside of a link whose layer is recomputed as a whole? That layer's hooks do not run
+/// when only a part of it is on a stage.
 bool is_recomputed_part(const nn::Chain& chain, const nn::Link* part) {
   for (const nn::Link& link : chain.links)
     for (const nn::Link& inside : link.inside)
@@ -130,14 +135,15 @@ Pipeline::Pipeline(nn::ModelImpl& model, const Mesh& mesh, Schedule schedule,
       "least one place each",
       fmt::join(cut_, " + "), chain_.size(), schedule_.name, schedule_.stages());
   check_complete(model, chain_);
-  check_alike();
+  check_same_pipeline();
   build_stages(model);
   build_parts(model);
   collect_parameters(model);
 }
 
-/// Ranks that cut or run otherwise would give wrong numbers, or wait for ever.
-void Pipeline::check_alike() const {
+/// Throws if ranks have different cuts or schedules: they would compute wrong numbers, or wait for
+/// ever.
+void Pipeline::check_same_pipeline() const {
   std::string mine = fmt::format("stages {}\n{}", describe(chain_, cut_), to_csv(schedule_));
   const auto texts = comm::all_gather_texts(
       mesh_.world(), fmt::format("{:016x}{}", core::hash64(mine), describe(chain_, cut_)));
@@ -180,8 +186,8 @@ void Pipeline::build_stages(nn::ModelImpl& model) {
       last_of_[static_cast<std::size_t>(program[i].stage)] = i;
 }
 
-/// Stages that share a parameter, also by way of a third, are one part; each part is attached to
-/// for itself.
+/// Groups the stages of this rank into parts: stages that share a parameter, also through a third
+/// stage, are one part. Each part has its own DataParallel or FullySharded.
 void Pipeline::build_parts(const nn::ModelImpl& model) {
   struct SharedStages {
     std::set<const void*> parameters;
@@ -225,7 +231,7 @@ void Pipeline::build_parts(const nn::ModelImpl& model) {
           DataParallelOptions{.buckets = options_.buckets, .reducer = reducer_});
       continue;
     }
-    // The units of several stages do not come in one order in every micro-batch.
+    // Backward reaches the units of several stages in an order that changes with the micro-batch.
     const bool for_a_step = options_.keep_gathered || part.stages.size() > 1;
     part.attached = std::make_unique<FullySharded>(
         *part.module, of_stage_,
@@ -246,7 +252,7 @@ void Pipeline::collect_parameters(const nn::ModelImpl& model) {
     const std::size_t first = parameters_.size();
     for (std::size_t i = 0; i < attached.parameters().size(); ++i) {
       parameters_.push_back(attached.parameters()[i]);
-      places_.emplace_back(p, i);
+      origins_.emplace_back(p, i);
     }
     for (ParameterShard one : attached.shards()) {
       one.parameter += first;
@@ -265,25 +271,26 @@ void Pipeline::collect_parameters(const nn::ModelImpl& model) {
   std::vector<std::string> names;  // of the whole model
   for (const nn::Parameter& one : nn::parameters_of(model))
     if (one.tensor.requires_grad()) names.push_back(one.name);
-  step_end_ = std::make_unique<StepEnd>(mesh_, reducer_, std::move(gradients), shards_,
-                                        std::move(names));
-  updated();  // what is tied may have got another rank's values
+  step_end_ =
+      std::make_unique<StepEnd>(mesh_, reducer_, std::move(gradients), shards_, std::move(names));
+  updated();  // tied weights may have got another rank's values
 }
 
 Totals Pipeline::finish(const Finish& what) {
   core::check(
-      state_ == State::Ran || state_ == State::Idle,
+      state_ == StepState::Ran || state_ == StepState::Idle,
       "Pipeline: a step threw, so that its gradients are incomplete; build it anew and load "
       "the last checkpoint");
   for (const auto& part : parts_) part->attached->start_finish();
   for (const auto& part : parts_) part->attached->check_step();
-  LossTotals own;  // only the last stage knows losses, and of the ranks that compute one, one reports
+  LossTotals
+      own;  // only the last stage knows losses, and of the ranks that compute one, one reports
   if (loss_weight_.defined() && reports_loss(mesh_.coord()))
     own = {loss_sum_.item<double>(), loss_weight_.item<double>()};
   const Totals totals = step_end_->finish(own, what);
   for (const auto& part : parts_) part->attached->end_finish();
   loss_sum_ = loss_weight_ = at::Tensor();
-  state_ = State::Idle;
+  state_ = StepState::Idle;
   return totals;
 }
 
@@ -323,19 +330,19 @@ std::vector<ParameterShard> Pipeline::frozen() const {
 }
 
 at::Tensor Pipeline::value(std::size_t parameter) {
-  const auto [part, index] = places_[parameter];
+  const auto [part, index] = origins_[parameter];
   return parts_[part]->attached->value(index);
 }
 
 at::Tensor Pipeline::gradient(std::size_t parameter) {
-  const auto [part, index] = places_[parameter];
+  const auto [part, index] = origins_[parameter];
   return parts_[part]->attached->gradient(index);
 }
 
-std::vector<Attached::Value> Pipeline::frozen_values() {
-  std::vector<Value> all;
+std::vector<Attached::ParameterValue> Pipeline::frozen_values() {
+  std::vector<ParameterValue> all;
   for (const auto& part : parts_)
-    for (Value& one : part->attached->frozen_values()) all.push_back(std::move(one));
+    for (ParameterValue& one : part->attached->frozen_values()) all.push_back(std::move(one));
   return all;
 }
 

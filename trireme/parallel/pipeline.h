@@ -20,47 +20,48 @@
 namespace trireme::parallel {
 
 struct PipelineOptions {
-  /// Places of the chain that each stage has, in order; empty: even in parameters.
+  /// How many places of the chain each stage has, in order; empty: balanced by parameters.
   StageSizes cut = {};
   BucketSizes buckets = {};
-  /// What is sharded where the mesh has a shard axis, and whether weights stay gathered (and
-  /// gradients whole) over the micro-batches of a step.
+  /// What is sharded if the mesh has a shard axis, and whether weights stay gathered (and gradients
+  /// whole) over the micro-batches of a step.
   Sharding sharding = Sharding::Parameters;
   bool keep_gathered = true;
   std::shared_ptr<core::Trace> trace = nullptr;  ///< of every action
-  std::shared_ptr<Reducer> reducer = nullptr;    ///< how gradients are summed; none: as they are
+  std::shared_ptr<Reducer> reducer =
+      nullptr;  ///< how gradients are summed; null: by `make_reducer`
 };
 
 /// Cuts a model along its depth over the ranks of the pipe axis, and runs a schedule.
 ///
 ///   parallel::Pipeline pipe(*model, mesh, pipeline::make("1f1b", {.ranks = 2, .micros = 8}));
 ///   ...                                 // an optimizer on pipe.shards()
-///   pipe.run(micros);                   // all of a step, forward and back
-///   pipe.finish();                      // the gradient of one process; weight and values known
-///   optimizer.step(...);                //   on every rank
+///   pipe.run(micros);                   // the forwards and backwards of a step
+///   pipe.finish();                      // the gradients of one process; returns loss and weight
+///   optimizer.step(...);
 ///   pipe.updated();
 ///
-/// A rank keeps the layers of its stages only; they keep the names they have in the whole model,
-/// and what is another rank's has no memory here. Every stage has its own DataParallel, or
-/// FullySharded, over the ranks of the other axes. The model must live as long.
+/// A rank keeps only the layers of its stages, under the names they have in the whole model; the
+/// layers of other ranks have no memory here. Every stage has its own DataParallel or FullySharded
+/// over the ranks of the other axes. The model must live as long as the pipeline.
 class Pipeline final : public Attached {
  public:
-  /// Completes and verifies the schedule: throws ScheduleError, or ConfigError, before anything is
-  /// computed. Names the layers of the model, where nobody has. Collective.
+  /// Completes and verifies the schedule; throws ScheduleError or ConfigError before anything is
+  /// computed. Names the layers of the model if they have no names. Collective.
   Pipeline(nn::ModelImpl& model, const Mesh& mesh, pipeline::Schedule schedule,
            PipelineOptions options = {});
   ~Pipeline() override;
 
-  /// As many as the schedule has, as even as possible: also where the batch is short.
+  /// As many as the schedule has, as even as possible, also for a short batch.
   std::vector<Range> micro_batches(const BatchRows& rows) const override;
 
-  /// Forward and backward of a step's micro-batches, as many as the schedule has. Only the ranks of
-  /// the first stage look at the inputs (the others need no tensors there), only those of the last
-  /// at the targets. Collective over the pipe.
+  /// Forward and backward of a step's micro-batches, as many as the schedule has. Only the first
+  /// stage reads the inputs (they may be undefined elsewhere), and only the last reads the targets.
+  /// Collective over the pipe.
   void run(const std::vector<nn::MicroBatch>& micros) override;
 
-  /// Forward only: the losses of the last stage; elsewhere 0. Any number of micro-batches.
-  /// Collective over the pipe.
+  /// Forward only, of any number of micro-batches. Returns the losses on the last stage, 0
+  /// elsewhere. Collective over the pipe.
   LossTotals evaluate(const std::vector<nn::MicroBatch>& micros) override;
   std::size_t evaluated_at_once() const override {
     return static_cast<std::size_t>(schedule_.micros);
@@ -75,7 +76,7 @@ class Pipeline final : public Attached {
   std::vector<ParameterShard> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;
-  std::vector<Value> frozen_values() override;
+  std::vector<ParameterValue> frozen_values() override;
   std::vector<std::string> order() const override;
   Fires fires() const override;
   void set_order(const std::vector<std::string>& names, const Fires& fires = {}) override;
@@ -87,11 +88,11 @@ class Pipeline final : public Attached {
 
   const pipeline::Schedule& schedule() const { return schedule_; }
   const StageSizes& cut() const { return cut_; }
-  /// Micro-batches of which this rank kept something at the same time, at most, in the last step.
+  /// The most micro-batches that this rank had in flight at the same time in the last step.
   int peak_in_flight() const { return peak_in_flight_; }
 
  private:
-  void check_alike() const;
+  void check_same_pipeline() const;
   void build_stages(nn::ModelImpl& model);
   void build_parts(const nn::ModelImpl& model);
   void collect_parameters(const nn::ModelImpl& model);
@@ -109,7 +110,7 @@ class Pipeline final : public Attached {
   void hand_on(Stage& stage, int micro);
   int tag(const pipeline::Action& action) const;
 
-  Mesh mesh_, of_stage_;  // of all ranks; of those that run the same stages
+  Mesh mesh_, of_stage_;  // all ranks; those that run the same stages
   pipeline::Schedule schedule_;
   PipelineOptions options_;
   StageSizes cut_;
@@ -120,14 +121,15 @@ class Pipeline final : public Attached {
   std::vector<Stage> stages_;
   std::vector<nn::Parameter> parameters_;
   std::vector<ParameterShard> shards_;
-  std::vector<std::pair<std::size_t, std::size_t>> places_;  // part and index of each parameter
+  std::vector<std::pair<std::size_t, std::size_t>> origins_;  // part and index of each parameter
   std::map<std::string, Holders> tied_;
   std::shared_ptr<Reducer> reducer_;
   std::unique_ptr<StepEnd> step_end_;
   const std::vector<nn::MicroBatch>* micros_ = nullptr;  // while they are run
-  enum class State : uint8_t { Idle, Ran, Broken } state_ = State::Idle;
-  std::vector<std::size_t> last_of_;  // by stage, where its last backward is in the program
-  std::size_t expected_ = 0;          // receives up to here are posted
+  enum class StepState : uint8_t { Idle, Ran, Broken } state_ = StepState::Idle;
+  std::vector<std::size_t>
+      last_of_;               // of each stage: the index of its last backward in the program
+  std::size_t expected_ = 0;  // receives up to here are posted
   at::Tensor loss_sum_, loss_weight_;
   int in_flight_ = 0, peak_in_flight_ = 0;
   int64_t step_ = 0;

@@ -18,7 +18,7 @@ using pipeline::Act;
 using pipeline::Action;
 
 constexpr std::size_t kAhead = 4;        // receives that are posted before they are needed
-constexpr int kEvaluationTag = 1 << 30;  // behind those of any schedule
+constexpr int kEvaluationTag = 1 << 30;  // above the tags of any schedule
 
 template <class Map>
 auto take(Map& from, int micro) {
@@ -34,8 +34,8 @@ Stage& Pipeline::stage(int index) {
                        [index](const Stage& one) { return one.index == index; });
 }
 
-/// Of the message that an action sends or receives: by the stage that it leaves forwards, or
-/// arrives at backwards.
+/// The tag of the message that an action sends or receives. It numbers the boundary between two
+/// stages, the micro-batch and the direction.
 int Pipeline::tag(const Action& action) const {
   const bool forwards = action.act == Act::SendAct || action.act == Act::RecvAct;
   const bool arrives = action.act == Act::RecvAct || action.act == Act::SendGrad;
@@ -51,18 +51,19 @@ std::vector<Range> Pipeline::micro_batches(const BatchRows& rows) const {
 }
 
 void Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
-  core::check(state_ == State::Idle, "Pipeline: {}",
-              state_ == State::Ran ? "a step is a run and a finish; call finish() first"
-                                   : "a step threw; build it anew and load the last checkpoint");
+  core::check(state_ == StepState::Idle, "Pipeline: {}",
+              state_ == StepState::Ran
+                  ? "a step is a run and a finish; call finish() first"
+                  : "a step threw; build it anew and load the last checkpoint");
   core::check(micros.size() == static_cast<std::size_t>(schedule_.micros),
               "Pipeline: {} micro-batches, but schedule '{}' is for {}", micros.size(),
               schedule_.name, schedule_.micros);
   const auto& program = schedule_.programs[static_cast<std::size_t>(pipe_.rank())];
-  state_ = State::Broken;  // until it has come to its end
+  state_ = StepState::Broken;  // until the end of the program
   micros_ = &micros;
   expected_ = 0;
   in_flight_ = peak_in_flight_ = 0;
-  const auto& where = micros.front().inputs.where;  // of the run, where it is told
+  const auto& where = micros.front().inputs.where;  // the step of the run, if it is given
   step_ = where != nullptr ? where->step : step_ + 1;
   loss_sum_ = loss_weight_ = at::Tensor();
   for (const auto& part : parts_) part->completed = 0;
@@ -86,12 +87,12 @@ void Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
   }
   transfers_.finish_sends();
   micros_ = nullptr;
-  state_ = State::Ran;
+  state_ = StepState::Ran;
   pipe_.note(fmt::format("what follows the schedule '{}' of step {}", schedule_.name, step_));
 }
 
-/// Says where this rank was. An error of its own ends the world: the others would wait for what
-/// never comes, and this rank for what they would have sent.
+/// Adds the action that this rank was at to the error, and throws it. If the error arose here, it
+/// also aborts the world, because the other ranks would wait for messages that never come.
 void Pipeline::fail(const std::exception& error, const std::string& where) const {
   const std::string said = fmt::format("{}; this rank was at {}", error.what(), where);
   if (dynamic_cast<const TimeoutError*>(&error) != nullptr) throw TimeoutError(said);
@@ -100,7 +101,7 @@ void Pipeline::fail(const std::exception& error, const std::string& where) const
   throw;
 }
 
-/// Posts the receives of the next actions, so that what arrives need not wait for us.
+/// Posts the receives of the next actions, so that messages that arrive early need not wait.
 void Pipeline::expect_ahead(std::size_t at) {
   const auto& program = schedule_.programs[static_cast<std::size_t>(pipe_.rank())];
   std::size_t posted = 0;
@@ -159,11 +160,11 @@ nn::Flow Pipeline::input_of(Stage& stage, int micro) {
   return {std::move(tensors), in.where};
 }
 
-/// The stage's links; on the last stage the loss, instead of an output.
+/// Runs the links of a stage. Returns the loss on the last stage; elsewhere `flow` is the output.
 std::optional<nn::Loss> Pipeline::compute(const Stage& stage, int micro, nn::Flow& flow) const {
-  for (const auto& [link, again] : stage.links) {
+  for (const auto& [link, recomputes] : stage.links) {
     const auto run = [one = link](nn::Flow in) { return one->forward(std::move(in)); };
-    flow = again ? nn::recomputed(std::move(flow), run, link->layers) : run(std::move(flow));
+    flow = recomputes ? nn::recomputed(std::move(flow), run, link->layers) : run(std::move(flow));
   }
   if (stage.index + 1 < schedule_.stages()) return std::nullopt;
   const auto& targets = (*micros_)[static_cast<std::size_t>(micro)].targets;
@@ -195,7 +196,8 @@ void Pipeline::forward(Stage& stage, int micro) {
   peak_in_flight_ = std::max(peak_in_flight_, ++in_flight_);
 }
 
-/// What the next stage, or the one before, gets without a transfer: it is on this rank.
+/// Passes an output to the next stage, or a gradient to the previous one, if that stage is on this
+/// rank and needs no transfer.
 void Pipeline::hand_on(Stage& from, int micro) {
   const bool forwards = from.outputs.contains(micro);
   const int to = from.index + (forwards ? 1 : -1);
@@ -222,7 +224,7 @@ void Pipeline::backward(Stage& stage, const Action& action, Micro micro) {
   }
   kept.roots.clear();
   const auto body = [&] {
-    if (roots.empty()) return;  // nothing of it counted
+    if (roots.empty()) return;  // no output needs a gradient
     ag::Engine::get_default_engine().execute(roots, seeds, /*keep_graph=*/false,
                                              /*create_graph=*/false, /*accumulate_grad=*/true, {});
     roots.clear();
@@ -248,7 +250,7 @@ void Pipeline::backward_weights(Stage& stage, int micro, Micro last) {
   stage.part->attached->collect(last, [&] {
     for (nn::WeightJob& job : kept.jobs) {
       nn::deliver(job);
-      job = {};  // what it held is free
+      job = {};  // frees the tensors that it holds
     }
   });
   --in_flight_;
@@ -256,8 +258,8 @@ void Pipeline::backward_weights(Stage& stage, int micro, Micro last) {
 
 LossTotals Pipeline::evaluate(const std::vector<nn::MicroBatch>& micros) {
   const at::NoGradGuard guard;
-  core::check(state_ == State::Idle, "Pipeline: evaluate between steps, after finish()");
-  state_ = State::Broken;
+  core::check(state_ == StepState::Idle, "Pipeline: evaluate between steps, after finish()");
+  state_ = StepState::Broken;
   micros_ = &micros;
   LossTotals sums;
   const auto order = pipeline::forwards_only(schedule_, static_cast<int>(micros.size()));
@@ -277,12 +279,12 @@ LossTotals Pipeline::evaluate(const std::vector<nn::MicroBatch>& micros) {
   transfers_.finish_sends();
   pipe_.note("");
   micros_ = nullptr;
-  state_ = State::Idle;
+  state_ = StepState::Idle;
   return reports_loss(mesh_.coord()) ? sums : LossTotals{};
 }
 
-/// Nobody waits for a send. What is on its way is bounded by the first stage, which begins a
-/// micro-batch when the last one says that an earlier one is through.
+/// Sends are not waited for. The first stage bounds the number of micro-batches in flight: it
+/// begins one only when the last stage has reported that an earlier one is complete.
 void Pipeline::evaluate(Stage& at, int micro, LossTotals& sums) {
   transfers_.advance();
   const int last = schedule_.stages() - 1, first_rank = schedule_.rank_of(0),

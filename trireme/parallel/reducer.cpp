@@ -37,8 +37,7 @@ const comm::Communicator& Reducer::group(const RankSet& set) {
   const comm::Communicator& axis = mesh_.group(tied ? Axis::Pipe : Axis::Tensor);
   const bool holds = std::ranges::find(set.holders, axis.rank()) != set.holders.end();
   const int color = tied ? (holds ? 0 : 1) : axis.rank() / set.copies;
-  return made_.emplace(set, axis.split(tied ? "tied" : "copies", color, axis.rank()))
-      .first->second;
+  return made_.emplace(set, axis.split(tied ? "tied" : "copies", color, axis.rank())).first->second;
 }
 
 std::shared_ptr<Reducer> make_reducer(const Mesh& mesh) {

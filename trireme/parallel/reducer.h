@@ -13,12 +13,12 @@
 
 namespace trireme::parallel {
 
-/// Gradients that are summed by one operation: in place on every rank of a set, or so that each
-/// rank gets its rows of the sum.
+/// Gradients that one operation sums: in place on every rank of a set, or so that each rank gets
+/// its rows of the sum.
 struct GradientBlock {
-  std::string name = {};               ///< for messages and traces
-  at::Tensor data = {};                ///< summed in place, or:
-  std::vector<at::Tensor> whole = {};  ///< what is summed ...
+  std::string name = {};                ///< for messages and traces
+  at::Tensor data = {};                 ///< summed in place, or:
+  std::vector<at::Tensor> whole = {};   ///< what is summed ...
   std::vector<at::Tensor> shards = {};  ///< ... of which this rank gets its rows, in here
   std::vector<comm::Rows> rows = {};    ///< of each tensor, the rows of every rank
 };
@@ -32,8 +32,12 @@ struct ReducerState {
   at::Tensor tensor;
 };
 
-/// The one door through which gradients travel. Whoever sums gradients in another way derives from
-/// it; buckets, copies and tied weights all come through here.
+/// Sums gradients over ranks. Buckets, copies of a box and tied weights are all summed through this
+/// class; derive from it to sum them in another way, for instance compressed.
+///
+///   buckets   ──┐
+///   copies    ──┼──> Reducer::start(block, ranks) ──> all-reduce or reduce-scatter
+///   tied      ──┘
 class Reducer {
  public:
   explicit Reducer(const Mesh& mesh) : mesh_(mesh) {}
@@ -45,12 +49,12 @@ class Reducer {
   /// order. The block's memory must live until the work is done.
   virtual comm::Work start(GradientBlock block, const RankSet& over) = 0;
 
-  /// What it keeps from step to step; loading a checkpoint fills the tensors.
+  /// The tensors that it keeps from step to step; loading a checkpoint fills them.
   virtual std::vector<ReducerState> states() { return {}; }
 
-  /// The group of a set, where gradients may be allocated as registered memory. The first call for
-  /// a set of copies makes the group and is collective over the tensor axis, for a set of holders
-  /// over the pipe axis.
+  /// The group of a set; gradients may be allocated there as registered memory. The first call for
+  /// a set makes its group: it is collective over the tensor axis for a set of copies, and over the
+  /// pipe axis for a set of holders.
   const comm::Communicator& group(const RankSet& set);
 
  private:
@@ -58,11 +62,12 @@ class Reducer {
   std::map<RankSet, comm::Communicator> made_;
 };
 
-/// Sums by one collective a block.
+/// Sums each block by one collective.
 std::shared_ptr<Reducer> make_reducer(const Mesh& mesh);
 
-/// Several tensors that are summed over the same ranks. Large ones are summed where they lie; small
-/// ones, and those that are not contiguous, travel as one, since every operation has its latency.
+/// Sums several tensors over the same ranks. Large ones are summed in place. Small ones, and those
+/// that are not contiguous, are packed into one operation, because every operation costs its
+/// latency.
 class PackedSum {
  public:
   PackedSum(Reducer& reducer, RankSet over) : reducer_(&reducer), over_(std::move(over)) {}

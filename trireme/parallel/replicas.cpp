@@ -51,7 +51,7 @@ at::Tensor raw_bytes(const at::Tensor& tensor) {
   return tensor.detach().contiguous().reshape({-1}).view(at::kByte);
 }
 
-/// Which place of which tensor, and what is there.
+/// Hashes: which elements of which tensor, and their values.
 struct Fingerprint {
   uint64_t place, value;
 };
@@ -66,12 +66,13 @@ uint64_t value_of(const at::Tensor& tensor) {
   return core::hash64(values.data_ptr(), static_cast<std::size_t>(values.nbytes()));
 }
 
-/// A rank whose value is another than the first that has the place; rank -1: there is none.
+/// A rank whose value differs from that of the first rank with the same elements; -1: there is
+/// none.
 struct Drift {
   int64_t rank = -1, first_rank = -1, index = 0;
 };
 
-/// Of the fingerprints of every rank; nothing where this rank has not got them.
+/// Finds it in the fingerprints of all ranks; finds nothing on ranks that do not have them.
 Drift first_drift(const std::vector<std::string>& ranks) {
   std::map<uint64_t, std::pair<uint64_t, int64_t>> known;  // by place: the value, and whose it is
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -133,7 +134,8 @@ void check_same_module(const torch::nn::Module& module, const comm::Communicator
 void broadcast_parameters(const torch::nn::Module& module, const Mesh& mesh) {
   const at::NoGradGuard guard;
   for (const nn::Parameter& one : nn::parameters_of(module)) {
-    // Copies inside of a cut are made from the seed: all boxes of a parameter have the same axes.
+    // The axes are the same for all boxes of a parameter; copies along a cut start from the same
+    // seed.
     const auto boxes = reductions_of(one.layout, {}, mesh.degrees(), mesh.coord(), Policy{});
     if (nn::is_bound(one.tensor) && !boxes.empty())
       broadcast(one.tensor, mesh.group(boxes.front().same_weight.axes));
@@ -141,7 +143,7 @@ void broadcast_parameters(const torch::nn::Module& module, const Mesh& mesh) {
   broadcast_buffers(module, mesh.world());
 }
 
-/// All of them in one message: they are many and small.
+/// Sends all of them in one message, because they are many and small.
 void broadcast_buffers(const torch::nn::Module& module, const comm::Communicator& group) {
   const at::NoGradGuard guard;
   const auto all = module.buffers();

@@ -6,8 +6,8 @@
 
 namespace trireme::parallel {
 
-/// Throws unless every parameter is what this rank of the mesh holds of it, and of a kind that is
-/// reduced here: experts are not yet.
+/// Throws if a parameter is not cut as this rank of the mesh must hold it, or if it belongs to an
+/// expert: experts are not supported yet.
 void check_cut_on(const torch::nn::Module& module, const Mesh& mesh);
 
 /// Do all ranks of the group hold the same parameters and buffers: names, shapes of the wholes,
@@ -15,14 +15,13 @@ void check_cut_on(const torch::nn::Module& module, const Mesh& mesh);
 /// rank. Collective.
 void check_same_module(const torch::nn::Module& module, const comm::Communicator& group);
 
-/// Copies values to all ranks that hold the same: of parameters (that have memory) and buffers, or
-/// buffers only. The first of those ranks gives them. Collective.
+/// Copies parameters (that have memory) and buffers, or buffers only, from the first rank that
+/// holds them to all others that hold the same. Collective.
 void broadcast_parameters(const torch::nn::Module& module, const Mesh& mesh);
 void broadcast_buffers(const torch::nn::Module& module, const comm::Communicator& group);
 
-/// Do all ranks keep the same values where they keep the same place of the same tensor, bit for
-/// bit? Throws CommError on every rank if not, with the first that drifted and the two ranks.
-/// Collective.
+/// Throws CommError on every rank if two ranks that keep the same elements of a tensor have
+/// different bits there; names the first such tensor and the two ranks. Collective.
 void check_same_values(const std::vector<ParameterShard>& shards, const Buffers& buffers,
                        const comm::Communicator& world);
 

@@ -17,14 +17,14 @@ int64_t item_bytes_of(const nn::Parameter& parameter) {
   return static_cast<int64_t>(parameter.tensor.element_size());
 }
 
-/// A group of its own, so that gathers do not queue behind reductions.
+/// Makes a separate group, so that gathers do not queue behind reductions.
 comm::Communicator gather_group(const Mesh& mesh, const Policy& policy) {
   const auto& group = mesh.group(gradient_sums_of(Layout({1}), mesh.degrees(), policy).shards.axes);
   return group.split("gather", 0, group.rank());
 }
 
 bool is_recomputing(const nn::Flow& in) {
-  return in.where != nullptr && in.where->again;
+  return in.where != nullptr && in.where->recomputing;
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ void ShardedWeights::take_values() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     nn::Parameter& one = parameters_[i];
     const bool there = nn::is_bound(one.tensor);
-    core::check(there || one.init.has_value(), "'{}' has neither values nor a rule to begin by",
+    core::check(there || one.init.has_value(), "'{}' has neither values nor an initial rule",
                 one.name);
     for (std::size_t b = 0; b < shards_[i].boxes.size(); ++b) {
       const ShardedBox& box = shards_[i].boxes[b];
@@ -90,7 +90,7 @@ void ShardedWeights::take_values() {
   }
 }
 
-/// The boxes of a unit's n-th parameter, one after the other.
+/// The memory of a unit's n-th parameter in the unit's block: its boxes, one after the other.
 at::Tensor ShardedWeights::packed(std::size_t unit, std::size_t nth) const {
   const std::size_t i = units_.units[unit].parameters[nth];
   return tensor_on(states_[unit].block, states_[unit].offsets[nth], {shards_[i].numel},
@@ -190,7 +190,7 @@ void ShardedWeights::start_check() {
 }
 
 void ShardedWeights::end_check() {
-  // Nobody may read the shards any more when they are updated.
+  // Gathers that are still in flight read the shards, which are updated next.
   for (std::size_t unit = 0; unit < states_.size(); ++unit)
     if (states_[unit].work) complete_gather(unit);
   checking_.wait();
@@ -210,7 +210,7 @@ void ShardedWeights::end_check() {
         "its weights are gathered from all of them, so every rank must run the same layers (with "
         "an empty batch, where it has nothing to do)",
         units_.units[static_cast<std::size_t>(unit)].name, fmt::join(parts, ", by "));
-    group_.abort(said);  // also to those that share no shards with us
+    group_.abort(said);  // reaches also the ranks that share no shards with this one
     throw CommError(said);
   }
 }
@@ -263,7 +263,7 @@ nn::Flow WholeWeights::around(std::size_t user, nn::Flow in, const nn::LayerImpl
 }
 
 void WholeWeights::updated() {
-  // In the order of their use: the first is needed first.
+  // Gather in the order of use.
   std::vector<std::size_t> order = backward_order();
   std::reverse(order.begin(), order.end());
   for (std::size_t unit = 0; unit < states_.size(); ++unit)

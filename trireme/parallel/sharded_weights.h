@@ -12,11 +12,11 @@
 
 namespace trireme::parallel {
 
-/// The weights of a module whose state is sharded. A rank's shards are tensors that last; what
-/// layers compute with is gathered from the shards of all ranks, unit by unit.
+/// The weights of a module whose state is sharded. A rank keeps its shards; the weights that layers
+/// compute with are gathered from the shards of all ranks, unit by unit.
 ///
-/// This class knows the units, their shards and how a unit is gathered. When a unit is gathered and
-/// released is up to `WholeWeights` and `GatheredWeights`.
+/// This class knows the units, their shards and how to gather a unit. `WholeWeights` and
+/// `GatheredWeights` decide when a unit is gathered and released.
 class ShardedWeights {
  public:
   virtual ~ShardedWeights();
@@ -31,37 +31,37 @@ class ShardedWeights {
   /// The shards have new values. Collective.
   virtual void updated() = 0;
 
-  /// Where weights are always whole: waits until updates have come from all ranks.
+  /// Where weights are always whole: waits until the updates of all ranks have arrived.
   virtual void complete_update() {}
 
-  /// A backward has ended, or a forward whose backward comes later: releases what is gathered,
-  /// unless it is held.
+  /// A backward has ended, or a forward whose backward comes later: releases the gathered units,
+  /// except those that are held.
   virtual void end_pass() = 0;
 
-  /// Gathers all units, which stay until `release_all`.
+  /// Gathers all units and keeps them until `release_all`.
   virtual void hold() {}
-  /// Waits for the units that are held: a backward does not ask for them.
+  /// Waits for the units that are held, because backward does not ask for them.
   virtual void complete_held() {}
   virtual void release_all() {}
 
-  /// What was used in this step so far does not count: see `start_check`.
+  /// Resets the counts of uses that `start_check` compares.
   virtual void forget_uses();
 
-  /// The units in the order in which the last backward should come to them; empty before the first
-  /// forward.
+  /// The units in the order in which backward reaches them; empty before the first forward.
   std::vector<std::size_t> backward_order() const;
 
-  /// Have all ranks that share the shards used every unit equally often in this step? The question
-  /// travels through the group that gathers weights, and before a rank can wait for others
-  /// elsewhere: a rank that gathers what the others do not is found, instead of waiting for ever.
+  /// Starts to compare how often the ranks that share the shards have used each unit in this step:
+  /// an all-gather in the group that gathers weights. It starts before a rank waits for others
+  /// elsewhere, so that a rank that ran other layers is found, instead of waiting for ever.
   void start_check();
-  /// Throws if they have not, naming the unit and the ranks. Collective.
+  /// Throws if they differ, naming the unit and the ranks. Collective.
   void end_check();
 
-  /// All of the rank's own part of a tensor of which `parts` are this rank's shards. Collective.
+  /// Gathers a tensor like the rank's own part of a parameter, of which `parts` are this rank's
+  /// shards. Collective.
   at::Tensor assemble(std::size_t parameter, const std::vector<at::Tensor>& parts) const;
 
-  /// The memory of what is gathered now, and of blocks that are kept to be used again.
+  /// The memory of gathered units, and of blocks that are kept for reuse.
   virtual int64_t gathered_bytes() const = 0;
 
  protected:
@@ -73,7 +73,7 @@ class ShardedWeights {
   struct UnitState {
     int64_t bytes = 0;
     std::vector<int64_t> offsets;  // of its parameters in a block
-    at::Tensor block;              // undefined: nothing is gathered
+    at::Tensor block;              // undefined: not gathered
     std::optional<comm::Work> work;
     bool bound = false;  // its parameters have the block's memory
     int64_t uses = 0;    // in this step
@@ -85,17 +85,18 @@ class ShardedWeights {
   /// Moves the values of parameters that have memory into the shards, one parameter at a time, and
   /// initializes the others by their rules.
   void take_values();
-  /// A user is called: counts the use of its units, and remembers the order of users. A call that
-  /// only recomputes does not count.
+  /// Counts the uses of a user's units, and remembers the order of users. A call that recomputes
+  /// does not count.
   void note_use(std::size_t user, const nn::Flow& in);
 
-  /// Starts to gather a unit into its block. Nothing happens where this has been done.
+  /// Starts to gather a unit into its block, unless this has been done.
   void start_gather(std::size_t unit);
   /// Waits until a unit is gathered, and gives its parameters that memory.
   void complete_gather(std::size_t unit);
-  /// What using a parameter says while it is not gathered.
+  /// The error message for reading a parameter that is not gathered.
   static std::string not_gathered(const std::string& name);
-  /// The parameters of a unit lose their memory; using one says why.
+  /// Takes the memory from the parameters of a unit; reading one is an error with the message
+  /// `why`.
   void unbind(std::size_t unit, const std::function<std::string(const std::string&)>& why);
 
   at::TensorOptions byte_options() const;
@@ -116,7 +117,7 @@ class ShardedWeights {
 
   at::Tensor all_uses_;  // [ranks, units], while they are compared
   comm::Work checking_;
-  std::shared_ptr<ShardedWeights*> self_;  // hooks outlive this
+  std::shared_ptr<ShardedWeights*> self_;  // hooks may outlive this object
 };
 
 /// ZeRO-1 and 2: weights are always whole. The shards are parts of the weights themselves, and the

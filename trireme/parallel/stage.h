@@ -12,8 +12,8 @@
 
 namespace trireme::parallel {
 
-/// Layers of one rank that are reduced and gathered together: those of one stage, or of several
-/// that share a parameter.
+/// The layers of one rank that are reduced and gathered together: those of one stage, or of several
+/// stages that share a parameter.
 struct StagePart {
   std::shared_ptr<torch::nn::Module> module;
   std::unique_ptr<AttachedModule> attached;
@@ -23,26 +23,26 @@ struct StagePart {
   int completed = 0;  ///< stages whose gradients are complete in this step
 };
 
-/// What is kept of a micro-batch between its forward and its backward. Its output is not: whoever
-/// needs that keeps it.
+/// What a stage keeps of a micro-batch between its forward and its backward. The output is not kept
+/// here: the operation that needs it keeps it.
 struct MicroInFlight {
-  std::vector<at::Tensor> inputs;            ///< leaves; their .grad goes back
-  std::vector<torch::autograd::Edge> roots;  ///< of each output; none: needs no gradient
+  std::vector<at::Tensor> inputs;            ///< leaves; their .grad is sent back
+  std::vector<torch::autograd::Edge> roots;  ///< of each output; invalid: it needs no gradient
   std::vector<at::Tensor> seeds = {};        ///< their gradients, where no stage follows
-  std::vector<nn::WeightJob> jobs = {};      ///< what a split backward has put off
+  std::vector<nn::WeightJob> jobs = {};      ///< weight gradients that a split backward has put off
 };
 
-/// A link that a stage runs. One that is inside of a link whose layer is recomputed, is so too.
+/// A link that a stage runs; `recompute`: it is inside of a link whose layer is recomputed.
 struct StageLink {
   const nn::Link* link = nullptr;
   bool recompute = false;
 };
 
-/// One stage of a pipeline on the rank that runs it, with what is on its way through it.
+/// One stage of a pipeline on the rank that runs it, with its micro-batches in flight.
 struct Stage {
   int index = 0;
-  std::vector<StageLink> links;                             ///< that it runs, without the head
-  std::vector<std::shared_ptr<nn::LayerImpl>> layers = {};  ///< of those, and of the head
+  std::vector<StageLink> links;                             ///< in order, without the head
+  std::vector<std::shared_ptr<nn::LayerImpl>> layers = {};  ///< of these links and of the head
   StagePart* part = nullptr;
   std::map<int, nn::Flow> inputs = {}, outputs = {};  ///< by micro-batch
   std::map<int, std::vector<at::Tensor>> gradients_in = {}, gradients_out = {};

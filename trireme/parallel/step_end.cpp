@@ -1,8 +1,9 @@
 #include "trireme/parallel/step_end.h"
 
+#include <fmt/ranges.h>
+
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -50,7 +51,7 @@ StepEnd::StepEnd(const Mesh& mesh, std::shared_ptr<Reducer> reducer, std::vector
   for (const RankSet& set : copies) reducer_->group(set);
 }
 
-/// Sums what several ranks hold: copies of a box inside of a cut, then weights that are tied.
+/// Sums gradients that several ranks hold: of copies of a box along a cut, then of tied weights.
 void StepEnd::sum_later(const std::function<at::Tensor(std::size_t shard)>& gradient_of) {
   for (const RankSet& set : later_) {
     std::vector<at::Tensor> parts;
@@ -69,19 +70,19 @@ void StepEnd::sum_later(const std::function<at::Tensor(std::size_t shard)>& grad
   }
 }
 
-/// Each shard's .grad is where its sum is; undefined where there is none yet.
+/// Points each shard's .grad at its sum; undefined where there is none yet.
 void StepEnd::assign() {
   for (std::size_t k = 0; k < shards_.size(); ++k) {
     const auto& [gradients, index, name] = sources_[k];
-    const bool summed_later = std::any_of(
-        shards_[k].reductions.begin(), shards_[k].reductions.end(),
-        [](const Reduction& one) { return !one.later.empty(); });
+    const bool summed_later =
+        std::any_of(shards_[k].reductions.begin(), shards_[k].reductions.end(),
+                    [](const Reduction& one) { return !one.later.empty(); });
     shards_[k].gradient() =
         gradients->has_home(index) || summed_later ? gradients->home(index) : at::Tensor();
   }
 }
 
-/// Of the elements that this rank counts.
+/// The sum of the squares of all gradient elements that this rank counts.
 double StepEnd::squares() const {
   double sum = 0;
   for (const ParameterShard& shard : shards_) {
@@ -96,7 +97,7 @@ double StepEnd::squares() const {
   return sum;
 }
 
-/// Sums what came after its bucket had begun, in the same way, and adds it.
+/// Sums the gradients that came after their bucket had started, over the same ranks, and adds them.
 void StepEnd::add_late(const double* late) {
   std::map<std::pair<const Gradients*, std::size_t>, std::vector<at::Tensor>> sums;
   for (const auto& [gradients, parameter, name] : parameters_)

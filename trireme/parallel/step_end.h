@@ -7,18 +7,18 @@
 
 namespace trireme::parallel {
 
-/// Throws unless both are one number.
+/// Throws unless the sum and the weight are one number each.
 void check(const nn::Loss& loss);
 
-/// Completes the gradients of a step: what `finish` of DataParallel, FullySharded and Pipeline do.
+/// Completes the gradients of a step, for `finish` of DataParallel, FullySharded and Pipeline.
 ///
 ///   buckets    ──> copies of a box ──> tied weights ──> norm ──> one small reduction ──> .grad
 ///   (started       (`Reduction::later`)                         weight, loss, values, squares,
 ///   in backward)                                                who was used, who came late
 ///
-/// Gradients that came late (a weight whose gradient fires once more after its bucket has begun)
-/// are summed afterwards, and the norm once more: only in a step whose graph is not like the
-/// first's.
+/// Gradients that came late (autograd delivered one more for a weight whose bucket had started) are
+/// summed afterwards, and the norm is summed once more. This happens only in a step whose graph
+/// differs from those before.
 class StepEnd {
  public:
   /// `parts`: the gradients of each module; `shards`: theirs, one after the other, with the sums of
@@ -27,19 +27,19 @@ class StepEnd {
   StepEnd(const Mesh& mesh, std::shared_ptr<Reducer> reducer, std::vector<Gradients*> parts,
           std::vector<ParameterShard> shards, std::vector<std::string> names);
 
-  /// `own`: what this rank computed. Total weight 0: there are no gradients, and a warning says so.
-  /// Collective.
+  /// `own`: the losses of this rank. If the total weight is 0 there are no gradients, and a warning
+  /// says so. Collective.
   Totals finish(const LossTotals& own, const Finish& what);
 
   const std::vector<ParameterShard>& shards() const { return shards_; }
 
  private:
-  struct Source {  // where a shard's gradient comes from
+  struct GradientSource {  // where a shard's gradient comes from
     Gradients* gradients;
     std::size_t shard;  // in its list
     std::size_t name;   // of its parameter, among all
   };
-  struct Used {  // a parameter of which this rank may have no shard
+  struct NamedParameter {  // a parameter of which this rank may have no shard
     Gradients* gradients;
     std::size_t parameter, name;
   };
@@ -55,11 +55,11 @@ class StepEnd {
   std::shared_ptr<Reducer> reducer_;
   std::vector<Gradients*> parts_;
   std::vector<ParameterShard> shards_;
-  std::vector<Source> sources_;  // of each shard
-  std::vector<Used> parameters_;
+  std::vector<GradientSource> sources_;  // of each shard
+  std::vector<NamedParameter> parameters_;
   std::vector<std::string> names_;
-  std::vector<RankSet> later_;  // all sets, copies first
-  at::Tensor small_;            // what the small reduction carries
+  std::vector<RankSet> later_;  // all sets of Reduction::later, copies first
+  at::Tensor small_;            // the data of the small reduction
   bool told_unused_ = false, told_weightless_ = false;
 };
 

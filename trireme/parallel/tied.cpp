@@ -11,7 +11,7 @@ namespace trireme::parallel {
 
 namespace {
 
-/// By name, and by place where a parameter is kept in several pieces.
+/// Orders shards by name, and the pieces of one parameter by their offset.
 bool comes_before(const ParameterShard& a, const ParameterShard& b) {
   const auto place = [](const ParameterShard& one) {
     return std::tuple(one.name, one.pieces.front().offset, one.pieces.front().begin);

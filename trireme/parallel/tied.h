@@ -15,11 +15,11 @@ namespace trireme::parallel {
 std::map<std::string, Holders> find_tied(const std::vector<ParameterShard>& shards,
                                          const comm::Communicator& pipe);
 
-/// The reductions of a shard as the whole mesh sees them: with the stages that hold it, too.
+/// Sets the reductions of a shard for the whole mesh: they include the stages that hold it.
 void set_holders(ParameterShard& shard, const nn::Parameter& parameter, const Holders& holders,
                  const Mesh& mesh, const Policy& policy);
 
-/// Makes tied parameters equal: the first holder's values are everybody's. Collective over the
+/// Copies the first holder's values of tied parameters to the other holders. Collective over the
 /// pipe axis of the reducer's mesh.
 void broadcast_tied(const std::vector<ParameterShard>& shards,
                     const std::map<std::string, Holders>& tied, const comm::Communicator& pipe,

@@ -44,7 +44,7 @@ std::vector<int64_t> describe_flow(const nn::Flow& flow) {
   return items;
 }
 
-/// Reads numbers one after the other; never behind their end.
+/// Reads numbers one after the other; throws at the end.
 class Reader {
  public:
   explicit Reader(const std::vector<int64_t>& items) : items_(items) {}
@@ -116,14 +116,14 @@ void Transfers::expect(int from, int tag) {
   arrival.header_work = pipe_.recv(arrival.header, from, tag);
 }
 
-/// The header is here: now the tensors can be received.
+/// Reads a header that has arrived, and posts the receives of its tensors.
 void Transfers::read_header(Arrival& arrival, int from, int tag) {
   arrival.header_work.synchronize();
   const int64_t* begin = arrival.header.data_ptr<int64_t>();
   const int64_t count = begin[1];
   if (begin[0] != kMark || count < 3 || count > kMostItems)
-    throw CommError(fmt::format("rank {} of '{}' sent something that is no pipeline's header", from,
-                                pipe_.name()));
+    throw CommError(fmt::format("rank {} of '{}' sent something that is not a pipeline's header",
+                                from, pipe_.name()));
   std::vector<int64_t> items(begin, begin + std::min(count, kHeaderItems));
   if (count > kHeaderItems) {
     at::Tensor more = at::empty({count - kHeaderItems}, at::kLong);

@@ -10,14 +10,14 @@
 
 namespace trireme::parallel {
 
-/// Flows, on their way between the ranks of a pipeline.
+/// Sends and receives Flows between the ranks of a pipeline. A Flow is several messages:
 ///
 ///   header    shapes, dtypes, who needs a gradient, where it stands     1 KiB, received early
-///   more      of the header, where it is longer (many sample ids)
-///   tensors   one message each, received as soon as the header is seen
+///   more      the rest of a longer header (many sample ids)
+///   tensors   one message each, received as soon as the header is read
 ///
-/// So micro-batches may have any shape and number of tensors. A tensor that is not defined (the
-/// gradient of what nobody used) stays so. Sends go on by themselves.
+/// Micro-batches may therefore have any shape and number of tensors. An undefined tensor (the
+/// gradient of a tensor that nobody used) arrives undefined. Sends proceed in the background.
 class Transfers {
  public:
   Transfers(comm::Communicator pipe, c10::Device device);
@@ -25,14 +25,14 @@ class Transfers {
 
   void send(const nn::Flow& flow, int to, int tag);
 
-  /// A Flow will be taken from there: its header may come now.
+  /// Posts the receive of a header, for a Flow that will be taken later.
   void expect(int from, int tag);
   /// Waits for it. Tensors that need a gradient are leaves that require one.
   nn::Flow take(int from, int tag);
 
-  /// Goes on with what has come meanwhile: tensors of headers that are here, sends that are done.
+  /// Makes progress: posts the receives for headers that have arrived, and drops completed sends.
   void advance();
-  /// Waits until everything that was sent is with the others.
+  /// Waits until all sends are complete.
   void finish_sends();
 
  private:

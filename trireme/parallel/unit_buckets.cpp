@@ -36,25 +36,26 @@ UnitBuckets::UnitBuckets(std::shared_ptr<Reducer> reducer, GradientSums sums,
       offsets_(members_.size()),
       shard_offsets_(members_.size()) {
   lay_out();
-  // Until it is known better: the last unit is the first that backward reaches.
+  // A guess until the order is known: backward reaches the last unit first.
   std::vector<std::size_t> order(names_.size());
   std::iota(order.rbegin(), order.rend(), 0);
   set_unit_order(order);
-  settled_ = true;
+  order_known_ = true;
 }
 
-/// A bucket for each unit and dtype; places in its block and among its shards.
+/// Makes a bucket for each unit and dtype, and gives each parameter its offsets in the bucket's
+/// block and shards.
 void UnitBuckets::lay_out() {
   std::map<std::pair<std::size_t, at::ScalarType>, std::size_t> found;
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const UnitMember& member = members_[i];
     const auto dtype = member.parameter.scalar_type();
-    const auto [place, is_new] = found.try_emplace({member.unit, dtype}, units_.size());
+    const auto [bucket, is_new] = found.try_emplace({member.unit, dtype}, units_.size());
     if (is_new) {
       units_.push_back({.unit = member.unit, .dtype = dtype, .block = {}, .shards = {}});
       buckets_.emplace_back();
     }
-    UnitBlock& unit = units_[place->second];
+    UnitBlock& unit = units_[bucket->second];
     offsets_[i] = unit.bytes;
     unit.bytes += padded(member.shards.numel * item_bytes(dtype));
     for (const ShardedBox& box : member.shards.boxes) {
@@ -62,8 +63,8 @@ void UnitBuckets::lay_out() {
       unit.shard_elems +=
           (box.piece.count + Layout::kFlatBorder - 1) / Layout::kFlatBorder * Layout::kFlatBorder;
     }
-    buckets_[place->second].members.push_back(i);
-    places_[i].bucket = place->second;
+    buckets_[bucket->second].members.push_back(i);
+    tracked_[i].bucket = bucket->second;
   }
 }
 
@@ -83,7 +84,7 @@ void UnitBuckets::set_unit_order(const std::vector<std::size_t>& units) {
     buckets.push_back(std::move(buckets_[order[to]]));
     buckets.back().waiting = buckets.back().members.size();
     for (std::size_t i : buckets.back().members) {
-      places_[i].bucket = to;
+      tracked_[i].bucket = to;
       order_.push_back(static_cast<int64_t>(i));
     }
   }
@@ -102,7 +103,7 @@ at::Tensor UnitBuckets::box_in(const UnitBlock& unit, std::size_t parameter,
 }
 
 void UnitBuckets::put(std::size_t parameter, const at::Tensor& gradient, bool more) {
-  UnitBlock& unit = units_[places_[parameter].bucket];
+  UnitBlock& unit = units_[tracked_[parameter].bucket];
   need_block(unit);
   const UnitMember& member = members_[parameter];
   if (member.shards.plain) {
@@ -124,7 +125,7 @@ comm::Work UnitBuckets::scatter(std::size_t bucket, const ShardOf& shard_of) {
     const auto& boxes = members_[i].shards.boxes;
     for (std::size_t b = 0; b < boxes.size(); ++b) {
       at::Tensor whole = box_in(unit, i, boxes[b]);
-      if (!places_[i].here) whole.zero_();
+      if (!tracked_[i].here) whole.zero_();
       block.shards.push_back(shard_of(i, b));
       block.whole.push_back(std::move(whole));
       block.rows.push_back(boxes[b].counts);
@@ -163,7 +164,7 @@ WholeUnitBuckets::WholeUnitBuckets(std::shared_ptr<Reducer> reducer, GradientSum
 }
 
 std::vector<at::Tensor> WholeUnitBuckets::homes(std::size_t parameter) {
-  const UnitBlock& unit = units_[places_[parameter].bucket];
+  const UnitBlock& unit = units_[tracked_[parameter].bucket];
   std::vector<at::Tensor> all;
   for (const ShardedBox& box : members_[parameter].shards.boxes)
     all.push_back(tensor_on(
@@ -181,7 +182,7 @@ void WholeUnitBuckets::start(std::size_t bucket) {
   if (in_flight_.size() > 1) complete_oldest();
 }
 
-/// The oldest sum is complete: the ranks with the same shards are next.
+/// Waits for the oldest reduce-scatter, then starts to sum its shards over the rest.
 void WholeUnitBuckets::complete_oldest() {
   InFlight oldest = std::move(in_flight_.front());
   in_flight_.pop_front();
@@ -226,7 +227,7 @@ at::Tensor ScatteredBuckets::shard_in(const at::Tensor& shards, std::size_t para
 }
 
 std::vector<at::Tensor> ScatteredBuckets::homes(std::size_t parameter) {
-  const UnitBlock& unit = units_[places_[parameter].bucket];
+  const UnitBlock& unit = units_[tracked_[parameter].bucket];
   std::vector<at::Tensor> all;
   for (std::size_t b = 0; b < members_[parameter].shards.boxes.size(); ++b)
     all.push_back(shard_in(unit.shards, parameter, b));
@@ -237,7 +238,7 @@ void ScatteredBuckets::need_block(UnitBlock& unit) {
   if (unit.block.defined()) return;
   while (free_.empty() && !in_flight_.empty()) complete_oldest();
   unit.pooled = !free_.empty();
-  if (!unit.pooled) {  // all blocks wait for other gradients, which arrive in an unexpected order
+  if (!unit.pooled) {  // gradients arrive in an unexpected order: every block is in use
     unit.block = at::empty({unit.bytes}, byte_options());
     return;
   }
@@ -257,8 +258,8 @@ void ScatteredBuckets::start(std::size_t bucket) {
   if (in_flight_.size() > kBlocks) complete_oldest();
 }
 
-/// The oldest sum is complete: its block is free, and after the last micro-batch the ranks with the
-/// same shards are next.
+/// Waits for the oldest reduce-scatter and frees its block. After the last micro-batch it starts to
+/// sum the shards over the rest.
 void ScatteredBuckets::complete_oldest() {
   InFlight oldest = std::move(in_flight_.front());
   in_flight_.pop_front();

@@ -15,22 +15,22 @@ struct UnitMember {
   std::size_t unit = 0;
 };
 
-/// Gradients that end as shards. The parameters of one unit are one bucket: its reduction is a
-/// reduce-scatter over the ranks that share the state, and the shards are then summed over the rest.
+/// Gradients that end as shards. The parameters of one unit are one bucket. Its reduction is a
+/// reduce-scatter over the ranks that share the state; the shards are then summed over the rest.
 ///
 ///   gradients of a unit   | p0 .......... | p1 ..... |        on every rank
 ///   reduce-scatter        |  r0  |  r1  | |r0 | r1 |          each rank gets its range of each box
 ///   all-reduce            over the ranks that have the same shards
 ///
-/// This class lays a unit's gradients out and starts its reduction. Where gradients lie, and how
-/// often they are reduced, is up to `WholeUnitBuckets` and `ScatteredBuckets`.
+/// This class lays out the gradients of a unit and starts their reduction. `WholeUnitBuckets` and
+/// `ScatteredBuckets` decide in which memory gradients are, and how often they are reduced.
 class UnitBuckets : public Buckets {
  public:
   void reorder(const std::vector<int64_t>&) override {}  // by `set_unit_order`, in every run
   void agree_on_order() override {}
   std::vector<at::Tensor> sum_late(std::size_t parameter, const at::Tensor& mine) override;
 
-  /// Backward comes to the units in this order, on every rank.
+  /// Backward reaches the units in this order on every rank.
   void set_unit_order(const std::vector<std::size_t>& units);
 
  protected:
@@ -38,14 +38,14 @@ class UnitBuckets : public Buckets {
   UnitBuckets(std::shared_ptr<Reducer> reducer, GradientSums sums, std::vector<UnitMember> members,
               std::vector<std::string> names);
 
-  struct UnitBlock {  // what a bucket is besides its members
+  struct UnitBlock {  // the memory of a bucket
     std::size_t unit = 0;
     at::ScalarType dtype = at::kFloat;
     int64_t bytes = 0, shard_elems = 0;
-    at::Tensor block;   // where its gradients are now; undefined: nowhere
-    at::Tensor shards;  // ScatteredBuckets: what is left of them, flat
+    at::Tensor block;     // holds the gradients; undefined: there are none
+    at::Tensor shards;    // ScatteredBuckets: this rank's shards of the sum, flat
     bool summed = false;  // the shards hold a sum of this step
-    bool pooled = true;   // the block is one of those that all units share
+    bool pooled = true;   // the block is one of those that the units share
   };
 
   void put(std::size_t parameter, const at::Tensor& gradient, bool more) override;
@@ -73,7 +73,7 @@ class UnitBuckets : public Buckets {
   void lay_out();
 };
 
-/// ZeRO-1: every gradient has a place of its own, and is summed once a step, where it lies.
+/// ZeRO-1: every gradient has its own memory, and is summed there once a step.
 class WholeUnitBuckets final : public UnitBuckets {
  public:
   /// Collective.
@@ -98,8 +98,13 @@ class WholeUnitBuckets final : public UnitBuckets {
   std::vector<PackedSum> sums_;  // over the rest
 };
 
-/// ZeRO-2 and 3: a unit has a block only while its gradients come and are summed. This happens in
+/// ZeRO-2 and 3: a unit has a block only while its gradients arrive and are summed. It is summed in
 /// every micro-batch, and the sums are added to the shards.
+///
+///   micro-batch 0    h.1: gradients -> block -> reduce-scatter -> shards      the block is free,
+///                    h.0:        gradients -> block -> reduce-scatter ->      the next unit takes
+///                    it
+///   micro-batch 1    h.1: gradients -> block -> reduce-scatter -> shards += ...
 class ScatteredBuckets final : public UnitBuckets {
  public:
   /// Collective.
@@ -114,8 +119,8 @@ class ScatteredBuckets final : public UnitBuckets {
   std::vector<at::Tensor> homes(std::size_t parameter) override;
   int64_t memory_bytes() const override;
 
-  /// How many blocks of the largest unit's size there are. More are made only if gradients arrive
-  /// in another order than expected.
+  /// The number of blocks, each as large as the largest unit. More are made only if gradients
+  /// arrive in an unexpected order.
   static constexpr std::size_t kBlocks = 1;
 
  private:

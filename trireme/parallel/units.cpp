@@ -9,19 +9,20 @@ namespace trireme::parallel {
 
 namespace {
 
-using Found = std::vector<std::pair<std::string, nn::LayerImpl*>>;
+using NamedLayers = std::vector<std::pair<std::string, nn::LayerImpl*>>;
 
 void refuse_own(const torch::nn::Module& module, const std::string& name) {
   const auto own = module.named_parameters(/*recurse=*/false);
   if (own.is_empty()) return;
   throw MisuseError(fmt::format(
-      "parameter '{}{}' belongs to no layer below the root, so nobody could tell when to gather "
+      "parameter '{}{}' belongs to no layer below the root, so that no layer's call tells when to "
+      "gather "
       "it; declare it in a trireme::nn layer of its own (or wrap its module by nn::as_layer)",
       name.empty() ? "" : name + ".", own.front().key()));
 }
 
-/// The layers nearest to the root.
-void collect(torch::nn::Module& module, const std::string& name, Found& found) {
+/// Finds the layers nearest to the root.
+void collect(torch::nn::Module& module, const std::string& name, NamedLayers& found) {
   const bool is_list = dynamic_cast<nn::SequentialImpl*>(&module) != nullptr;
   auto* layer = dynamic_cast<nn::LayerImpl*>(&module);
   if (layer != nullptr && !is_list && !name.empty()) {
@@ -36,7 +37,7 @@ void collect(torch::nn::Module& module, const std::string& name, Found& found) {
 }  // namespace
 
 Units find_units(torch::nn::Module& root, const std::vector<nn::Parameter>& parameters) {
-  Found layers;
+  NamedLayers layers;
   auto* const alone = dynamic_cast<nn::LayerImpl*>(&root);
   if (alone != nullptr && root.named_children().is_empty())
     layers.emplace_back(".", alone);  // a single layer
@@ -47,8 +48,8 @@ Units find_units(torch::nn::Module& root, const std::vector<nn::Parameter>& para
     for (const auto& [other_name, other] : layers)
       for (const auto& below : other->modules(/*include_self=*/false))
         core::check(below.get() != layer,
-                    "layer '{}' is also inside of '{}': it would be let go in the middle of that "
-                    "one's work; register it in one place",
+                    "layer '{}' is also inside of '{}': it would be released while that layer "
+                    "still runs; register it in one place",
                     name, other_name);
 
   std::map<const void*, std::size_t> index;

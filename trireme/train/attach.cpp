@@ -34,8 +34,8 @@ Policy policy_of(const config::Config& config, const Degrees& degrees) {
 std::unique_ptr<parallel::Attached> attach(const config::Config& config, const Mesh& mesh,
                                            nn::ModelImpl& model, const AttachOptions& options) {
   const Sharding sharding = policy_of(config, mesh.degrees()).sharding;
-  const parallel::BucketSizes buckets{
-      .bytes = static_cast<int64_t>(config.comm.bucket_mib * (1 << 20))};
+  const parallel::BucketSizes buckets{.bytes =
+                                          static_cast<int64_t>(config.comm.bucket_mib * (1 << 20))};
   if (mesh.degrees().pipe > 1)
     return make_pipeline(config, mesh, model,
                          {.cut = options.cut,
@@ -46,11 +46,9 @@ std::unique_ptr<parallel::Attached> attach(const config::Config& config, const M
                           .reducer = options.reducer});
   if (sharding == Sharding::None)
     return std::make_unique<parallel::DataParallel>(
-        model, mesh,
-        parallel::DataParallelOptions{.buckets = buckets, .reducer = options.reducer});
+        model, mesh, parallel::DataParallelOptions{.buckets = buckets, .reducer = options.reducer});
   return std::make_unique<parallel::FullySharded>(
-      model, mesh,
-      parallel::FullyShardedOptions{.sharding = sharding, .reducer = options.reducer});
+      model, mesh, parallel::FullyShardedOptions{.sharding = sharding, .reducer = options.reducer});
 }
 
 }  // namespace trireme::train

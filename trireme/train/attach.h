@@ -15,21 +15,22 @@ namespace trireme::train {
 /// Makes the model as this rank of the mesh holds it.
 using ModelFactory = std::function<std::shared_ptr<nn::ModelImpl>(const Mesh& mesh)>;
 
-/// The model; where its state will be sharded or staged, without memory yet.
+/// Makes the model; without memory if its state will be sharded or cut into stages.
 std::shared_ptr<nn::ModelImpl> build(const ModelFactory& model, const Mesh& mesh);
 
-/// What the configuration decides about the state of a parameter on such a mesh.
+/// How the configuration keeps the state of parameters on a mesh of these degrees.
 Policy policy_of(const config::Config& config, const Degrees& degrees);
 
 struct AttachOptions {
-  /// How a pipeline was cut into stages before: balancing by time again could differ.
+  /// How the pipeline was cut into stages before, because balancing by time again could differ.
   parallel::StageSizes cut = {};
   std::shared_ptr<core::Trace> trace = nullptr;
-  std::shared_ptr<parallel::Reducer> reducer = nullptr;  ///< none: sums gradients as they are
+  std::shared_ptr<parallel::Reducer> reducer =
+      nullptr;  ///< how gradients are summed; null: by `make_reducer`
 };
 
-/// Attaches what keeps the ranks of the mesh one model: a Pipeline where there is a pipe axis, else
-/// FullySharded or DataParallel. Collective.
+/// Attaches what the configuration asks for: a Pipeline if the mesh has a pipe axis, FullySharded
+/// if state is sharded, else DataParallel. Collective.
 std::unique_ptr<parallel::Attached> attach(const config::Config& config, const Mesh& mesh,
                                            nn::ModelImpl& model, const AttachOptions& options);
 

@@ -13,7 +13,7 @@ namespace trireme::train {
 
 namespace {
 
-/// What the attached model keeps, by name: what an optimizer of torch's can be updating.
+/// The parameters that the attached model keeps here: an optimizer of torch may update these.
 std::vector<optim::Slot> slots_of(const parallel::Attached& attached) {
   std::vector<optim::Slot> slots;
   for (const parallel::ParameterShard& one : attached.shards())
@@ -21,7 +21,7 @@ std::vector<optim::Slot> slots_of(const parallel::Attached& attached) {
   return slots;
 }
 
-/// Of the tensors that the ranks have together.
+/// The names of the tensors of all ranks.
 std::set<std::string> names_of(const checkpoint::State& state, const comm::Communicator& world) {
   core::Json mine = core::Json::array();
   for (const checkpoint::Item& item : state.items) mine.push_back(item.piece.name);
@@ -65,7 +65,7 @@ Checkpoints::Checkpoints(std::string folder, parallel::Attached& attached, optim
 }
 
 Checkpoints::~Checkpoints() {
-  if (std::uncaught_exceptions() == 0) saver_.wait();  // what failed was said in a warning
+  if (std::uncaught_exceptions() == 0) saver_.wait();  // a failure was reported in a warning
 }
 
 int64_t Checkpoints::resume() {
@@ -96,7 +96,7 @@ void Checkpoints::save(int64_t step, core::Json extra) {
 }
 
 void Checkpoints::wait() {
-  // Rank 0 puts the parts together: it knows last.
+  // Rank 0 puts the parts together, so it knows the result.
   const auto own = saver_.wait();
   const std::string problem = comm::broadcast_text(attached_.mesh().world(), own.value_or(""), 0);
   if (!problem.empty()) throw Error("the last checkpoint could not be written: " + problem);

@@ -40,7 +40,7 @@ std::shared_ptr<const data::Dataset> make_dataset(const config::Config& config) 
 }
 
 std::shared_ptr<const data::Dataset> make_valid_dataset(const config::Config& config) {
-  // Of a generated language: texts that training never sees.
+  // Texts of the generated language that training never sees.
   if (config.data.kind == config::DataKind::Markov)
     return std::make_shared<data::Markov>(
         data::MarkovOptions{.vocab = config.model.vocab,

@@ -10,15 +10,15 @@
 
 namespace trireme::train {
 
-/// What the configuration trains on, and what it is judged by. Throws ConfigError with the
-/// remedy where a file is missing or no file of tokens.
+/// The dataset that the configuration trains on, and the one that it evaluates on. Throws
+/// ConfigError, with the remedy, if a file is missing or is not a file of tokens.
 std::shared_ptr<const data::Dataset> make_dataset(const config::Config& config);
 std::shared_ptr<const data::Dataset> make_valid_dataset(const config::Config& config);
 
-/// What a checkpoint knows of the data that it was trained on.
+/// What a checkpoint stores about its training data.
 core::Json facts_of(const data::Dataset& dataset);
 
-/// A sentence with both, where the facts of two datasets differ.
+/// A sentence with both facts if they differ; else nullopt.
 std::optional<std::string> data_difference(const core::Json& saved, const core::Json& now);
 
 }  // namespace trireme::train

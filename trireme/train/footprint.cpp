@@ -34,15 +34,15 @@ nn::Batching batching(const config::Config& config, const Degrees& degrees, int6
                            : Recompute::None};
 }
 
-/// What the first rank keeps of a parameter.
-struct Bytes {
+/// The bytes that the first rank keeps of a parameter.
+struct ParameterBytes {
   int64_t local = 0, shard = 0;
-  int holders = 1;  ///< ranks that keep the same, and write it together
+  int holders = 1;  ///< how many ranks keep the same; they share the writing
 };
 
-Bytes bytes_of(const nn::Parameter& one, const Degrees& degrees, const Policy& policy,
-               int64_t item) {
-  Bytes bytes;
+ParameterBytes bytes_of(const nn::Parameter& one, const Degrees& degrees, const Policy& policy,
+                        int64_t item) {
+  ParameterBytes bytes;
   const auto cut = parallel::shard(one, {}, degrees, policy);
   bytes.local = cut.numel * item;
   for (const auto& box : cut.boxes) {
@@ -52,8 +52,8 @@ Bytes bytes_of(const nn::Parameter& one, const Degrees& degrees, const Policy& p
   return bytes;
 }
 
-/// The blocks that forward and backward use in turn, one unit ahead, on a device that has no
-/// memory.
+/// The bytes of the blocks in which units are gathered: runs forward and backward, one unit ahead,
+/// on a device without memory.
 int64_t gathered_at_most(const std::vector<int64_t>& unit_bytes) {
   parallel::BlockPool pool(2, at::TensorOptions().dtype(at::kByte).device(at::kMeta));
   std::vector<int64_t> order = unit_bytes;
@@ -69,14 +69,14 @@ int64_t gathered_at_most(const std::vector<int64_t>& unit_bytes) {
   return most;
 }
 
-/// What one rank has of the model.
-struct Own {
+/// The part of the model that one rank has.
+struct RankShare {
   std::vector<nn::Parameter> parameters;
   nn::Batching batching;
 };
 
 Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees,
-                       const Own& own) {
+                       const RankShare& own) {
   const int64_t item = own.batching.item_bytes;
   const int64_t states = config.optim.kind == config::OptimizerKind::AdamW ? 2
                          : config.optim.momentum != 0                      ? 1
@@ -94,12 +94,13 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   const bool shards_parameters = policy.sharding == Sharding::Parameters;
 
   Footprint all;
-  Bytes sum, trained;
+  ParameterBytes sum, trained;
   int64_t padded_sum = 0, padded_trained = 0;
   std::vector<int64_t> unit_bytes(units.units.size());
-  std::map<GradientSums, std::vector<int64_t>> set_units;  // of what is summed together
+  std::map<GradientSums, std::vector<int64_t>>
+      set_units;  // by the ranks over which gradients are summed
   for (const nn::Parameter& one : own.parameters) {
-    const Bytes bytes = bytes_of(one, degrees, policy, item);
+    const ParameterBytes bytes = bytes_of(one, degrees, policy, item);
     sum.local += bytes.local;
     sum.shard += bytes.shard;
     padded_sum += padded(bytes.local);
@@ -130,9 +131,9 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   return all;
 }
 
-/// What a rank of the pipe has, where the stages have `cut` places of the chain each.
-Own own_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
-           const parallel::StageSizes& cut, int rank, nn::Batching batching) {
+/// The part that a rank of the pipe has, if the stages have `cut` places of the chain each.
+RankShare share_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
+                   const parallel::StageSizes& cut, int rank, nn::Batching batching) {
   const nn::Chain chain = whole.chain();
   double layers = 0;
   bool head = false;
@@ -156,9 +157,9 @@ Own own_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
     begin = end;
   }
   const auto stages = static_cast<double>(schedule.stages_of(rank).size());
-  const double alive = pipeline::peak_in_flight(schedule)[static_cast<std::size_t>(rank)];
-  batching.layers = layers / stages * alive;
-  batching.heads = head ? std::max(1.0, alive / stages) : 0;
+  const double in_flight = pipeline::peak_in_flight(schedule)[static_cast<std::size_t>(rank)];
+  batching.layers = layers / stages * in_flight;
+  batching.heads = head ? std::max(1.0, in_flight / stages) : 0;
   return {nn::parameters_of(*nn::part_of_model(whole, own)), batching};
 }
 
@@ -170,7 +171,7 @@ Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const De
   if (degrees.pipe == 1)
     return footprint_of(config, whole, degrees, {nn::parameters_of(whole), of_all});
   const pipeline::Schedule schedule = schedule_of(config, degrees);
-  // What balancing by time would measure is not known here.
+  // The times that balancing would measure are not known here.
   config::Balance how = config.pipeline.balance;
   const bool by_time = how.by == config::Balance::By::Time;
   if (by_time) how.by = config::Balance::By::Parameters;
@@ -185,7 +186,7 @@ Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const De
   Footprint fullest;
   for (int rank = 0; rank < degrees.pipe; ++rank) {
     const Footprint one =
-        footprint_of(config, whole, degrees, own_of(whole, schedule, cut, rank, of_all));
+        footprint_of(config, whole, degrees, share_of(whole, schedule, cut, rank, of_all));
     if (one.without_copy() > fullest.without_copy()) fullest = one;
   }
   return fullest;

@@ -9,22 +9,22 @@ namespace trireme::train {
 
 /// The tensor bytes of the fullest rank of a run, at its peak.
 struct Footprint {
-  int64_t parameters = 0;  ///< what is kept of them
-  int64_t gradients = 0;   ///< with what they are reduced in
+  int64_t parameters = 0;  ///< the part that the rank keeps
+  int64_t gradients = 0;   ///< with the memory in which they are reduced
   int64_t optimizer = 0;
-  int64_t gathered = 0;  ///< weights that are gathered for a while
+  int64_t gathered = 0;  ///< gathered weights
   int64_t activations = 0;
-  int64_t copy = 0;  ///< of the rank's share of the state, while a checkpoint is written
+  int64_t copy = 0;  ///< the rank's share of the state, copied while a checkpoint is written
 
   int64_t without_copy() const {
     return parameters + gradients + optimizer + gathered + activations;
   }
 };
 
-/// `whole`: the model, uncut; it needs no memory (nn::Deferred). Nothing is run.
+/// `whole` is the uncut model, which may have no memory (nn::Deferred). Nothing is run.
 Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees);
 
-/// Which memory the tensors are in.
+/// In which memory the tensors are.
 struct Placement {
   bool gpu = false;      ///< parameters, gradients and activations
   bool offload = false;  ///< the optimizer's state stays in the host's memory

@@ -51,7 +51,7 @@ LinesFile::LinesFile(std::string path, int64_t step, Tell tell, int64_t most_wai
     : path_(std::move(path)), tell_(std::move(tell)), most_waiting_(most_waiting) {
   int64_t last = 0;
   const std::string kept = step > 0 ? lines_to_keep(path_, step, last) : "";
-  // Beside it, then in its place: a kill in between must not cost the lines that are kept.
+  // Write a new file, then rename it: a kill in between must not lose the lines.
   const std::string fresh = path_ + ".new";
   file_ = net::Fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!file_ || !write_all(file_.get(), kept) || std::rename(fresh.c_str(), path_.c_str()) != 0)

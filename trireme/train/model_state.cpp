@@ -21,7 +21,7 @@ void add(checkpoint::State& state, const std::string& prefix, const parallel::Pa
   }
 }
 
-/// Parameters without elements have no pieces; their names and shapes are saved all the same.
+/// Adds parameters without elements. They have no pieces, but their names and shapes are saved.
 void add_empty(checkpoint::State& state, const parallel::Attached& attached) {
   for (const torch::nn::Module* module : attached.modules())
     for (const nn::Parameter& one : nn::parameters_of(*module))
@@ -30,22 +30,22 @@ void add_empty(checkpoint::State& state, const parallel::Attached& attached) {
             one.name, at::empty(one.layout.whole(), one.tensor.options().requires_grad(false))));
 }
 
-/// What a reducer keeps belongs to one rank of one mesh: a run on another mesh begins without it.
+/// Adds the state of the reducer. It belongs to one rank of one mesh; a run on another mesh starts
+/// without it.
 void add_reducer(checkpoint::State& state, parallel::Attached& attached) {
   for (const parallel::ReducerState& one : attached.reducer_states()) {
-    checkpoint::Item item =
-        checkpoint::whole(fmt::format("reducer/{}/{}/rank.{}/{}", one.kind,
-                                      to_string(attached.mesh().degrees()),
-                                      attached.mesh().world().rank(), one.parameter),
-                          one.tensor);
+    checkpoint::Item item = checkpoint::whole(
+        fmt::format("reducer/{}/{}/rank.{}/{}", one.kind, to_string(attached.mesh().degrees()),
+                    attached.mesh().world().rank(), one.parameter),
+        one.tensor);
     item.same = {};
     item.optional = true;
     state.items.push_back(std::move(item));
   }
 }
 
-/// Of every rank: what a rank waits for in a step decides the order of its sums. Nothing where no
-/// rank waits for more than one gradient of a parameter.
+/// How many gradients each rank waits for in a step, which decides the order of its sums. Empty if
+/// no rank waits for more than one gradient of a parameter.
 core::Json gather_fires(const parallel::Attached& attached) {
   const Mesh& mesh = attached.mesh();
   core::Json ranks = core::Json::array();
@@ -58,8 +58,8 @@ core::Json gather_fires(const parallel::Attached& attached) {
   return several ? ranks : core::Json::array();
 }
 
-/// What was observed on the mesh that saved it, for the same bits. Another mesh has bits of its
-/// own, and observes anew: gradients come in another order there.
+/// Restores the order of gradients, for the same bits. Another mesh observes its own order, because
+/// gradients arrive in another order there.
 void restore_order(parallel::Attached& attached, const core::Json& extra) {
   const Mesh& mesh = attached.mesh();
   if (extra.value("bucket_mesh", "") != to_string(mesh.degrees())) return;
@@ -72,7 +72,7 @@ void restore_order(parallel::Attached& attached, const core::Json& extra) {
                  : ranks.at(static_cast<std::size_t>(mesh.world().rank())).get<parallel::Fires>());
 }
 
-/// What the rank keeps of the parameter of a slot.
+/// The shard that an optimizer's slot updates.
 const parallel::ParameterShard& shard_of(const parallel::Attached& attached,
                                          const optim::Slot& slot) {
   const auto& all = attached.shards();
@@ -98,13 +98,13 @@ checkpoint::State state_of(parallel::Attached& attached, optim::Resumable& optim
   for (const auto& [name, tensor] : attached.buffers())
     state.items.push_back(checkpoint::whole("buffer/" + name, tensor));
   const auto& slots = optimizer.slots();
-  for (const optim::State& one : optimizer.states())
+  for (const optim::OptimizerState& one : optimizer.states())
     add(state, fmt::format("optim/{}/", one.kind), shard_of(attached, slots[one.slot]), one.tensor);
   core::Json steps = core::Json::object();
   const auto counts = optimizer.steps();
   for (std::size_t i = 0; i < counts.size(); ++i) steps[slots[i].name] = counts[i];
   core::Json order = attached.order();
-  if (mesh.degrees().pipe > 1) {  // each stage knows its own
+  if (mesh.degrees().pipe > 1) {  // each stage knows only its own part
     const core::Json mine = {{"steps", steps}, {"order", order}};
     order = core::Json::array();
     for (const std::string& text : comm::all_gather_texts(mesh.group(Axis::Pipe), mine.dump())) {
@@ -133,7 +133,7 @@ void restore(parallel::Attached& attached, optim::Resumable& optimizer, const co
   const core::Json& saved = extra.at("optimizer");
   std::vector<int64_t> counts;
   for (const optim::Slot& slot : optimizer.slots()) {
-    if (slot.parameter.numel() == 0) {  // a mesh that shards it has no state of it
+    if (slot.parameter.numel() == 0) {  // a mesh that shards it saves no state for it
       counts.push_back(0);
       continue;
     }

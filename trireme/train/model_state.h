@@ -8,15 +8,15 @@
 
 namespace trireme::train {
 
-/// Everything that must be saved of a model and its optimizer to go on as if nothing had happened:
-/// parameters, buffers, the optimizer's tensors and counts, the order in which gradients are
-/// reduced. Whichever mesh saved it, any other loads it. Collective.
+/// Everything that must be saved of a model and its optimizer to continue as if nothing had
+/// happened: parameters, buffers, the optimizer's tensors and counts, and the order in which
+/// gradients are reduced. Any mesh can load it. Collective.
 checkpoint::State state_of(parallel::Attached& attached, optim::Resumable& optimizer);
 
 /// Throws ConfigError if another optimizer made the checkpoint.
 void check_same_optimizer(const optim::Resumable& optimizer, const core::Json& extra);
 
-/// The other direction: the tensors of `state_of` are loaded, the rest is here. Collective.
+/// Restores what is not a tensor, after the tensors of `state_of` were loaded. Collective.
 void restore(parallel::Attached& attached, optim::Resumable& optimizer, const core::Json& extra);
 
 }  // namespace trireme::train

@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kRedraw = std::chrono::milliseconds(100);
 constexpr int kBar = 24, kLeastBar = 4;
-constexpr int kColumns = 80;  // of a terminal that does not say
+constexpr int kColumns = 80;  // if the terminal does not say
 
 std::string time_left(double seconds) {
   const auto all = static_cast<int64_t>(std::max(0.0, seconds) + 0.5);
@@ -98,7 +98,7 @@ std::string Progress::bar_of(const StepReport& report) const {
   return draw_bar(report, steps_, seconds_left(report.step), known ? size.ws_col : kColumns);
 }
 
-/// The line where the bar was, and the bar below it.
+/// Prints the line where the bar was, and the bar below it.
 void Progress::print(const std::string& line, const std::string& bar) {
   std::string text = terminal_ ? "\r\033[K" : "";
   text += line + bar;

@@ -7,7 +7,7 @@
 
 namespace trireme::train {
 
-/// What a step came to, as metrics.jsonl has it.
+/// The result of a step, as in metrics.jsonl.
 struct StepReport {
   int64_t step = 0;
   double loss = 0, weight = 0, grad_norm = 0, lr = 0;
@@ -15,21 +15,21 @@ struct StepReport {
   int64_t pss_mib = 0;
   std::optional<double> floor, eval_loss;
 
-  /// One line, numbers in their shortest form that reads back the same.
+  /// One line; each number in the shortest form that reads back the same.
   std::string to_json() const;
 };
 
-/// Tells a person how training goes: a line every so many steps and for every evaluation; on a
-/// terminal, a bar below them.
+/// Shows a person how training goes: a line every `every` steps and for every evaluation; on a
+/// terminal, a bar below the lines.
 class Progress {
  public:
   Progress(int64_t first, int64_t steps, int64_t every);
   ~Progress();
   void show(const StepReport& report);
-  /// A sentence of its own, above the bar.
+  /// Prints a sentence above the bar.
   void say(const std::string& sentence);
 
-  /// Nobody reads what is shown any more: stdout is a pipe whose reader has gone.
+  /// True if stdout is a pipe whose reader has closed it.
   bool is_closed() const { return closed_; }
 
  private:
@@ -40,12 +40,12 @@ class Progress {
 
   int64_t first_, steps_, every_;
   bool terminal_, closed_ = false;
-  std::string bar_;  ///< as it stands on the terminal
+  std::string bar_;  ///< as it is on the terminal now
   std::chrono::steady_clock::time_point began_, drawn_;
 };
 
-/// The bar for a terminal of so many columns. The bar itself shrinks first; then goes what matters
-/// least: the floor, tokens/s, the time left.
+/// The bar for a terminal of `columns` columns. If it is too long, the bar itself shrinks first;
+/// then the floor, tokens/s and the time left are dropped, in this order.
 ///
 ///     [=======>          ] 812/1200  loss 3.6012 (floor 3.5325)  58.2k tokens/s  0:12 left
 std::string draw_bar(const StepReport& report, int64_t steps, double seconds_left, int columns);

@@ -33,8 +33,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a rank adds to the sum over the ranks where it was asked to stop: the largest that somebody
-// added can be told from the sum of a million ranks' smaller ones.
+// What a rank adds to a sum over all ranks when it was asked to stop. From the sum, every rank can
+// tell the largest value that a rank added, with up to a million ranks.
 constexpr double kInterrupted = 1, kClosed = 1e6, kTerminated = 1e12, kHungUp = 1e18;
 
 double milliseconds_since(Clock::time_point begin) {
@@ -45,7 +45,7 @@ int64_t steps_of(const config::Config& config, const data::Order& order) {
   return config.run.epochs > 0 ? config.run.epochs * order.batches_per_epoch() : config.run.steps;
 }
 
-/// One run, from where it stands to its last step.
+/// One run, from the step that it has reached to its last step.
 class Run {
  public:
   Run(const config::Config& config, const comm::Communicator& world, const ModelFactory& model,
@@ -100,7 +100,7 @@ class Run {
                                          std::chrono::nanoseconds(origin.item<int64_t>()));
   }
 
-  /// How the pipeline of the run that this one continues was cut; empty where none was.
+  /// How the pipeline was cut in the run that this one continues; empty if there was none.
   parallel::StageSizes known_cut() const {
     if (mesh_.degrees().pipe == 1) return {};
     std::string text = "[]";
@@ -121,7 +121,7 @@ class Run {
     return cut.get<parallel::StageSizes>();
   }
 
-  /// From the newest whole checkpoint, if there is one.
+  /// Loads the newest complete checkpoint, if there is one.
   void resume() {
     const auto& [from, folder] = config_.checkpoint.resume;
     if (from == From::Nothing) return refuse_newer(-1);
@@ -136,7 +136,7 @@ class Run {
       fits(*saved);
       checkpoint::load(*saved, trainer_.state());
     }
-    world_.barrier();  // every rank has what it needs, before anything that was is cut off
+    world_.barrier();  // all ranks have loaded, before anything is removed
     trainer_.restore(saved->index().extra);
     step_ = saved->index().step;
     last_saved_ = from == From::Newest ? step_ : -1;
@@ -144,7 +144,7 @@ class Run {
     if (leads()) fmt::print("continues from {}\n", saved->folder());
   }
 
-  /// A host with another file would train on other samples than its place in the batch says.
+  /// Throws if a host has other data than rank 0: it would train on wrong samples.
   void check_same_data() const {
     core::Json mine = {data_facts_};
     if (valid_) mine.push_back(facts_of(*valid_));
@@ -156,7 +156,7 @@ class Run {
             rank, facts[rank], facts[0]));
   }
 
-  /// Throws ConfigError, with the first difference, if the checkpoint is of another run.
+  /// Throws ConfigError, with the first difference, if the checkpoint belongs to another run.
   void check_fits(const format::Checkpoint& saved) const {
     const core::Json& extra = saved.index().extra;
     const auto before = config::parse(extra.value("config", ""), saved.folder());
@@ -171,7 +171,7 @@ class Run {
           *difference));
   }
 
-  /// A run that begins before what its folder holds would take that for its own future.
+  /// Throws if the folder holds a later checkpoint: the run would later resume from that one.
   void refuse_newer(int64_t step) const {
     const auto there = format::list(files_.checkpoints());
     if (!there.empty() && there.back() > step)
@@ -215,7 +215,7 @@ class Run {
                               batch, ranks, ranks - batch));
   }
 
-  /// Returns what the ranks gave as their wish to stop.
+  /// Returns the sum of the ranks' requests to stop.
   double loop() {
     const comm::Communicator samples = mesh_.samples();
     data::Loader loader(data_, order_, samples.rank(), samples.size(), step_);
@@ -244,8 +244,8 @@ class Run {
         progress->show(report);
         if (progress->is_closed()) signals_.stop_by(SIGPIPE);
       }
-      // The line is there before the checkpoint can be: a run that is killed between the two would
-      // otherwise never write it. What copying the state takes counts for the next step.
+      // Write the line before the checkpoint: a run that is killed between the two would otherwise
+      // never write it. The time to copy the state counts for the next step.
       began = Clock::now();
       if (due(config_.checkpoint.every) && step_ < steps_ && stop == 0) save();
     }
@@ -261,7 +261,7 @@ class Run {
     return signal == SIGTERM ? kTerminated : signal == SIGPIPE ? kClosed : kInterrupted;
   }
 
-  /// Of a run that was asked to stop before its end.
+  /// The exit code of a run that was asked to stop before its end.
   static int code_of(double stop) {
     if (stop >= kHungUp) return 128 + SIGHUP;
     return stop >= kTerminated ? 128 + SIGTERM : stop >= kClosed ? 128 + SIGPIPE : 0;
@@ -293,7 +293,7 @@ class Run {
     if (!leads()) return;
     try {
       format::write_file(config_.run.dir + "/trace.json", core::Trace::merged(parts));
-    } catch (const std::exception& error) {  // the run itself is whole
+    } catch (const std::exception& error) {  // the run itself succeeded
       fmt::print(stderr, "trace.json was not written: {}\n", error.what());
     }
   }
@@ -304,21 +304,22 @@ class Run {
       save();
     }
     const auto problem = saver_.wait();
-    world_.barrier();  // rank 0 has put it in its place before anybody says that the run is over
+    world_.barrier();  // rank 0 has renamed the checkpoint, before any rank reports the end
     if (problem) throw Error("the last checkpoint could not be written: " + *problem);
     if (trace_) write_trace();
     files_.log(fmt::format("ends at step {}", step_));
     const std::string end =
         fmt::format("{} at step {}; {}/{}\n", step_ < steps_ ? "stopped" : "done", step_,
                     files_.checkpoints(), format::step_name(step_));
-    if (leads()) std::fputs(end.c_str(), stdout);  // it may be closed, and that is no error here
+    if (leads())
+      std::fputs(end.c_str(), stdout);  // stdout may be closed, which is not an error here
     return step_ < steps_ ? code_of(stop) : 0;
   }
 
   const config::Config& config_;
   const comm::Communicator& world_;
   const StopSignals& signals_;
-  // Before anything collective: what is wrong with a file is then said by every rank itself.
+  // Before anything collective, so that every rank itself reports a bad file.
   std::shared_ptr<const data::Dataset> data_, valid_;
   core::Json data_facts_;
   Mesh mesh_;
@@ -338,7 +339,7 @@ int run(const config::Config& config, const comm::Communicator& world, const Mod
   Run one(config, world, model, signals);
   try {
     return one.train();
-  } catch (const CommError& error) {  // others are gone: nobody will complete what is being saved
+  } catch (const CommError& error) {  // other ranks are gone, so the checkpoint cannot be completed
     one.log(std::string("failed: ") + error.what());
     throw;
   } catch (const std::exception& error) {

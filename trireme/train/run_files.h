@@ -22,16 +22,16 @@ namespace trireme::train {
 ///           log/rank-0.log      what each rank did, with the time
 class RunFiles {
  public:
-  /// Makes the folders. Collective: nobody goes on before they are there.
+  /// Makes the folders. Collective: no rank continues before they exist.
   RunFiles(const config::Config& config, const comm::Communicator& world);
 
   std::string checkpoints() const { return folder_ + "/checkpoints"; }
 
-  /// Opens the files of rank 0; lines after `step` go.
+  /// Opens the files of rank 0 and removes the lines after `step`.
   void begin(int64_t step);
   void add(const StepReport& report, const data::Order& order);
   void log(const std::string& what);
-  /// This process's memory; looked up once a second at most, as it takes a millisecond.
+  /// The memory of this process, read at most once a second, because reading takes a millisecond.
   int64_t pss_mib();
 
  private:

@@ -34,7 +34,7 @@ RunFolder::RunFolder(const std::string& path) : lock_(nullptr, std::fclose) {
     throw ConfigError(
         fmt::format("the run's folder: cannot write {}: {}", file, core::errno_text(errno)));
   const int fd = ::fileno(lock_.get());
-  // A run that was killed a moment ago may still be going.
+  // A run that was killed a moment ago may not have ended yet.
   bool is_free = ::flock(fd, LOCK_EX | LOCK_NB) == 0;
   for (int i = 0; i < 40 && !is_free; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));

@@ -6,11 +6,11 @@
 
 namespace trireme::train {
 
-/// mkdir -p. Throws ConfigError with the folder that cannot be made.
+/// mkdir -p. Throws ConfigError that names the folder that cannot be made.
 void make_folders(const std::string& path);
 
-/// A folder that is one run's while this lives: two runs in it would take each other's files for
-/// their own. One process of a run has it.
+/// Locks a folder for one run while this object lives: two runs in it would mistake each other's
+/// files for their own. One process of a run has it.
 class RunFolder {
  public:
   /// Makes the folder. Throws ConfigError if it cannot be written, or another run is in it.

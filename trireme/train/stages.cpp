@@ -100,7 +100,7 @@ std::unique_ptr<parallel::Pipeline> make_pipeline(const config::Config& config, 
                                                   nn::ModelImpl& model,
                                                   parallel::PipelineOptions options) {
   pipeline::Schedule schedule = schedule_of(config, mesh.degrees());
-  // What was measured before stays; what was said is said anew.
+  // Keep a cut that was measured before; a cut by parameters or by hand is computed again.
   const auto stages = static_cast<std::size_t>(schedule.stages());
   const auto places = std::accumulate(options.cut.begin(), options.cut.end(), std::size_t{0});
   if (config.pipeline.balance.by != config::Balance::By::Time || options.cut.size() != stages ||

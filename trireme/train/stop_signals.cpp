@@ -27,7 +27,8 @@ sigset_t watched() {
 StopSignals::StopSignals() {
   const sigset_t set = watched();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  // A reader of stdout that goes (`| head`) is an error of write, and no reason to lose the run.
+  // If the reader of stdout closes it (`| head`), write returns an error; the run must not die of
+  // it.
   ::signal(SIGPIPE, SIG_IGN);
   // A file that grows past `ulimit -f` is an error of write, too, and costs one checkpoint.
   ::signal(SIGXFSZ, SIG_IGN);

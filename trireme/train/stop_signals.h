@@ -5,11 +5,11 @@
 
 namespace trireme::train {
 
-/// Ctrl-C, SIGTERM and SIGHUP (unless nohup ignores it), heard by a thread of their own, so that
-/// they work whatever the others are doing, a collective included. Until `defer` there is nothing
-/// to save, and a signal ends the process at once, with 128 + its number; from then on the first is
-/// remembered, and the second does. Make one before any other thread is started: it blocks the
-/// signals in all that come after.
+/// Handles Ctrl-C, SIGTERM and SIGHUP (unless nohup ignores it) on its own thread, so that they
+/// also work inside a collective. Before `defer` there is nothing to save, and a signal ends the
+/// process at once with 128 + its number. After it, the first signal is remembered and the second
+/// ends the process. Make this object before any other thread is started, because it blocks the
+/// signals in all later threads.
 class StopSignals {
  public:
   StopSignals();
@@ -17,7 +17,7 @@ class StopSignals {
 
   void defer() const { deferred_ = true; }
 
-  /// As if this signal had come.
+  /// Acts as if this signal had come.
   void stop_by(int signal) const;
 
   /// The signal that came first, or 0.

@@ -27,7 +27,7 @@ optim::LearningRateSchedule rate_schedule(const config::Optim& keys, int64_t ste
           .final = keys.final};
 }
 
-/// By the shape of the whole: a rank may hold a part.
+/// The name and the shape of the whole; a rank may hold only a part.
 std::string describe(const parallel::ParameterShard& shard) {
   return fmt::format("'{}' [{}]", shard.name, fmt::join(shard.pieces.front().whole, ", "));
 }
@@ -44,7 +44,7 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
       schedule_(rate_schedule(config_.optim, steps)) {}
 
 std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> model) const {
-  // In its dtype first: initial weights are computed in double and rounded once.
+  // Set the dtype first: initial weights are computed in double and rounded once.
   const bool wide = config_.precision.compute == config::Dtype::Float64;
   nn::move_to(*model, wide ? at::kDouble : at::kFloat, mesh_.device());
   nn::initialize(*model, static_cast<uint64_t>(config_.run.seed));
@@ -122,7 +122,7 @@ void Trainer::report_not_finite(int64_t step, double loss) const {
   const auto bad = [](const at::Tensor& tensor) {
     return tensor.defined() && !tensor.isfinite().all().item<bool>();
   };
-  // Parameters first: a gradient is only as good as what it was computed from.
+  // Parameters first: a bad gradient may only be computed from a bad parameter.
   std::string mine;
   const auto& all = shards();
   const auto parameter =
@@ -133,7 +133,7 @@ void Trainer::report_not_finite(int64_t step, double loss) const {
     mine = fmt::format("parameter {}", describe(*parameter));
   else if (gradient != all.end())
     mine = fmt::format("the gradient of {}", describe(*gradient));
-  // Another rank may hold the part that went wrong; all are here, since all saw the same norm.
+  // Another rank may hold the bad part. All ranks get here, because all have the same norm.
   std::string first = "no parameter or gradient, so it arose in the loss itself";
   const auto texts = comm::all_gather_texts(mesh_.world(), mine);
   for (std::size_t rank = texts.size(); rank-- > 0;)
@@ -147,7 +147,7 @@ void Trainer::report_not_finite(int64_t step, double loss) const {
 double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
   const at::NoGradGuard guard;
   const comm::Communicator ranks = mesh_.samples();
-  struct Training {  // again, also after a throw
+  struct Training {  // back to training mode, also after a throw
     nn::ModelImpl& model;
     ~Training() { model.train(); }
   } const after{*model_};

@@ -10,47 +10,48 @@
 #include "trireme/data/loader.h"
 #include "trireme/mesh/mesh.h"
 #include "trireme/nn/model.h"
-#include "trireme/optim/optimizer.h"
 #include "trireme/optim/learning_rate.h"
+#include "trireme/optim/optimizer.h"
 #include "trireme/train/attach.h"
 
 namespace trireme::train {
 
-/// What a step came to, over all ranks.
+/// The result of a step, over all ranks.
 struct StepResult {
-  double loss = 0;  ///< sum / weight before the update; nan where nothing counted
+  double loss = 0;  ///< sum / weight before the update; nan if the weight is 0
   double weight = 0, grad_norm = 0, lr = 0;
-  double stop = 0;  ///< what the ranks gave to `step` as their wish to stop, added up
+  double stop = 0;  ///< the sum of the ranks' `wish_to_stop`
 };
 
-/// A model, what keeps its ranks together, and its optimizer: turns batches into updates.
+/// A model, what it is attached to, and its optimizer: turns batches into updates.
 class Trainer {
  public:
-  /// Begins from the seed. Collective.
+  /// Initializes the model from the seed. Collective.
   Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl> model, int64_t steps,
           const AttachOptions& options = {});
 
-  /// One update, the `step`-th. Every rank runs as many micro-batches as the fullest one. A loss or
-  /// a gradient that is not finite throws Error, before anything is updated, with the first tensor
-  /// that was not. Collective.
+  /// Makes update number `step`. Every rank runs as many micro-batches as the one with most rows.
+  /// If the loss or a gradient is not finite, throws Error before anything is updated, and names
+  /// the first such tensor. Collective.
   StepResult step(int64_t step, const data::Batch& batch, double wish_to_stop = 0);
 
-  /// The loss over a dataset, each sample once; at most `batches` batches, 0: all. Collective.
+  /// The mean loss over a dataset, each sample once; at most `batches` batches, 0: all. Collective.
   double evaluate(const data::Dataset& dataset, int64_t batches);
 
-  /// Everything that must be saved to go on as if nothing had happened. Collective.
+  /// Everything that must be saved to continue as if nothing had happened. Collective.
   checkpoint::State state() const;
-  /// The other direction: tensors are loaded into state().items, the rest is here.
+  /// Restores what is not a tensor, after the tensors of state().items were loaded.
   void restore(const core::Json& extra);
 
-  /// `on_sums` is called in every step when all sums of gradients are complete, before their norm is
-  /// computed; `on_gradients` after that, before they are used: with the weight to divide them by.
+  /// `on_sums` is called in every step when all sums of gradients are complete, before their norm
+  /// is computed; `on_gradients` after that, before they are used: with the weight to divide them
+  /// by.
   void watch(std::function<void()> on_sums, std::function<void(double weight)> on_gradients) {
     on_sums_ = std::move(on_sums);
     on_gradients_ = std::move(on_gradients);
   }
 
-  /// Into how many micro-batches every rank's rows of this batch are cut.
+  /// Into how many micro-batches every rank cuts its rows of this batch.
   int64_t num_micros(const data::Batch& batch) const {
     return attached_->num_micros(rows_of(batch));
   }
@@ -59,7 +60,7 @@ class Trainer {
   const std::vector<nn::Parameter>& parameters() const { return attached_->parameters(); }
   /// What this rank keeps of them.
   const std::vector<parallel::ParameterShard>& shards() const { return attached_->shards(); }
-  /// What keeps the ranks together.
+  /// The DataParallel, FullySharded or Pipeline.
   parallel::Attached& attached() const { return *attached_; }
   /// By name, in the order in which gradients arrive; empty before the first step.
   std::vector<std::string> gradient_order() const { return attached_->order(); }

@@ -21,14 +21,14 @@ namespace trireme::train {
 
 namespace {
 
-/// Every step allocates the same tensors again: memory that was given back would be fetched, and
-/// cleared by the kernel, page by page.
+/// Makes malloc keep freed memory. Every step allocates the same tensors again, and the kernel
+/// would have to map and clear each page anew.
 void keep_freed_memory() {
   ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
-/// As many as run.threads says, else as the launcher said, else this rank's share of the cores.
+/// Uses run.threads threads, or what the launcher says, or this rank's share of the cores.
 void set_threads(const config::Config& config, const comm::Communicator& world) {
   if (config.run.threads > 0) return at::set_num_threads(static_cast<int>(config.run.threads));
   if (core::env_int("OMP_NUM_THREADS").value_or(0) > 0) return;
@@ -64,7 +64,7 @@ int run_threads(const config::Config& config,
       });
     }
   }
-  // The first cause: others heard only that a rank had ended.
+  // Throw the first cause: a CommError only says that another rank has ended.
   std::exception_ptr first;
   for (const auto& error : errors) {
     if (!error) continue;

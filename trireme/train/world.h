@@ -9,21 +9,21 @@
 
 namespace trireme::train {
 
-/// Whether ranks compute on GPUs: as run.device says, or where there are some. Throws ConfigError
-/// where run.device asks for one and there is none.
+/// Do ranks compute on GPUs? As run.device says; by default if there are any. Throws ConfigError if
+/// run.device asks for a GPU and there is none.
 bool uses_cuda(const config::Config& config);
 
-/// Where this rank computes; where there are fewer GPUs than ranks they take turns.
+/// The device of this rank. If there are fewer GPUs than ranks, several ranks share one.
 c10::Device pick_device(const config::Config& config, const comm::Communicator& world);
 
-/// How many ranks the job has, as the launcher said: known before it is joined. Throws ConfigError,
-/// also where ranks that are threads would be made in each of several processes.
+/// How many ranks the job has, as the launcher says, before the job is joined. Throws ConfigError
+/// if each of several processes would make ranks as threads.
 int num_ranks(const config::Config& config);
 
-/// The same before anything is started: as many as the mesh asks for where there is no launcher.
+/// The same for a job that is not started yet: without a launcher, as many as the mesh asks for.
 int planned_ranks(const config::Config& config);
 
-/// This process's rank, as the launcher said.
+/// The rank of this process, as the launcher says.
 int own_rank();
 
 /// Joins the job (or, with comm.backend = "local", makes the ranks as threads of this process) and

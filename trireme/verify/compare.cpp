@@ -16,26 +16,28 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-/// What is 0 but for rounding is measured by this part of the largest of its kind.
+/// A tensor that is 0 except for rounding is measured by this fraction of the largest tensor with
+/// its role.
 constexpr double kFloor = 1e-5;
 
-const Note* find(const std::vector<Note>& notes, Stage stage, const std::string& name) {
-  const auto found = std::find_if(notes.begin(), notes.end(), [&](const Note& note) {
-    return note.stage == stage && note.name == name;
+const TensorRecord* find(const std::vector<TensorRecord>& records, TensorRole role,
+                         const std::string& name) {
+  const auto found = std::find_if(records.begin(), records.end(), [&](const TensorRecord& record) {
+    return record.role == role && record.name == name;
   });
-  return found == notes.end() ? nullptr : &*found;
+  return found == records.end() ? nullptr : &*found;
 }
 
 double largest(const at::Tensor& tensor) {
   return tensor.defined() && tensor.numel() > 0 ? tensor.abs().max().item<double>() : 0;
 }
 
-/// The largest difference of a rank's part, absolute; infinite where it cannot be compared.
-double off(const Compared& tensor, const Compared::Part& part) {
+/// The largest absolute difference of a rank's part; infinite if it cannot be compared.
+double off(const ComparedTensor& tensor, const ComparedTensor::RankPart& part) {
   if (!part.value.defined() || !tensor.alone.defined())
     return part.value.defined() == tensor.alone.defined() ? 0 : kInfinite;
   double most = 0;
-  for (const LocalBox& held : part.held) {
+  for (const LocalBox& held : part.boxes) {
     const at::Tensor error =
         (nn::part_of(part.value, held) - nn::box_of(tensor.alone, held.box)).abs();
     const double worst = error.numel() == 0 ? 0 : error.max().item<double>();
@@ -44,17 +46,18 @@ double off(const Compared& tensor, const Compared::Part& part) {
   return most;
 }
 
-/// The boxes of a note, where they fill what the rank has and lie inside the whole; else false.
-bool place(Compared::Part& part, const Note& note, const at::Tensor& whole,
-           const Degrees& degrees) {
-  if (note.value.dim() != whole.dim()) return false;
+/// Finds the boxes of a rank's part. Returns false unless they fill the part and lie inside the
+/// whole.
+bool locate(ComparedTensor::RankPart& part, const TensorRecord& record, const at::Tensor& whole,
+            const Degrees& degrees) {
+  if (record.value.dim() != whole.dim()) return false;
   try {
-    part.held = boxes_of(note, whole.sizes().vec(), coord_of(part.rank, degrees), degrees);
+    part.boxes = boxes_of(record, whole.sizes().vec(), coord_of(part.rank, degrees), degrees);
   } catch (const MisuseError&) {  // a layout that does not fit the tensor
     return false;
   }
   int64_t count = 0;
-  for (const LocalBox& held : part.held) {
+  for (const LocalBox& held : part.boxes) {
     count += held.box.numel();
     for (std::size_t d = 0; d < held.at.size(); ++d) {
       const auto dim = static_cast<int64_t>(d);
@@ -65,20 +68,20 @@ bool place(Compared::Part& part, const Note& note, const at::Tensor& whole,
   return count == part.value.numel();
 }
 
-/// Do the ranks together have all of it?
-bool covered(const Compared& tensor) {
+/// Do the parts of all ranks cover the whole tensor?
+bool covered(const ComparedTensor& tensor) {
   at::Tensor seen = at::zeros(tensor.alone.sizes(), at::kBool);
-  for (const Compared::Part& part : tensor.parts)
-    for (const LocalBox& held : part.held) nn::box_of(seen, held.box).fill_(true);
+  for (const ComparedTensor::RankPart& part : tensor.parts)
+    for (const LocalBox& held : part.boxes) nn::box_of(seen, held.box).fill_(true);
   return seen.all().item<bool>();
 }
 
-/// The 2-norm of what is wrong with all parts together; of a box that several ranks hold, the
-/// worst.
-double error_of_mesh(const Compared& tensor) {
+/// The 2-norm of the error of all parts together. A box that several ranks hold counts once, with
+/// its largest error.
+double error_of_mesh(const ComparedTensor& tensor) {
   std::map<std::pair<std::vector<int64_t>, std::vector<int64_t>>, double> squares;
-  for (const Compared::Part& part : tensor.parts) {
-    for (const LocalBox& held : part.held) {
+  for (const ComparedTensor::RankPart& part : tensor.parts) {
+    for (const LocalBox& held : part.boxes) {
       const at::Tensor error = nn::part_of(part.value, held) - nn::box_of(tensor.alone, held.box);
       double& worst = squares[{held.box.offset, held.box.shape}];
       const double square = error.square().sum().item<double>();
@@ -92,40 +95,42 @@ double error_of_mesh(const Compared& tensor) {
 
 }  // namespace
 
-std::string_view to_string(Kind kind) {
+std::string_view to_string(MistakeKind kind) {
   switch (kind) {
-    case Kind::None: return "none";
-    case Kind::Data: return "data";
-    case Kind::Stale: return "stale";
-    case Kind::Missing: return "missing";
-    case Kind::Factor: return "factor";
-    case Kind::Partial: return "partial sum";
-    case Kind::Extra: return "extra reduction";
-    case Kind::Permutation: return "permutation";
-    case Kind::Dropout: return "dropout";
-    case Kind::Shape: return "shape";
-    case Kind::Unknown: return "unknown";
+    case MistakeKind::None: return "none";
+    case MistakeKind::Data: return "data";
+    case MistakeKind::Stale: return "stale";
+    case MistakeKind::Missing: return "missing";
+    case MistakeKind::Factor: return "factor";
+    case MistakeKind::Partial: return "partial sum";
+    case MistakeKind::Extra: return "extra reduction";
+    case MistakeKind::Permutation: return "permutation";
+    case MistakeKind::Dropout: return "dropout";
+    case MistakeKind::Shape: return "shape";
+    case MistakeKind::Unknown: return "unknown";
   }
   return "unknown";
 }
 
-std::vector<Compared> compare(const std::vector<Note>& alone,
-                              const std::vector<std::vector<Note>>& ranks, const Degrees& degrees) {
-  std::map<Stage, double> magnitude;
-  for (const Note& note : alone)
-    magnitude[note.stage] = std::max(magnitude[note.stage], largest(note.value));
-  std::vector<Compared> all;
-  for (const Note& note : alone) {
-    Compared one{.stage = note.stage, .name = note.name, .alone = note.value, .parts = {}};
-    one.scale = std::max(largest(note.value), kFloor * magnitude[note.stage]);
+std::vector<ComparedTensor> compare(const std::vector<TensorRecord>& alone,
+                                    const std::vector<std::vector<TensorRecord>>& ranks,
+                                    const Degrees& degrees) {
+  std::map<TensorRole, double> magnitude;
+  for (const TensorRecord& record : alone)
+    magnitude[record.role] = std::max(magnitude[record.role], largest(record.value));
+  std::vector<ComparedTensor> all;
+  for (const TensorRecord& record : alone) {
+    ComparedTensor one{
+        .role = record.role, .name = record.name, .alone = record.value, .parts = {}};
+    one.scale = std::max(largest(record.value), kFloor * magnitude[record.role]);
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-      const Note* there = find(ranks[rank], note.stage, note.name);
+      const TensorRecord* there = find(ranks[rank], record.role, record.name);
       if (there == nullptr) continue;
-      Compared::Part part{static_cast<int>(rank), there->value, {}};
-      if (note.value.defined() && there->value.defined())
-        part.fits = place(part, *there, note.value, degrees);
+      ComparedTensor::RankPart part{static_cast<int>(rank), there->value, {}};
+      if (record.value.defined() && there->value.defined())
+        part.fits = locate(part, *there, record.value, degrees);
       const double error = part.fits ? off(one, part) : kInfinite;
-      // A reference that is not finite is like nothing.
+      // Nothing equals a reference that is not finite.
       const bool measurable = one.scale > 0 && std::isfinite(one.scale);
       const double relative = error == 0 ? 0 : measurable ? error / one.scale : kInfinite;
       if (relative > one.difference || one.parts.empty()) {
@@ -134,11 +139,10 @@ std::vector<Compared> compare(const std::vector<Note>& alone,
       }
       one.parts.push_back(std::move(part));
     }
-    // Outputs that no rank of the mesh has are for the caller to tell; everything else must be
-    // there.
-    if (one.parts.empty() && one.stage == Stage::Output) continue;
+    // The caller lists outputs that no rank of the mesh has; every other tensor must be there.
+    if (one.parts.empty() && one.role == TensorRole::Output) continue;
     const bool fits = std::all_of(one.parts.begin(), one.parts.end(),
-                                  [](const Compared::Part& part) { return part.fits; });
+                                  [](const ComparedTensor::RankPart& part) { return part.fits; });
     if (fits && one.alone.defined() && std::isfinite(one.difference) && !covered(one))
       one.difference = kInfinite;
     all.push_back(std::move(one));
@@ -146,14 +150,14 @@ std::vector<Compared> compare(const std::vector<Note>& alone,
   return all;
 }
 
-std::vector<Compared> compare_rounded(const std::vector<Note>& exact,
-                                      const std::vector<Note>& rounded,
-                                      const std::vector<std::vector<Note>>& ranks,
-                                      const Degrees& degrees) {
+std::vector<ComparedTensor> compare_rounded(const std::vector<TensorRecord>& exact,
+                                            const std::vector<TensorRecord>& rounded,
+                                            const std::vector<std::vector<TensorRecord>>& ranks,
+                                            const Degrees& degrees) {
   constexpr double kRounding = 0x1p-24;
-  std::vector<Compared> all = compare(exact, ranks, degrees);
-  for (Compared& one : all) {
-    const Note* alone = find(rounded, one.stage, one.name);
+  std::vector<ComparedTensor> all = compare(exact, ranks, degrees);
+  for (ComparedTensor& one : all) {
+    const TensorRecord* alone = find(rounded, one.role, one.name);
     const bool known = one.alone.defined() && std::isfinite(one.difference);
     if (!known || alone == nullptr || !alone->value.defined()) continue;
     const double error = error_of_mesh(one);

@@ -3,72 +3,74 @@
 #include <string>
 #include <vector>
 
-#include "trireme/verify/note.h"
+#include "trireme/verify/tensor_record.h"
 
 namespace trireme::verify {
 
-/// The shapes that a mistake can have.
-enum class Kind : uint8_t {
-  None,         ///< it is right
-  Data,         ///< a rank saw other samples
+/// The kinds of mistakes that the numbers can show.
+enum class MistakeKind : uint8_t {
+  None,         ///< there is no mistake
+  Data,         ///< a rank read wrong samples
   Stale,        ///< a rank is one step behind
-  Missing,      ///< no gradient where one rank has one: autograd does not see the way
-  Factor,       ///< n times too much or too little: an average that is missing or made twice
+  Missing,      ///< no gradient where one rank has one: the graph is broken
+  Factor,       ///< n times too large or too small: an average is missing or made twice
   Partial,      ///< a part of a sum: a missing reduction
-  Extra,        ///< the sum of what the ranks should each have: reduced once too often
+  Extra,        ///< the sum of what each rank should have: reduced once too often
   Permutation,  ///< the right numbers in the wrong order
   Dropout,      ///< other elements are zero
-  Shape,        ///< of another shape than its layout says
+  Shape,        ///< not the shape that its layout says
   Unknown
 };
 
-std::string_view to_string(Kind kind);
+std::string_view to_string(MistakeKind kind);
 
-/// One tensor of a step: what one rank has, and each rank's part of what should be the same.
-struct Compared {
-  Stage stage = Stage::Input;
+/// One tensor of a step: its value in the run on one rank, and the parts that the ranks of the mesh
+/// have.
+struct ComparedTensor {
+  TensorRole role = TensorRole::Input;
   std::string name;
-  at::Tensor alone;  ///< undefined where one rank has no gradient either
-  struct Part {
+  at::Tensor alone;  ///< of the run on one rank; undefined if it has no gradient
+  struct RankPart {
     int rank = 0;
     at::Tensor value;
-    std::vector<LocalBox> held;
-    bool fits = true;  ///< is it of the shape that its layout says?
+    std::vector<LocalBox> boxes;
+    bool fits = true;  ///< does it have the shape that its layout says?
   };
-  std::vector<Part> parts;
-  double scale = 0;       ///< what differences are measured by: the largest magnitude
-  double difference = 0;  ///< the largest of all ranks, relative
+  std::vector<RankPart> parts;
+  double scale = 0;       ///< the largest magnitude; differences are relative to it
+  double difference = 0;  ///< the largest relative difference of any rank
   int worst_rank = 0;
 };
 
 /// What one rank's step came to, and the mesh's, tensor by tensor in the order of computation;
 /// outputs that only one of the two has are left out. Tensors that are 0 but for rounding (a key's
 /// bias has no gradient) are measured by the largest of their kind.
-std::vector<Compared> compare(const std::vector<Note>& alone,
-                              const std::vector<std::vector<Note>>& ranks, const Degrees& degrees);
+std::vector<ComparedTensor> compare(const std::vector<TensorRecord>& alone,
+                                    const std::vector<std::vector<TensorRecord>>& ranks,
+                                    const Degrees& degrees);
 
 /// The same for a mesh that rounds to float32, where `exact` is one rank's step in float64 and
 /// `rounded` one rank's in float32. A difference is then the 2-norm of the mesh's error, by what it
 /// may be: twice that of the one rank, and four roundings of the tensor's norm.
-std::vector<Compared> compare_rounded(const std::vector<Note>& exact,
-                                      const std::vector<Note>& rounded,
-                                      const std::vector<std::vector<Note>>& ranks,
-                                      const Degrees& degrees);
+std::vector<ComparedTensor> compare_rounded(const std::vector<TensorRecord>& exact,
+                                            const std::vector<TensorRecord>& rounded,
+                                            const std::vector<std::vector<TensorRecord>>& ranks,
+                                            const Degrees& degrees);
 
-/// What else is known when a tensor differs.
-struct Context {
+/// What else is known about a tensor that differs.
+struct DiagnosisContext {
   Degrees degrees;
   double tolerance = 0;
-  at::Tensor before;  ///< the same weight a step earlier, where there was one
-  at::Tensor bias;    ///< of the layer whose output it is
+  at::Tensor before;  ///< the same weight one step earlier, if there was one
+  at::Tensor bias;    ///< the bias of the layer whose output it is
 };
 
 struct Diagnosis {
-  Kind kind = Kind::Unknown;
+  MistakeKind kind = MistakeKind::Unknown;
   std::string sentence;
 };
 
 /// The likely kind of mistake, by the shape of the error.
-Diagnosis diagnose(const Compared& tensor, const Context& context);
+Diagnosis diagnose(const ComparedTensor& tensor, const DiagnosisContext& context);
 
 }  // namespace trireme::verify

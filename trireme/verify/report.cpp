@@ -14,7 +14,7 @@ namespace trireme::verify {
 
 namespace {
 
-/// JSON has no infinity: null is one.
+/// JSON has no infinity; null stands for it.
 core::Json number(double value) {
   return std::isfinite(value) ? core::Json(value) : core::Json();
 }
@@ -22,24 +22,25 @@ double number_of(const core::Json& json) {
   return json.is_null() ? std::numeric_limits<double>::infinity() : json.get<double>();
 }
 
-std::string cell(const std::map<Stage, double>& of, Stage stage, double tolerance) {
-  const auto found = of.find(stage);
+std::string cell(const std::map<TensorRole, double>& of, TensorRole role, double tolerance) {
+  const auto found = of.find(role);
   if (found == of.end()) return "-";
   return fmt::format("{:.1e}{}", found->second, found->second <= tolerance ? " " : "!");
 }
 
-/// One line per layer and per parameter: a layer's parameters follow its output.
+/// The names in the order of the lines: the parameters of a layer follow its output.
 std::vector<std::string> lines_of(const std::vector<Report::Row>& rows) {
   std::vector<std::string> names;
   const auto add = [&](const std::string& name) {
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   };
   for (const Report::Row& row : rows) {
-    if (row.stage == Stage::Weight || row.stage == Stage::Buffer || row.stage == Stage::Gradient)
+    if (row.role == TensorRole::Weight || row.role == TensorRole::Buffer ||
+        row.role == TensorRole::Gradient)
       continue;
     add(row.name);
     for (const Report::Row& other : rows)
-      if ((other.stage == Stage::Weight || other.stage == Stage::Buffer) &&
+      if ((other.role == TensorRole::Weight || other.role == TensorRole::Buffer) &&
           other.name.substr(0, other.name.rfind('.')) == row.name)
         add(other.name);
   }
@@ -49,13 +50,13 @@ std::vector<std::string> lines_of(const std::vector<Report::Row>& rows) {
 
 }  // namespace
 
-void add_rows(Report& report, const std::vector<Compared>& step) {
-  for (const Compared& one : step) {
+void add_rows(Report& report, const std::vector<ComparedTensor>& step) {
+  for (const ComparedTensor& one : step) {
     const auto found = std::find_if(
         report.rows.begin(), report.rows.end(),
-        [&](const Report::Row& row) { return row.stage == one.stage && row.name == one.name; });
+        [&](const Report::Row& row) { return row.role == one.role && row.name == one.name; });
     if (found == report.rows.end())
-      report.rows.push_back({one.stage, one.name, one.difference});
+      report.rows.push_back({one.role, one.name, one.difference});
     else
       found->worst = std::max(found->worst, one.difference);
   }
@@ -63,16 +64,17 @@ void add_rows(Report& report, const std::vector<Compared>& step) {
 
 std::string Finding::sentence() const {
   const std::string what =
-      stage == Stage::Weight && step == 1   ? fmt::format("the initial weight '{}'", name)
-      : stage == Stage::Buffer && step == 1 ? fmt::format("the initial buffer '{}'", name)
-      : stage == Stage::Weight || stage == Stage::Buffer
-          ? fmt::format("the {} '{}' after step {}", to_string(stage), name, step - 1)
-      : stage == Stage::Evaluation ? fmt::format("the {} after step {}", to_string(stage), step - 1)
-      : stage == Stage::Loss || stage == Stage::Norm
-          ? fmt::format("the {} of step {}", to_string(stage), step)
-      : stage == Stage::Output
+      role == TensorRole::Weight && step == 1   ? fmt::format("the initial weight '{}'", name)
+      : role == TensorRole::Buffer && step == 1 ? fmt::format("the initial buffer '{}'", name)
+      : role == TensorRole::Weight || role == TensorRole::Buffer
+          ? fmt::format("the {} '{}' after step {}", to_string(role), name, step - 1)
+      : role == TensorRole::Evaluation
+          ? fmt::format("the {} after step {}", to_string(role), step - 1)
+      : role == TensorRole::Loss || role == TensorRole::Norm
+          ? fmt::format("the {} of step {}", to_string(role), step)
+      : role == TensorRole::Output
           ? fmt::format("the output of layer '{}' in step {}", name, step)
-          : fmt::format("the {} '{}' of step {}", to_string(stage), name, step);
+          : fmt::format("the {} '{}' of step {}", to_string(role), name, step);
   const std::string how_much =
       dtype == Dtype::Float32
           ? fmt::format("its error is {:.2g} times what rounding explains, the largest", difference)
@@ -92,10 +94,10 @@ std::string_view to_string(Dtype dtype) {
 }
 
 std::string Report::text() const {
-  std::map<std::string, std::map<Stage, double>> by_name;
+  std::map<std::string, std::map<TensorRole, double>> by_name;
   std::size_t width = 20;
   for (const Row& row : rows) {
-    by_name[row.name][row.stage] = row.worst;
+    by_name[row.name][row.role] = row.worst;
     width = std::max(width, row.name.size());
   }
   const char* measure = dtype == Dtype::Float32 ? "|error| / allowed" : "max|a-b| / max|b|";
@@ -103,17 +105,18 @@ std::string Report::text() const {
       fmt::format("{:<{}}  {:>9}  {:>9}  {:>9}\n", measure, width, "output", "gradient", "weight");
   for (const std::string& name : lines_of(rows)) {
     const auto& of = by_name[name];
-    const bool single = of.contains(Stage::Input) || of.contains(Stage::Loss) ||
-                        of.contains(Stage::Norm) || of.contains(Stage::Evaluation);
+    const bool single = of.contains(TensorRole::Input) || of.contains(TensorRole::Loss) ||
+                        of.contains(TensorRole::Norm) || of.contains(TensorRole::Evaluation);
     if (single) {
-      text += fmt::format("{:<{}}  {:>9}\n", of.contains(Stage::Norm) ? "gradient norm" : name,
+      text += fmt::format("{:<{}}  {:>9}\n", of.contains(TensorRole::Norm) ? "gradient norm" : name,
                           width, cell(of, of.begin()->first, tolerance));
       continue;
     }
     text += fmt::format(
-        "{:<{}}  {:>9}  {:>9}  {:>9}\n", name, width, cell(of, Stage::Output, tolerance),
-        cell(of, Stage::Gradient, tolerance),
-        cell(of, of.contains(Stage::Buffer) ? Stage::Buffer : Stage::Weight, tolerance));
+        "{:<{}}  {:>9}  {:>9}  {:>9}\n", name, width, cell(of, TensorRole::Output, tolerance),
+        cell(of, TensorRole::Gradient, tolerance),
+        cell(of, of.contains(TensorRole::Buffer) ? TensorRole::Buffer : TensorRole::Weight,
+             tolerance));
   }
   if (!skipped.empty())
     text += fmt::format(
@@ -144,13 +147,13 @@ core::Json Report::json() const {
   core::Json tensors = core::Json::array();
   for (const Row& row : rows)
     tensors.push_back(
-        {{"stage", to_string(row.stage)}, {"name", row.name}, {"difference", number(row.worst)}});
+        {{"stage", to_string(row.role)}, {"name", row.name}, {"difference", number(row.worst)}});
   core::Json all = {
       {"same", same()},         {"mesh", to_string(degrees)}, {"steps", steps},
       {"tolerance", tolerance}, {"first", nullptr},           {"skipped", skipped},
       {"tensors", tensors},     {"dtype", to_string(dtype)},  {"resumed", not_resumed.empty()}};
   if (first)
-    all["first"] = {{"step", first->step},          {"stage", to_string(first->stage)},
+    all["first"] = {{"step", first->step},          {"stage", to_string(first->role)},
                     {"name", first->name},          {"difference", number(first->difference)},
                     {"rank", first->rank},          {"kind", to_string(first->diagnosis.kind)},
                     {"sentence", first->sentence()}};
@@ -161,7 +164,7 @@ std::string to_text(const Report& report) {
   const Degrees& d = report.degrees;
   core::Json rows = core::Json::array();
   for (const Report::Row& row : report.rows)
-    rows.push_back({static_cast<int>(row.stage), row.name, number(row.worst)});
+    rows.push_back({static_cast<int>(row.role), row.name, number(row.worst)});
   core::Json all = {{"degrees", {d.pipe, d.replica, d.shard, d.context, d.tensor, d.expert}},
                     {"steps", report.steps},
                     {"tolerance", report.tolerance},
@@ -172,7 +175,7 @@ std::string to_text(const Report& report) {
   if (report.first) {
     const Finding& f = *report.first;
     all["first"] = {f.step,
-                    static_cast<int>(f.stage),
+                    static_cast<int>(f.role),
                     f.name,
                     number(f.difference),
                     f.rank,
@@ -194,12 +197,12 @@ Report report_of(const std::string& text) {
                 .not_resumed = all.at("not_resumed"),
                 .first = {}};
   for (const auto& row : all.at("rows"))
-    report.rows.push_back({static_cast<Stage>(row[0].get<int>()), row[1], number_of(row[2])});
+    report.rows.push_back({static_cast<TensorRole>(row[0].get<int>()), row[1], number_of(row[2])});
   if (all.contains("first")) {
     const auto& f = all.at("first");
-    report.first =
-        Finding{f[0], static_cast<Stage>(f[1].get<int>()),        f[2],        number_of(f[3]),
-                f[4], {static_cast<Kind>(f[5].get<int>()), f[6]}, report.dtype};
+    report.first = Finding{
+        f[0], static_cast<TensorRole>(f[1].get<int>()),          f[2],        number_of(f[3]),
+        f[4], {static_cast<MistakeKind>(f[5].get<int>()), f[6]}, report.dtype};
   }
   return report;
 }

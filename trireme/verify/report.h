@@ -7,10 +7,10 @@
 
 namespace trireme::verify {
 
-/// Adds what a step came to: the worst of each tensor is kept.
-void add_rows(Report& report, const std::vector<Compared>& step);
+/// Adds the comparison of a step; the report keeps the largest difference of each tensor.
+void add_rows(Report& report, const std::vector<ComparedTensor>& step);
 
-/// A report as a text and back, for those who were told of it.
+/// Converts a report to a text and back, to send it to the other ranks.
 std::string to_text(const Report& report);
 Report report_of(const std::string& text);
 

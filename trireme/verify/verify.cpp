@@ -13,16 +13,16 @@
 #include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
 #include "trireme/train/world.h"
+#include "trireme/verify/compared_run.h"
 #include "trireme/verify/report.h"
 #include "trireme/verify/scratch_folder.h"
-#include "trireme/verify/side.h"
 
 namespace trireme::verify {
 
 namespace {
 
-/// What is like and unlike in float32: looser, since rounding is not what is looked for.
-constexpr double kAlikeInFloat32 = 1e-4;
+/// The tolerance of diagnoses in float32: looser, because rounding errors are not mistakes.
+constexpr double kToleranceInFloat32 = 1e-4;
 
 config::Config computing_in(config::Config config, Dtype dtype) {
   config.precision.compute = config.precision.reduce =
@@ -30,16 +30,16 @@ config::Config computing_in(config::Config config, Dtype dtype) {
   return config;
 }
 
-/// Adam divides a gradient by its own size: where that is little more than rounding, two right
-/// computations make steps that have nothing in common. With a large eps the same kernels make
-/// steps that are in proportion to the gradient, and so are their errors.
+/// Adam divides a gradient by its own size. If the gradient is little more than rounding, two
+/// correct computations make completely different steps. With a large eps the same kernels make
+/// steps that are proportional to the gradient, and so are their errors.
 constexpr double kProportional = 1;
 
-/// A folder for checkpoints, on the first rank's machine; gone with this.
-class Folder {
+/// A folder for checkpoints on the first rank's machine; removed with this object.
+class TemporaryFolder {
  public:
   /// Collective.
-  explicit Folder(const comm::Communicator& world) : world_(world) {
+  explicit TemporaryFolder(const comm::Communicator& world) : world_(world) {
     std::string made;
     if (world.rank() == 0) {
       own_.emplace();
@@ -50,22 +50,23 @@ class Folder {
     world.all_reduce(unseen).wait();
     if (unseen.item<int64_t>() != 0) problem_ = "no folder in TMPDIR that all ranks can write to";
   }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
-  /// Saves the state of a side below `name`, all ranks of which call it (where there is one).
-  void save(const std::string& name, int64_t step, Side* side) {
+  /// Saves the state of a run below `name`. All ranks of the world call it; those without that run
+  /// give null.
+  void save(const std::string& name, int64_t step, ComparedRun* run) {
     std::string problem;
-    if (side != nullptr) {
-      checkpoint::Saver saver(path_ + name, side->mesh(), /*keep=*/1, {.after_failure = ""});
-      saver.save(step, side->trainer().state());
+    if (run != nullptr) {
+      checkpoint::Saver saver(path_ + name, run->mesh(), /*keep=*/1, {.after_failure = ""});
+      saver.save(step, run->trainer().state());
       problem = saver.wait().value_or("");
     }
     problem_ = comm::broadcast_text(world_, problem, 0);
   }
 
   const std::string& path() const { return path_; }
-  /// Why nothing can be saved in it; empty: it can.
+  /// Why nothing can be saved in it; empty if it can be used.
   const std::string& problem() const { return problem_; }
 
  private:
@@ -74,86 +75,88 @@ class Folder {
   std::string path_, problem_;
 };
 
-/// Saves the mesh's side, builds it anew and resumes. Collective.
-void resume(std::optional<Side>& side, const Subject& subject, const config::Config& config,
-            Folder& folder, int64_t step, int64_t steps) {
-  if (folder.problem().empty()) folder.save("/mesh", step, &*side);
+/// Saves the run of the mesh, builds it anew and resumes. Collective.
+void resume(std::optional<ComparedRun>& run, const TrainingSetup& setup,
+            const config::Config& config, TemporaryFolder& folder, int64_t step, int64_t steps) {
+  if (folder.problem().empty()) folder.save("/mesh", step, &*run);
   if (!folder.problem().empty()) return;
-  const Mesh mesh = side->mesh();
+  const Mesh mesh = run->mesh();
   const parallel::StageSizes cut =
-      side->trainer().attached().state().value("pipeline_cut", parallel::StageSizes{});
-  side.reset();
-  side.emplace(subject, config, mesh, Side::Options{.steps = steps, .cut = cut});
-  side->load(folder.path() + "/mesh");
+      run->trainer().attached().state().value("pipeline_cut", parallel::StageSizes{});
+  run.reset();
+  run.emplace(setup, config, mesh, ComparedRun::Options{.steps = steps, .cut = cut});
+  run->load(folder.path() + "/mesh");
 }
 
-/// Layers whose outputs one side could not note, or only one of the two has.
-std::vector<std::string> skipped(std::set<std::string> names, const std::vector<Note>& alone,
-                                 const std::vector<std::vector<Note>>& ranks) {
-  const auto outputs = [](const std::vector<Note>& notes, std::set<std::string>& to) {
-    for (const Note& note : notes)
-      if (note.stage == Stage::Output) to.insert(note.name);
+/// Layers whose outputs could not be recorded, or that only one of the two runs has.
+std::vector<std::string> skipped(std::set<std::string> names,
+                                 const std::vector<TensorRecord>& alone,
+                                 const std::vector<std::vector<TensorRecord>>& ranks) {
+  const auto outputs = [](const std::vector<TensorRecord>& records, std::set<std::string>& to) {
+    for (const TensorRecord& record : records)
+      if (record.role == TensorRole::Output) to.insert(record.name);
   };
   std::set<std::string> one, mesh;
   outputs(alone, one);
-  for (const auto& notes : ranks) outputs(notes, mesh);
+  for (const auto& records : ranks) outputs(records, mesh);
   std::set_symmetric_difference(one.begin(), one.end(), mesh.begin(), mesh.end(),
                                 std::inserter(names, names.end()));
   return {names.begin(), names.end()};
 }
 
-/// The bias of the layer whose output this is, as it is in this step.
-at::Tensor bias_of(const std::string& layer, const std::vector<Compared>& step) {
-  for (const Compared& one : step)
-    if (one.stage == Stage::Weight && one.name == layer + ".bias") return one.alone;
+/// The bias of the layer in this step.
+at::Tensor bias_of(const std::string& layer, const std::vector<ComparedTensor>& step) {
+  for (const ComparedTensor& one : step)
+    if (one.role == TensorRole::Weight && one.name == layer + ".bias") return one.alone;
   return {};
 }
 
-at::Tensor weight_of(const std::string& name, const std::vector<Note>& notes) {
-  for (const Note& note : notes)
-    if (note.stage == Stage::Weight && note.name == name) return note.value;
+at::Tensor weight_of(const std::string& name, const std::vector<TensorRecord>& records) {
+  for (const TensorRecord& record : records)
+    if (record.role == TensorRole::Weight && record.name == name) return record.value;
   return {};
 }
 
-/// What the sides note next: a step; where its update has left them; where the last has.
+/// What is compared: a step, the state after its update, or the state after the last update.
 enum class Moment : uint8_t { Step, Update, End };
 
-std::vector<Note> notes_of(Side& side, Moment moment, int64_t step) {
-  if (moment == Moment::Update) return side.state();
-  return moment == Moment::Step ? side.step(step) : side.end();
+std::vector<TensorRecord> records_of(ComparedRun& run, Moment moment, int64_t step) {
+  if (moment == Moment::Update) return run.state();
+  return moment == Moment::Step ? run.step(step) : run.end();
 }
 
-/// One rank alone, on the first rank of the mesh: what the mesh is held against.
+/// The run on one rank, which the first rank of the mesh makes; the mesh is compared with it.
 class Reference {
  public:
-  Reference(const Subject& subject, const config::Config& config, const config::Config& exact,
+  Reference(const TrainingSetup& setup, const config::Config& config, const config::Config& exact,
             c10::Device device, const Options& options)
       : options_(options) {
-    const Side::Options steps{.steps = options.steps};
+    const ComparedRun::Options steps{.steps = options.steps};
     if (options.dtype == Dtype::Float32)
-      rounded_.emplace(subject, config, mesh_of_one(device), steps);
-    exact_.emplace(subject, exact, mesh_of_one(device), steps);
+      rounded_.emplace(setup, config, mesh_of_one(device), steps);
+    exact_.emplace(setup, exact, mesh_of_one(device), steps);
   }
 
-  /// Compares what the ranks have noted with what this notes, and adds it to the report.
-  void judge(Moment moment, int64_t step, const std::vector<std::vector<Note>>& ranks,
+  /// Compares the records of the ranks with its own, and adds the result to the report.
+  void judge(Moment moment, int64_t step, const std::vector<std::vector<TensorRecord>>& ranks,
              Report& report) {
-    auto notes = notes_of(*exact_, moment, step);
-    const auto compared =
-        rounded_ ? compare_rounded(notes, notes_of(*rounded_, moment, step), ranks, report.degrees)
-                 : compare(notes, ranks, report.degrees);
+    auto records = records_of(*exact_, moment, step);
+    const auto compared = rounded_ ? compare_rounded(records, records_of(*rounded_, moment, step),
+                                                     ranks, report.degrees)
+                                   : compare(records, ranks, report.degrees);
     add_rows(report, compared);
-    const auto found = std::find_if(compared.begin(), compared.end(), [&](const Compared& one) {
-      return !(one.difference <= report.tolerance);
-    });
-    const int64_t at = moment == Moment::Step ? step : step + 1;  // weights are of the next one
+    const auto found = std::find_if(
+        compared.begin(), compared.end(),
+        [&](const ComparedTensor& one) { return !(one.difference <= report.tolerance); });
+    const int64_t at = moment == Moment::Step ? step : step + 1;  // weights belong to the next step
     if (found != compared.end()) {
-      const Context context{.degrees = report.degrees,
-                            .tolerance = rounded_ ? kAlikeInFloat32 : options_.tolerance,
-                            .before = weight_of(found->name, before_),
-                            .bias = bias_of(found->name, compared)};
+      const DiagnosisContext context{
+          .degrees = report.degrees,
+          .tolerance = rounded_ ? kToleranceInFloat32 : options_.tolerance,
+          .before = weight_of(found->name, before_),
+          .bias = bias_of(found->name, compared)};
       report.first = Finding{at,
-                             found->stage,
+                             found->role,
                              found->name,
                              found->difference,
                              found->worst_rank,
@@ -162,46 +165,47 @@ class Reference {
     }
     report.steps = step;
     if (moment != Moment::Step) return;
-    report.skipped = skipped(exact_->recorder().skipped(), notes, ranks);
-    before_ = std::move(notes);
+    report.skipped = skipped(exact_->recorder().skipped(), records, ranks);
+    before_ = std::move(records);
   }
 
-  Side& exact() { return *exact_; }
-  Side& rounded() { return *rounded_; }
+  ComparedRun& exact() { return *exact_; }
+  ComparedRun& rounded() { return *rounded_; }
 
  private:
   const Options& options_;
-  std::optional<Side> exact_, rounded_;
-  std::vector<Note> before_;  // of the step before
+  std::optional<ComparedRun> exact_, rounded_;
+  std::vector<TensorRecord> before_;  // of the step before
 };
 
-/// All sides go on from the state of one rank in float64, rounded. What is compared is then the
-/// error of one step: an optimizer that divides a gradient of 0 by itself makes of rounding what it
-/// likes, and later steps would show that.
-void start_alike(std::optional<Reference>& reference, Side& cut, Folder& folder, int64_t step) {
+/// Makes all runs continue from the rounded state of one rank's float64 run, so that each
+/// comparison shows the error of one step only. Otherwise rounding errors that an optimizer
+/// amplifies (a gradient of 0 divided by itself) would show in later steps.
+void start_from_same_state(std::optional<Reference>& reference, ComparedRun& on_mesh,
+                           TemporaryFolder& folder, int64_t step) {
   if (!folder.problem().empty()) return;
   folder.save("/exact", step, reference ? &reference->exact() : nullptr);
   if (!folder.problem().empty()) return;
-  cut.load(folder.path() + "/exact");
+  on_mesh.load(folder.path() + "/exact");
   if (reference) reference->rounded().load(folder.path() + "/exact");
 }
 
 }  // namespace
 
-Report verify(const Subject& subject, const comm::Communicator& world, const Degrees& degrees,
+Report verify(const TrainingSetup& setup, const comm::Communicator& world, const Degrees& degrees,
               const Options& options) {
-  config::Config asked = subject.config;
+  config::Config asked = setup.config;
   if (options.dtype == Dtype::Float32) asked.optim.eps = kProportional;
   const config::Config config = computing_in(asked, options.dtype),
                        exact = computing_in(asked, Dtype::Float64);
   core::check(options.steps >= 1, "verify: {} steps prove nothing", options.steps);
   const c10::Device device = train::pick_device(config, world);
-  std::optional<Side> cut;
-  cut.emplace(subject, config, Mesh(world, degrees, device),
-              Side::Options{.plant = options.plant, .steps = options.steps});
+  std::optional<ComparedRun> on_mesh;
+  on_mesh.emplace(setup, config, Mesh(world, degrees, device),
+                  ComparedRun::Options{.plant = options.plant, .steps = options.steps});
   std::optional<Reference> reference;
-  if (world.rank() == 0) reference.emplace(subject, config, exact, device, options);
-  Folder folder(world);
+  if (world.rank() == 0) reference.emplace(setup, config, exact, device, options);
+  TemporaryFolder folder(world);
   const bool rounds = options.dtype == Dtype::Float32, plants = options.plant != Mistake::None;
 
   Report report{.degrees = degrees,
@@ -213,21 +217,21 @@ Report verify(const Subject& subject, const comm::Communicator& world, const Deg
                 .not_resumed = plants ? "a mistake was planted" : "it did not get that far",
                 .first = {}};
   const auto judge = [&](Moment moment, int64_t step) {
-    const auto ranks = gather(notes_of(*cut, moment, step), world);
+    const auto ranks = gather(records_of(*on_mesh, moment, step), world);
     if (reference) reference->judge(moment, step, ranks, report);
     report = report_of(comm::broadcast_text(world, to_text(report), 0));
     return report.same();
   };
   for (int64_t step = 1; step <= options.steps; ++step) {
     if (!judge(Moment::Step, step)) return report;
-    // A checkpoint holds what is right: it would undo a mistake that was planted.
+    // Resuming from a checkpoint would undo a planted mistake.
     if (step == (options.steps + 1) / 2 && !plants) {
-      resume(cut, subject, config, folder, step, options.steps);
+      resume(on_mesh, setup, config, folder, step, options.steps);
       report.not_resumed = folder.problem();
     }
     if (!rounds) continue;
     if (!judge(Moment::Update, step)) return report;
-    if (!plants) start_alike(reference, *cut, folder, step);
+    if (!plants) start_from_same_state(reference, *on_mesh, folder, step);
   }
   judge(Moment::End, options.steps);
   return report;

@@ -15,8 +15,8 @@
 
 namespace trireme::verify {
 
-/// What both sides compute in. Float32 is what really runs, kernels of its own included: the mesh
-/// may then be at most twice as far from one rank's float64 as one rank's float32 is.
+/// The dtype of both runs. Float32 also tests the kernels that real training uses: the mesh may
+/// then be at most twice as far from one rank's float64 as one rank's float32 is.
 enum class Dtype : uint8_t { Float64, Float32 };
 
 /// "float64", "float32"; throws ConfigError for another word.
@@ -25,24 +25,24 @@ std::string_view to_string(Dtype dtype);
 
 struct Options {
   int64_t steps = 3;
-  double tolerance = 1e-10;  ///< of max|a-b| / max|b|, in float64
+  double tolerance = 1e-10;  ///< for max|a-b| / max|b|, in float64
   Mistake plant = Mistake::None;
   Dtype dtype = Dtype::Float64;
 };
 
-/// What is to be proved: that this model, on these samples, trained as the configuration says,
-/// gives on a mesh what it gives on one rank. The model is made anew on each mesh; the dataset may
-/// be another object on every rank, but must hold the same samples.
-struct Subject {
-  config::Config config;  ///< of which everything but precision counts
+/// What is trained on the mesh and on one rank: the model, the samples and the configuration. The
+/// model is made anew on each mesh. The dataset may be a different object on every rank, but must
+/// hold the same samples.
+struct TrainingSetup {
+  config::Config config;  ///< everything except precision is used
   std::function<std::shared_ptr<nn::ModelImpl>(const Mesh& mesh)> model;
   std::shared_ptr<const data::Dataset> data;
 };
 
 /// The first tensor that differs, in the order of computation.
 struct Finding {
-  int64_t step = 0;  ///< of weights: the step that starts from them
-  Stage stage = Stage::Input;
+  int64_t step = 0;  ///< for weights: the step that starts from them
+  TensorRole role = TensorRole::Input;
   std::string name;
   double difference = 0;
   int rank = 0;
@@ -55,17 +55,17 @@ struct Finding {
 
 struct Report {
   Degrees degrees;
-  int64_t steps = 0;  ///< that were compared
+  int64_t steps = 0;  ///< how many were compared
   Dtype dtype = Dtype::Float64;
-  double tolerance = 0;  ///< what a difference may be
+  double tolerance = 0;  ///< the largest difference that is allowed
   struct Row {
-    Stage stage;
+    TensorRole role;
     std::string name;
     double worst;  ///< over all steps and ranks
   };
   std::vector<Row> rows;  ///< in the order of computation
   std::vector<std::string> skipped;
-  std::string not_resumed;  ///< why the mesh was not saved and resumed in the middle; empty: it was
+  std::string not_resumed;  ///< why the mesh was not saved and resumed halfway; empty: it was
   std::optional<Finding> first;
 
   bool same() const { return !first.has_value(); }
@@ -75,14 +75,14 @@ struct Report {
 };
 
 /// Trains on the mesh and, on its first rank, on one rank alone, from the same weights and samples,
-/// and compares after every step: what went in, weights and buffers, the output of every layer, the
-/// loss, every gradient; and at the end the loss of an evaluation. In the middle the mesh is saved,
-/// built anew and resumed (in a folder of TMPDIR, which all ranks must see). Ends with the first
-/// step that differs. The report is the same on every rank. Collective.
+/// and compares after every step: inputs, weights and buffers, the output of every layer, the loss
+/// and every gradient; and at the end the loss of an evaluation. Halfway the mesh is saved, built
+/// anew and resumed (in a folder of TMPDIR, which all ranks must see). Ends with the first step
+/// that differs. The report is the same on every rank. Collective.
 ///
 ///   const auto report = verify::verify({config, make_model, data}, world, {.tensor = 2});
 ///   EXPECT_TRUE(report.same()) << report.text();
-Report verify(const Subject& subject, const comm::Communicator& world, const Degrees& degrees,
+Report verify(const TrainingSetup& setup, const comm::Communicator& world, const Degrees& degrees,
               const Options& options = {});
 
 }  // namespace trireme::verify

@@ -1,4 +1,4 @@
-#include "trireme/verify/plant.h"
+#include "trireme/verify/planted_mistake.h"
 
 #include <torch/nn/module.h>
 
@@ -27,7 +27,7 @@ Mistake mistake_of(const std::string& word) {
   return found->second;
 }
 
-Plant::Plant(Mistake mistake, train::Trainer& trainer, const Mesh& mesh)
+PlantedMistake::PlantedMistake(Mistake mistake, train::Trainer& trainer, const Mesh& mesh)
     : mistake_(mistake),
       trainer_(trainer),
       mesh_(mesh),
@@ -62,16 +62,16 @@ Plant::Plant(Mistake mistake, train::Trainer& trainer, const Mesh& mesh)
   require(false, "a gradient that is reduced: replicas, or sequence parallelism");
 }
 
-Plant::~Plant() {
+PlantedMistake::~PlantedMistake() {
   if (victim_.defined()) victim_.remove_hook(hook_);
 }
 
-void Plant::require(bool possible, const char* why) const {
+void PlantedMistake::require(bool possible, const char* why) const {
   if (!possible) throw ConfigError(fmt::format("--plant needs {}", why));
 }
 
-/// Every rank of the tensor axis gets the shard of its mirror image.
-void Plant::swap_shards() {
+/// Reverses the order of the shards along the tensor axis.
+void PlantedMistake::swap_shards() {
   const comm::Communicator& tensor = mesh_.group(Axis::Tensor);
   const int size = tensor.size();
   for (const parallel::ParameterShard& shard : trainer_.shards()) {
@@ -92,19 +92,20 @@ void Plant::swap_shards() {
   require(false, "a weight that is cut evenly over the tensor axis");
 }
 
-int Plant::block(int rank, int size) const {
+int PlantedMistake::block(int rank, int size) const {
   const bool swaps = mistake_ == Mistake::Order && mesh_.size(Axis::Tensor) == 1;
   return swaps ? size - 1 - rank : rank;
 }
 
-int64_t Plant::batch_number(int64_t number, const data::Order& order) const {
+int64_t PlantedMistake::batch_number(int64_t number, const data::Order& order) const {
   const bool other = mistake_ == Mistake::Data && last_ &&
                      mesh_.coord(Axis::Tensor) == mesh_.size(Axis::Tensor) - 1;
-  return other ? number + order.batches_per_epoch() : number;  // as large, with other samples
+  return other ? number + order.batches_per_epoch()
+               : number;  // of the same size, with other samples
 }
 
-void Plant::touch(data::Batch& batch) const {
-  // On a pipe alone: the micro-batches enter in another order than their targets wait for them.
+void PlantedMistake::touch(data::Batch& batch) const {
+  // On a mesh with only a pipe axis: the inputs come in another order than the targets.
   if (mistake_ == Mistake::Order && mesh_.size(Axis::Pipe) == mesh_.world().size() &&
       mesh_.coord(Axis::Pipe) == 0) {
     batch.inputs = batch.inputs.flip(0);
@@ -114,7 +115,7 @@ void Plant::touch(data::Batch& batch) const {
   for (int64_t& id : batch.sample_ids) id += kOtherSamples;
 }
 
-void Plant::touch_gradients() {
+void PlantedMistake::touch_gradients() {
   const at::NoGradGuard guard;
   if (mistake_ == Mistake::Average)
     for (const parallel::ParameterShard& one : trainer_.shards())
@@ -132,7 +133,7 @@ void Plant::touch_gradients() {
   }
 }
 
-void Plant::touch_weights(int64_t step) {
+void PlantedMistake::touch_weights(int64_t step) {
   if (mistake_ != Mistake::Stale || step != 1) return;
   if (mesh_.world().rank() == mesh_.world().size() - 1) {
     const at::NoGradGuard guard;

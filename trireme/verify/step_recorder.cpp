@@ -1,4 +1,4 @@
-#include "trireme/verify/recorder.h"
+#include "trireme/verify/step_recorder.h"
 
 #include <fmt/format.h>
 
@@ -17,7 +17,8 @@ at::Tensor copy_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-Recorder::Recorder(train::Trainer& trainer, const Mesh& mesh) : trainer_(trainer), mesh_(mesh) {
+StepRecorder::StepRecorder(train::Trainer& trainer, const Mesh& mesh)
+    : trainer_(trainer), mesh_(mesh) {
   trainer.model().apply([this](torch::nn::Module& module) {
     auto* layer = dynamic_cast<nn::LayerImpl*>(&module);
     if (layer == nullptr) return;
@@ -28,33 +29,34 @@ Recorder::Recorder(train::Trainer& trainer, const Mesh& mesh) : trainer_(trainer
   });
 }
 
-nn::Flow Recorder::look(const nn::LayerImpl& layer, nn::Flow in, const nn::LayerImpl::Call& inner) {
-  const bool again = in.where != nullptr && in.where->again;
-  if (!recording_ || again) return inner(std::move(in));
-  // As they are when they are first used: something may change them after the step has begun.
+nn::Flow StepRecorder::look(const nn::LayerImpl& layer, nn::Flow in,
+                            const nn::LayerImpl::Call& inner) {
+  const bool recomputing = in.where != nullptr && in.where->recomputing;
+  if (!recording_ || recomputing) return inner(std::move(in));
+  // Record the weights when they are first used, because a mistake may change them after `begin`.
   if (!std::exchange(looked_, true)) weights_ = weights();
   nn::Flow out = inner(std::move(in));
-  note_output(layer, out);
+  record_output(layer, out);
   return out;
 }
 
-void Recorder::begin(const data::Batch& batch, int64_t first_row, int64_t micros) {
+void StepRecorder::begin(const data::Batch& batch, int64_t first_row, int64_t micros) {
   recording_ = true;
   first_row_ = first_row;
   rows_ = batch.inputs.size(0);
   micros_ = micros;
-  weights_ = weights();  // of a stage that has only a loss, and calls no layer
+  weights_ = weights();  // for a stage that has only a loss and calls no layer
   buffers_ = buffers();
   looked_ = false;
   gradients_.clear();
   calls_.clear();
   order_.clear();
-  const Place rows{.first_row = first_row, .rows = true};
-  inputs_ = {{Stage::Input, "inputs", copy_of(batch.inputs), rows},
-             {Stage::Input, "targets", copy_of(batch.targets), rows}};
+  const Coverage rows{.first_row = first_row, .rows = true};
+  inputs_ = {{TensorRole::Input, "inputs", copy_of(batch.inputs), rows},
+             {TensorRole::Input, "targets", copy_of(batch.targets), rows}};
 }
 
-void Recorder::note_output(const nn::LayerImpl& layer, const nn::Flow& out) {
+void StepRecorder::record_output(const nn::LayerImpl& layer, const nn::Flow& out) {
   const std::string& name = layer.full_name();
   auto cuts = layer.output();
   const auto comparable = [](const at::Tensor& one) {
@@ -68,75 +70,75 @@ void Recorder::note_output(const nn::LayerImpl& layer, const nn::Flow& out) {
       std::any_of(cuts->begin(), cuts->end(), [](const Cut& cut) { return cut.dim == 1; });
   if (out.where != nullptr && out.where->cut_from && !positions_known)
     cuts->push_back({.axis = Axis::Tensor, .dim = 1});
-  note_tensor(name, *cuts, out, out.x());
+  record_tensor(name, *cuts, out, out.x());
   for (std::size_t i = 1; i < out.tensors.size() && cuts->empty(); ++i)
     if (comparable(out.tensors[i]))
-      note_tensor(fmt::format("{} (tensor {})", name, i + 1), {}, out, out.tensors[i]);
+      record_tensor(fmt::format("{} (tensor {})", name, i + 1), {}, out, out.tensors[i]);
 }
 
-void Recorder::note_tensor(const std::string& name, std::vector<Cut> cuts, const nn::Flow& out,
-                           const at::Tensor& tensor) {
+void StepRecorder::record_tensor(const std::string& name, std::vector<Cut> cuts,
+                                 const nn::Flow& out, const at::Tensor& tensor) {
   auto [found, is_new] = calls_.try_emplace(name, Calls{std::move(cuts), {}});
   if (is_new) order_.push_back(name);
   found->second.outputs.emplace_back(out.where != nullptr ? out.where->micro : 0, copy_of(tensor));
 }
 
-std::vector<Note> Recorder::weights() const {
-  std::vector<Note> notes;
+std::vector<TensorRecord> StepRecorder::weights() const {
+  std::vector<TensorRecord> records;
   const auto& all = trainer_.parameters();
   for (std::size_t i = 0; i < all.size(); ++i)
-    notes.push_back({Stage::Weight,
-                     all[i].name,
-                     copy_of(trainer_.attached().value(i)),
-                     {.held = all[i].layout.local_boxes(mesh_.coord(), mesh_.degrees())}});
+    records.push_back({TensorRole::Weight,
+                       all[i].name,
+                       copy_of(trainer_.attached().value(i)),
+                       {.boxes = all[i].layout.local_boxes(mesh_.coord(), mesh_.degrees())}});
   for (const auto& [parameter, value] : trainer_.attached().frozen_values())
-    notes.push_back({Stage::Weight,
-                     parameter.name,
-                     copy_of(value),
-                     {.held = parameter.layout.local_boxes(mesh_.coord(), mesh_.degrees())}});
-  return notes;
+    records.push_back({TensorRole::Weight,
+                       parameter.name,
+                       copy_of(value),
+                       {.boxes = parameter.layout.local_boxes(mesh_.coord(), mesh_.degrees())}});
+  return records;
 }
 
-std::vector<Note> Recorder::buffers() const {
-  std::vector<Note> notes;
+std::vector<TensorRecord> StepRecorder::buffers() const {
+  std::vector<TensorRecord> records;
   for (const auto& [name, tensor] : trainer_.attached().buffers())
-    notes.push_back(
-        {Stage::Buffer,
+    records.push_back(
+        {TensorRole::Buffer,
          name,
          copy_of(tensor),
-         {.held = Layout(tensor.sizes().vec()).local_boxes(mesh_.coord(), mesh_.degrees())}});
-  return notes;
+         {.boxes = Layout(tensor.sizes().vec()).local_boxes(mesh_.coord(), mesh_.degrees())}});
+  return records;
 }
 
-std::vector<Note> Recorder::state() const {
-  std::vector<Note> notes = weights();
-  for (Note& one : buffers()) notes.push_back(std::move(one));
-  return notes;
+std::vector<TensorRecord> StepRecorder::state() const {
+  std::vector<TensorRecord> records = weights();
+  for (TensorRecord& one : buffers()) records.push_back(std::move(one));
+  return records;
 }
 
-void Recorder::note_gradients(double weight) {
-  std::map<std::string, Note> by_name;
+void StepRecorder::record_gradients(double weight) {
+  std::map<std::string, TensorRecord> by_name;
   const auto& all = trainer_.parameters();
   for (std::size_t i = 0; i < all.size(); ++i) {
     const nn::Parameter& one = all[i];
     const at::Tensor gradient = trainer_.attached().gradient(i);
-    by_name[one.name] = {Stage::Gradient,
+    by_name[one.name] = {TensorRole::Gradient,
                          one.name,
                          gradient.defined() ? copy_of(gradient).div_(weight) : at::Tensor(),
-                         {.held = one.layout.local_boxes(mesh_.coord(), mesh_.degrees())}};
+                         {.boxes = one.layout.local_boxes(mesh_.coord(), mesh_.degrees())}};
   }
   for (const std::string& name : trainer_.gradient_order())
     gradients_.push_back(std::move(by_name.at(name)));
 }
 
-std::vector<Note> Recorder::end(const train::StepResult& result) {
+std::vector<TensorRecord> StepRecorder::end(const train::StepResult& result) {
   recording_ = false;
-  std::vector<Note> notes = inputs_;
-  notes.insert(notes.end(), weights_.begin(), weights_.end());
-  notes.insert(notes.end(), buffers_.begin(), buffers_.end());
+  std::vector<TensorRecord> records = inputs_;
+  records.insert(records.end(), weights_.begin(), weights_.end());
+  records.insert(records.end(), buffers_.begin(), buffers_.end());
   for (const std::string& name : order_) {
     auto& [cuts, outputs] = calls_.at(name);
-    // A pipeline may run them in another order.
+    // A pipeline may run micro-batches in another order.
     std::stable_sort(outputs.begin(), outputs.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
     const auto total = static_cast<int64_t>(outputs.size());
@@ -150,16 +152,16 @@ std::vector<Note> Recorder::end(const train::StepResult& result) {
         skipped_.insert(name);
         break;
       }
-      notes.push_back({Stage::Output,
-                       call == 0 ? name : fmt::format("{} (call {})", name, call + 1),
-                       std::move(whole),
-                       {.first_row = first_row_, .cuts = cuts, .rows = true}});
+      records.push_back({TensorRole::Output,
+                         call == 0 ? name : fmt::format("{} (call {})", name, call + 1),
+                         std::move(whole),
+                         {.first_row = first_row_, .cuts = cuts, .rows = true}});
     }
   }
-  notes.push_back(scalar(Stage::Loss, "loss", result.loss));
-  notes.insert(notes.end(), gradients_.begin(), gradients_.end());
-  notes.push_back(scalar(Stage::Norm, "all gradients", result.grad_norm));
-  return notes;
+  records.push_back(scalar(TensorRole::Loss, "loss", result.loss));
+  records.insert(records.end(), gradients_.begin(), gradients_.end());
+  records.push_back(scalar(TensorRole::Norm, "all gradients", result.grad_norm));
+  return records;
 }
 
 }  // namespace trireme::verify

@@ -7,25 +7,25 @@
 
 namespace trireme::verify {
 
-/// Makes one known mistake in the training of a mesh. Throws ConfigError where the mesh has nothing
-/// that could go wrong so.
-class Plant {
+/// Makes one known mistake in the training of a mesh, to test the prover. Throws ConfigError if the
+/// mistake is not possible on this mesh.
+class PlantedMistake {
  public:
   /// Collective.
-  Plant(Mistake mistake, train::Trainer& trainer, const Mesh& mesh);
-  ~Plant();
-  Plant(const Plant&) = delete;
-  Plant& operator=(const Plant&) = delete;
+  PlantedMistake(Mistake mistake, train::Trainer& trainer, const Mesh& mesh);
+  ~PlantedMistake();
+  PlantedMistake(const PlantedMistake&) = delete;
+  PlantedMistake& operator=(const PlantedMistake&) = delete;
 
-  /// The place in a batch that this rank reads.
+  /// Which block of a batch this rank reads.
   int block(int rank, int size) const;
-  /// Which batch it reads instead of this one.
+  /// Which batch this rank reads instead of `number`.
   int64_t batch_number(int64_t number, const data::Order& order) const;
-  /// What it has read.
+  /// Changes the batch that was read.
   void touch(data::Batch& batch) const;
-  /// The gradients of a step, when they are there.
+  /// Changes the gradients of a step, when they are complete.
   void touch_gradients();
-  /// The weights, after a step.
+  /// Changes the weights after a step.
   void touch_weights(int64_t step);
 
  private:
@@ -35,8 +35,8 @@ class Plant {
   Mistake mistake_;
   train::Trainer& trainer_;
   const Mesh& mesh_;
-  bool last_;                       // is this the rank that goes wrong?
-  int averaged_ = 1;                // Average: over how many ranks the mean was to be
+  bool last_;                       // is this the rank that makes the mistake?
+  int averaged_ = 1;                // Average: over how many ranks the mean should be
   std::vector<at::Tensor> before_;  // Stale: the initial weights
   at::Tensor victim_, own_;         // Reduce: a parameter, and this rank's part of its gradient
   std::size_t parameter_ = 0;       // which it is

@@ -1,4 +1,4 @@
-#include "trireme/verify/side.h"
+#include "trireme/verify/compared_run.h"
 
 #include <torch/nn/module.h>
 
@@ -26,50 +26,51 @@ class FirstOf final : public data::Dataset {
 
 }  // namespace
 
-Side::Side(const Subject& subject, const config::Config& config, const Mesh& mesh, Options options)
-    : subject_(subject),
+ComparedRun::ComparedRun(const TrainingSetup& setup, const config::Config& config, const Mesh& mesh,
+                         Options options)
+    : setup_(setup),
       config_(config),
       mesh_(mesh),
-      order_(static_cast<uint64_t>(config.run.seed), subject.data->size(), config.batch.global),
+      order_(static_cast<uint64_t>(config.run.seed), setup.data->size(), config.batch.global),
       steps_(options.steps),
-      trainer_(config, mesh_, train::build(subject.model, mesh_), options.steps,
+      trainer_(config, mesh_, train::build(setup.model, mesh_), options.steps,
                {.cut = options.cut}),
       plant_(options.plant, trainer_, mesh_),
       recorder_(trainer_, mesh_) {
   trainer_.watch([this] { plant_.touch_gradients(); },
-                 [this](double weight) { recorder_.note_gradients(weight); });
+                 [this](double weight) { recorder_.record_gradients(weight); });
 }
 
-int64_t Side::batch_of(int64_t step) const {
+int64_t ComparedRun::batch_of(int64_t step) const {
   const int64_t last = order_.batches_per_epoch() - 1;
   const bool is_short = static_cast<int64_t>(order_.batch(last).size()) < config_.batch.global;
   return step == steps_ && steps_ > 1 && is_short ? last : step - 1;
 }
 
-std::vector<Note> Side::step(int64_t step) {
+std::vector<TensorRecord> ComparedRun::step(int64_t step) {
   const comm::Communicator replicas = mesh_.samples();
   const int64_t number = batch_of(step);
   data::Batch batch =
-      data::Loader::read(*subject_.data, order_, plant_.block(replicas.rank(), replicas.size()),
+      data::Loader::read(*setup_.data, order_, plant_.block(replicas.rank(), replicas.size()),
                          replicas.size(), plant_.batch_number(number, order_));
   plant_.touch(batch);
   const auto whole = static_cast<int64_t>(order_.batch(number).size());
   recorder_.begin(batch, even_range(whole, replicas.size(), replicas.rank()).begin,
                   trainer_.num_micros(batch));
   const auto result = trainer_.step(step, batch);
-  auto notes = recorder_.end(result);
+  auto records = recorder_.end(result);
   plant_.touch_weights(step);
-  return notes;
+  return records;
 }
 
-std::vector<Note> Side::end() {
-  auto notes = state();
-  const FirstOf some(*subject_.data, config_.batch.global + 1);
-  notes.push_back(scalar(Stage::Evaluation, "evaluation", trainer_.evaluate(some, 0)));
-  return notes;
+std::vector<TensorRecord> ComparedRun::end() {
+  auto records = state();
+  const FirstOf some(*setup_.data, config_.batch.global + 1);
+  records.push_back(scalar(TensorRole::Evaluation, "evaluation", trainer_.evaluate(some, 0)));
+  return records;
 }
 
-void Side::load(const std::string& folder) {
+void ComparedRun::load(const std::string& folder) {
   const auto saved = checkpoint::load_newest(folder, trainer_.state(), mesh_.world());
   TORCH_INTERNAL_ASSERT(saved.has_value(), "the checkpoint that was just written is gone");
   trainer_.restore(saved->index().extra);
