@@ -14,23 +14,23 @@
 namespace trireme::comm {
 
 /// comm/op.cpp does this for tensors.
-Job lower(const Op& op, const core::OpInfo& info, int, int size) {
-  Job job{.info = info};
+LoweredOp lower(const Op& op, const core::OpInfo& info, int size) {
+  LoweredOp lowered{.info = info};
   const auto whole = [&](const at::Tensor& t) {
-    job.in = job.out = t.data;
-    job.bytes = t.bytes;
+    lowered.in = lowered.out = t.data;
+    lowered.bytes = t.bytes;
   };
   if (const auto* o = std::get_if<AllReduce>(&op)) whole(o->data);
   if (const auto* o = std::get_if<Broadcast>(&op)) whole(o->data);
   if (const auto* o = std::get_if<Send>(&op)) whole(o->data);
   if (const auto* o = std::get_if<Recv>(&op)) whole(o->data);
   if (const auto* o = std::get_if<AllGather>(&op)) {
-    job.in = o->in.data;
-    job.out = o->out.data;
-    job.bytes = o->out.bytes;
-    for (int rank = 0; rank <= size; ++rank) job.out_begin.push_back(o->in.bytes * rank);
+    lowered.in = o->in.data;
+    lowered.out = o->out.data;
+    lowered.bytes = o->out.bytes;
+    for (int rank = 0; rank <= size; ++rank) lowered.out_begin.push_back(o->in.bytes * rank);
   }
-  return job;
+  return lowered;
 }
 
 }  // namespace trireme::comm
