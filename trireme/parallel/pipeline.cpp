@@ -342,7 +342,7 @@ at::Tensor Pipeline::gradient(std::size_t parameter) {
 std::vector<Attached::ParameterValue> Pipeline::frozen_values() {
   std::vector<ParameterValue> all;
   for (const auto& part : parts_)
-    for (Value& one : part->attached->frozen_values()) all.push_back(std::move(one));
+    for (ParameterValue& one : part->attached->frozen_values()) all.push_back(std::move(one));
   return all;
 }
 
