@@ -49,7 +49,7 @@ void check_cut(const Cut& cut, const std::vector<int64_t>& whole) {
 }
 
 /// A range of one dim that a rank holds.
-struct Stretch {
+struct HeldRange {
   int64_t begin = 0, count = 0;
   int copies = 1;
 };
@@ -71,10 +71,13 @@ int copies_of(const Section& section, const Cut& cut, int degree) {
   return static_cast<int>(degree / grains);
 }
 
-/// The part of `held` inside one section, which begins at `begin` of the dim, that is left to the
-/// rank at `place` of `degree`.
-Stretch cut_section(const Stretch& held, int64_t begin, const Section& section, const Cut& cut,
-                    int place, int degree) {
+/// The part of `held` inside one section that the rank at `place` of `degree` gets. The section
+/// begins at `begin` of the dim.
+///
+///   12 grains over degree 4, two copies each:   rank 0, 1: grains 0-5   rank 2, 3: grains 6-11
+///   with `fine`: no copies, but                 rank 0: 0-2  1: 3-5     rank 2: 6-8  3: 9-11
+HeldRange cut_section(const HeldRange& held, int64_t begin, const Section& section, const Cut& cut,
+                      int place, int degree) {
   const int64_t low = std::max(held.begin, begin);
   const int64_t high = std::min(held.begin + held.count, begin + section.size);
   const int64_t size = std::max<int64_t>(high - low, 0);
@@ -83,7 +86,7 @@ Stretch cut_section(const Stretch& held, int64_t begin, const Section& section, 
               cut.dim, section.grain);
   const int share = copies_of(section, cut, degree);
   const Range part = even_range(size / section.grain, degree / share, place / share);
-  Stretch left{low + part.begin * section.grain, part.count * section.grain, held.copies};
+  HeldRange left{low + part.begin * section.grain, part.count * section.grain, held.copies};
   if (section.fine > 0) {
     const Range inner = even_range(left.count / section.fine, share, place % share);
     left.begin += inner.begin * section.fine;
@@ -95,19 +98,19 @@ Stretch cut_section(const Stretch& held, int64_t begin, const Section& section, 
 }
 
 /// What the rank holds of one dim: one range per section, where no other cut divides it.
-std::vector<Stretch> stretches(const Layout& layout, int dim, const Coord& coord,
-                               const Degrees& degrees) {
-  std::vector<Stretch> held = {{0, layout.whole()[static_cast<std::size_t>(dim)]}};
+std::vector<HeldRange> held_ranges(const Layout& layout, int dim, const Coord& coord,
+                                   const Degrees& degrees) {
+  std::vector<HeldRange> held = {{0, layout.whole()[static_cast<std::size_t>(dim)]}};
   for (const Cut& cut : layout.cuts()) {
     if (cut.axis == Axis::Shard || cut.dim != dim) continue;
     const int place = coord.of(cut.axis), degree = degrees.of(cut.axis);
     core::check(place >= 0 && place < degree, "Layout: there is no place {} along {} {}", place,
                 to_string(cut.axis), degree);
-    std::vector<Stretch> left;
-    for (const Stretch& stretch : held) {
+    std::vector<HeldRange> left;
+    for (const HeldRange& range : held) {
       int64_t begin = 0;
       for (const Section& section : sections_of(cut, layout.whole())) {
-        left.push_back(cut_section(stretch, begin, section, cut, place, degree));
+        left.push_back(cut_section(range, begin, section, cut, place, degree));
         begin += section.size;
       }
     }
@@ -117,9 +120,9 @@ std::vector<Stretch> stretches(const Layout& layout, int dim, const Coord& coord
 }
 
 /// Merges neighbouring ranges that the same ranks hold.
-std::vector<Stretch> joined(const std::vector<Stretch>& parts) {
-  std::vector<Stretch> result;
-  for (const Stretch& part : parts) {
+std::vector<HeldRange> joined(const std::vector<HeldRange>& parts) {
+  std::vector<HeldRange> result;
+  for (const HeldRange& part : parts) {
     const bool follows = !result.empty() &&
                          result.back().begin + result.back().count == part.begin &&
                          result.back().copies == part.copies;
@@ -155,11 +158,11 @@ bool Layout::is_cut(Axis axis) const {
 std::vector<LocalBox> Layout::local_boxes(const Coord& coord, const Degrees& degrees) const {
   std::vector<LocalBox> result = {{{}, {}, 1}};
   for (int dim = 0; dim < static_cast<int>(whole_.size()); ++dim) {
-    const auto parts = joined(stretches(*this, dim, coord, degrees));
+    const auto parts = joined(held_ranges(*this, dim, coord, degrees));
     std::vector<LocalBox> wider;
     for (const LocalBox& one : result) {
       int64_t at = 0;
-      for (const Stretch& part : parts) {
+      for (const HeldRange& part : parts) {
         LocalBox next = one;
         next.box.offset.push_back(part.begin);
         next.box.shape.push_back(part.count);
@@ -184,7 +187,7 @@ std::vector<int64_t> Layout::local_shape(const Coord& coord, const Degrees& degr
   std::vector<int64_t> shape;
   for (int dim = 0; dim < static_cast<int>(whole_.size()); ++dim) {
     int64_t size = 0;
-    for (const Stretch& part : stretches(*this, dim, coord, degrees)) size += part.count;
+    for (const HeldRange& part : held_ranges(*this, dim, coord, degrees)) size += part.count;
     shape.push_back(size);
   }
   return shape;
@@ -195,7 +198,7 @@ std::vector<Range> Layout::section_ranges(Axis axis, const Coord& coord,
   std::vector<Range> parts;
   for (const Cut& cut : cuts_) {
     if (cut.axis != axis || axis == Axis::Shard) continue;
-    for (const Stretch& part : stretches(*this, cut.dim, coord, degrees))
+    for (const HeldRange& part : held_ranges(*this, cut.dim, coord, degrees))
       parts.push_back({part.begin, part.count});
     break;
   }
@@ -208,7 +211,7 @@ void Layout::check_fits(const Degrees& degrees) const {
     const int degree = degrees.of(cut.axis);
     int64_t begin = 0;
     for (const Section& section : sections_of(cut, whole_)) {
-      const Stretch whole{begin, section.size};
+      const HeldRange whole{begin, section.size};
       for (int place = 0; place < degree && section.size > 0; ++place) {
         const int64_t unit = section.fine > 0 ? section.fine : section.grain;
         core::check(cut_section(whole, begin, section, cut, place, degree).count > 0,

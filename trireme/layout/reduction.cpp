@@ -14,7 +14,7 @@ std::vector<Axis> without(std::vector<Axis> axes, Axis axis) {
   return axes;
 }
 
-std::vector<Axis> joined(std::vector<Axis> axes, const std::vector<Axis>& more) {
+std::vector<Axis> union_of(std::vector<Axis> axes, const std::vector<Axis>& more) {
   axes.insert(axes.end(), more.begin(), more.end());
   return sorted(std::move(axes));
 }
@@ -45,7 +45,7 @@ GradientSums gradient_sums_of(const Layout& layout, const Degrees& degrees, cons
                 "expert {} must divide shard {} x context {} where replicas are updated locally",
                 degrees.expert, degrees.shard, degrees.context);
   GradientSums sums;
-  sums.all = {.axes = joined(data, layout.partial()), .same_experts = expert};
+  sums.all = {.axes = union_of(data, layout.partial()), .same_experts = expert};
   if (!sharded) {
     sums.rest = sums.all;
     return sums;
@@ -53,8 +53,8 @@ GradientSums gradient_sums_of(const Layout& layout, const Degrees& degrees, cons
   // All data ranks that hold the same experts share the state of these experts.
   sums.shards =
       expert ? RankSet{.axes = data, .same_experts = true} : RankSet{.axes = {Axis::Shard}};
-  sums.rest = {
-      .axes = joined(expert ? std::vector<Axis>{} : without(data, Axis::Shard), layout.partial())};
+  sums.rest = {.axes = union_of(expert ? std::vector<Axis>{} : without(data, Axis::Shard),
+                                layout.partial())};
   return sums;
 }
 
@@ -67,12 +67,12 @@ std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holder
   const std::vector<Axis> tensor =
       layout.is_cut(Axis::Tensor) ? std::vector<Axis>{} : std::vector<Axis>{Axis::Tensor};
   // The ranks that are summed end with the same elements, except those that end with other shards.
-  RankSet weight = {.axes = joined(data_axes(policy), tensor),
+  RankSet weight = {.axes = union_of(data_axes(policy), tensor),
                     .holders = stages,
                     .same_experts = sums.all.same_experts};
   RankSet same = weight;
   if (shard.count > 1) {
-    same.axes = joined(without(sums.rest.axes, Axis::Tensor), tensor);
+    same.axes = union_of(without(sums.rest.axes, Axis::Tensor), tensor);
     same.same_experts = false;
   }
   if (policy.sharding == Sharding::Parameters) weight = same;

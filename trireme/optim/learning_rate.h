@@ -17,7 +17,7 @@ struct LearningRateSchedule {
   int64_t warmup = 0, steps = 1;
   double final = 0.1;  ///< of the peak
 
-  /// Of update `step`, counted from 1.
+  /// The learning rate of update `step`, counted from 1.
   double at(int64_t step) const;
 };
 

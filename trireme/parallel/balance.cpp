@@ -79,8 +79,12 @@ StageSizes cut_evenly(const std::vector<double>& costs, int stages,
   const auto n = costs.size(), parts = static_cast<std::size_t>(stages);
   std::vector<double> until(n + 1, 0);
   std::partial_sum(costs.begin(), costs.end(), until.begin() + 1);
-  // best[s][i]: {dearest stage, sum of squares} of the first i links as s stages, and where the
-  // last of these begins.
+  // Dynamic programming. best[s][i] is the price of the best cut of the first i links into s
+  // stages: {cost of the most expensive stage, sum of squares}; from[s][i] is where the last of
+  // these begins.
+  //
+  //   links   0 ......... begin | begin ....... i      best[s][i] = least over begin of
+  //           best[s-1][begin]    stage s              {max(best[s-1][begin], cost), ...}
   using Price = std::pair<double, double>;
   constexpr double kInfinite = std::numeric_limits<double>::infinity();
   std::vector<std::vector<Price>> best(parts + 1, std::vector<Price>(n + 1, {kInfinite, 0}));
@@ -223,7 +227,7 @@ Measured measure(nn::ModelImpl& model, const nn::Chain& chain, const Mesh& mesh,
       note(link);
       continue;
     }
-    // As a whole it may take longer than its parts: where it is recomputed.
+    // A link that is recomputed takes longer as a whole than its parts together.
     const nn::Flow in = watch.flow();
     const double whole = watch.seconds(link);
     watch.flow() = in;

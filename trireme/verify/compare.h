@@ -42,9 +42,9 @@ struct ComparedTensor {
   int worst_rank = 0;
 };
 
-/// What one rank's step came to, and the mesh's, tensor by tensor in the order of computation;
-/// outputs that only one of the two has are left out. Tensors that are 0 but for rounding (a key's
-/// bias has no gradient) are measured by the largest of their kind.
+/// Compares a step on one rank with the same step on the mesh, tensor by tensor in the order of
+/// computation; outputs that only one of the two has are left out. Tensors that are 0 but for
+/// rounding (a key's bias has no gradient) are measured by the largest of their kind.
 std::vector<ComparedTensor> compare(const std::vector<TensorRecord>& alone,
                                     const std::vector<std::vector<TensorRecord>>& ranks,
                                     const Degrees& degrees);
