@@ -1,8 +1,8 @@
 // The reduction kernels, written once with gcc's vector types and compiled for several kinds of
 // CPU. Each of kernels_base.cpp, kernels_avx2.cpp and kernels_avx512.cpp (x86-64) and
 // kernels_plain.cpp (all others) defines kVectorBytes, includes this file, and then defines what is
-// only declared here: half_to_float, float_to_half, stream and end_of_stream. Some of this stands
-// in kernels_halves.h.
+// only declared here: half_to_float, float_to_half, stream and end_of_stream. kernels_halves.h has
+// kVectorBytes and the first two for CPUs with vectors of 16 bytes.
 //
 // These files are compiled for CPUs that may differ from the one that runs them. An inline function
 // or a template of std:: that they emitted could be the copy that the linker keeps for the whole
