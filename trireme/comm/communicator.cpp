@@ -23,12 +23,24 @@ bool is_point_to_point(core::OpKind kind) {
   return kind == core::OpKind::Send || kind == core::OpKind::Recv;
 }
 
+/// Checks the lists of a collective over several tensors; `rows` may be empty.
+void check_lists(const char* collective, const std::vector<at::Tensor>& out,
+                 const std::vector<at::Tensor>& in, const std::vector<Rows>& rows) {
+  TORCH_CHECK(out.size() == in.size(), collective, ": ", out.size(), " outputs but ", in.size(),
+              " inputs");
+  TORCH_CHECK(rows.empty() || rows.size() == in.size(), collective, ": ", rows.size(),
+              " lists of rows for ", in.size(), " tensors");
+}
+
+at::Tensor pinned_host_memory_for(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(true));
+}
+
 /// Replaces GPU tensors by pinned host copies and notes what to copy back.
 void stage_through_host(Op& op, Work::StartedOps& started) {
   for (at::Tensor* input : inputs(op)) {
     if (!input->defined() || input->is_cpu()) continue;
-    const at::Tensor host =
-        at::empty(input->sizes(), input->options().device(at::kCPU).pinned_memory(true));
+    const at::Tensor host = pinned_host_memory_for(*input);
     host.copy_(*input);
     // Most operations work in place: the input is then also the output.
     for (at::Tensor* output : outputs(op)) {
@@ -38,8 +50,7 @@ void stage_through_host(Op& op, Work::StartedOps& started) {
   }
   for (at::Tensor* output : outputs(op)) {
     if (!output->defined() || output->is_cpu()) continue;
-    const at::Tensor host =
-        at::empty(output->sizes(), output->options().device(at::kCPU).pinned_memory(true));
+    const at::Tensor host = pinned_host_memory_for(*output);
     started.copy_back.emplace_back(*output, host);
     *output = host;
   }
@@ -150,10 +161,7 @@ Work Communicator::reduce_scatter(at::Tensor out, at::Tensor in, ReduceOp op, Ro
 
 Work Communicator::all_gather(std::vector<at::Tensor> out, std::vector<at::Tensor> in,
                               std::vector<Rows> rows, std::string_view name) const {
-  TORCH_CHECK(out.size() == in.size(), "all_gather: ", out.size(), " outputs but ", in.size(),
-              " inputs");
-  TORCH_CHECK(rows.empty() || rows.size() == in.size(), "all_gather: ", rows.size(),
-              " lists of rows for ", in.size(), " tensors");
+  check_lists("all_gather", out, in, rows);
   std::vector<Op> ops;
   for (std::size_t i = 0; i < in.size(); ++i)
     ops.push_back(AllGather{out[i], in[i], rows.empty() ? Rows{} : rows[i]});
@@ -163,10 +171,7 @@ Work Communicator::all_gather(std::vector<at::Tensor> out, std::vector<at::Tenso
 Work Communicator::reduce_scatter(std::vector<at::Tensor> out, std::vector<at::Tensor> in,
                                   ReduceOp op, std::vector<Rows> rows,
                                   std::string_view name) const {
-  TORCH_CHECK(out.size() == in.size(), "reduce_scatter: ", out.size(), " outputs but ", in.size(),
-              " inputs");
-  TORCH_CHECK(rows.empty() || rows.size() == in.size(), "reduce_scatter: ", rows.size(),
-              " lists of rows for ", in.size(), " tensors");
+  check_lists("reduce_scatter", out, in, rows);
   std::vector<Op> ops;
   for (std::size_t i = 0; i < in.size(); ++i)
     ops.push_back(ReduceScatter{out[i], in[i], op, rows.empty() ? Rows{} : rows[i]});

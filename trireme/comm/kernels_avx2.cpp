@@ -1,8 +1,6 @@
 // CPUs with AVX2 and F16C.
 namespace trireme::comm {
-namespace {
 constexpr int kVectorBytes = 32;
-}  // namespace
 }  // namespace trireme::comm
 
 #include <immintrin.h>

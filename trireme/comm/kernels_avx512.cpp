@@ -1,8 +1,6 @@
 // CPUs with AVX-512 F, BW, VL and DQ.
 namespace trireme::comm {
-namespace {
 constexpr int kVectorBytes = 64;
-}  // namespace
 }  // namespace trireme::comm
 
 #include <immintrin.h>

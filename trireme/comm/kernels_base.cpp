@@ -1,10 +1,4 @@
 // Any x86-64: SSE2, and halves converted by hand.
-namespace trireme::comm {
-namespace {
-constexpr int kVectorBytes = 16;
-}  // namespace
-}  // namespace trireme::comm
-
 #include <immintrin.h>
 
 #include "trireme/comm/kernels_halves.h"

@@ -1,7 +1,8 @@
 // The reduction kernels, written once with gcc's vector types and compiled for several kinds of
 // CPU. Each of kernels_base.cpp, kernels_avx2.cpp and kernels_avx512.cpp (x86-64) and
 // kernels_plain.cpp (all others) defines kVectorBytes, includes this file, and then defines what is
-// only declared here: half_to_float, float_to_half, stream and end_of_stream.
+// only declared here: half_to_float, float_to_half, stream and end_of_stream. kernels_halves.h has
+// kVectorBytes and the first two for CPUs with vectors of 16 bytes.
 //
 // These files are compiled for CPUs that may differ from the one that runs them. An inline function
 // or a template of std:: that they emitted could be the copy that the linker keeps for the whole
@@ -79,34 +80,26 @@ void stream(char* to, Register value);
 void end_of_stream();
 
 // How an element is stored (Item) and what it is computed in (Number).
-template <class T>
-struct Unconverted {
-  using Item = T;
-  using Number = T;
+template <class Stored, class Computed>
+struct Converted {
+  using Item = Stored;
+  using Number = Computed;
   template <int N>
-  static Vec<T, N> widen(Vec<T, N> v) {
-    return v;
+  static Vec<Computed, N> widen(Vec<Stored, N> v) {
+    return convert<Computed, Stored, N>(v);
   }
   template <int N>
-  static Vec<T, N> narrow(Vec<T, N> v) {
-    return v;
+  static Vec<Stored, N> narrow(Vec<Computed, N> v) {
+    return convert<Stored, Computed, N>(v);
   }
 };
 
+template <class T>
+using Unconverted = Converted<T, T>;
+
 /// Integers whose sum may not fit: the mean of 200 and 100 as uint8 is 150.
 template <class T>
-struct Wide {
-  using Item = T;
-  using Number = int64_t;
-  template <int N>
-  static Vec<int64_t, N> widen(Vec<T, N> v) {
-    return convert<int64_t, T, N>(v);
-  }
-  template <int N>
-  static Vec<T, N> narrow(Vec<int64_t, N> v) {
-    return convert<T, int64_t, N>(v);
-  }
-};
+using Wide = Converted<T, int64_t>;
 
 struct Half {
   using Item = uint16_t;

@@ -1,5 +1,9 @@
-// Halves converted by hand, for CPUs whose instructions do not. Included after kernels_body.h.
+// For CPUs with vectors of 16 bytes that have no instructions for halves: converts them by hand.
 #pragma once
+
+namespace trireme::comm {
+constexpr int kVectorBytes = 16;
+}  // namespace trireme::comm
 
 #include "trireme/comm/kernels_body.h"
 

@@ -1,11 +1,5 @@
 // CPUs other than x86-64: vectors of 16 bytes, which is what NEON has, and halves converted by
 // hand.
-namespace trireme::comm {
-namespace {
-constexpr int kVectorBytes = 16;
-}  // namespace
-}  // namespace trireme::comm
-
 #include "trireme/comm/kernels_halves.h"
 
 namespace trireme::comm {

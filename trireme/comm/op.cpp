@@ -144,6 +144,18 @@ OpInfo describe_rooted(const Caller& caller, const T& op, const at::Tensor& part
   return info;
 }
 
+/// Describes a send or recv. `verb` and `preposition` name the peer in messages: "send to".
+template <class T>
+OpInfo describe_transfer(const Caller& caller, const T& op, int peer, const char* verb,
+                         const char* preposition) {
+  check_tensor(caller, op.data, "data");
+  check_rank(caller, peer, preposition);
+  TORCH_CHECK(peer != caller.rank, caller, "a rank cannot ", verb, " ", preposition, " itself");
+  OpInfo info = with_root(make_info(caller.kind, op.data), peer);
+  info.tag = op.tag;
+  return info;
+}
+
 std::vector<int64_t> begins(const Rows& rows, int64_t row_bytes) {
   std::vector<int64_t> at{0};
   for (int64_t count : rows) at.push_back(at.back() + count * row_bytes);
@@ -226,22 +238,10 @@ OpInfo describe_kind(const Op& op, int rank, int size) {
             return describe_rooted(caller(OpKind::Scatter), o, o.out, "out", o.in, "in");
           },
           [&](const Send& o) {
-            const Caller me = caller(OpKind::Send);
-            check_tensor(me, o.data, "data");
-            check_rank(me, o.to, "to");
-            TORCH_CHECK(o.to != rank, me, "a rank cannot send to itself");
-            OpInfo info = with_root(make_info(me.kind, o.data), o.to);
-            info.tag = o.tag;
-            return info;
+            return describe_transfer(caller(OpKind::Send), o, o.to, "send", "to");
           },
           [&](const Recv& o) {
-            const Caller me = caller(OpKind::Recv);
-            check_tensor(me, o.data, "data");
-            check_rank(me, o.from, "from");
-            TORCH_CHECK(o.from != rank, me, "a rank cannot receive from itself");
-            OpInfo info = with_root(make_info(me.kind, o.data), o.from);
-            info.tag = o.tag;
-            return info;
+            return describe_transfer(caller(OpKind::Recv), o, o.from, "receive", "from");
           },
           [&](const Barrier&) {
             OpInfo info;
@@ -328,32 +328,33 @@ bool on_cpu(const Op& op) {
                     op);
 }
 
-std::vector<at::Tensor*> inputs(Op& op) {
+namespace {
+
+/// The tensors of one side of an operation. Barrier and `Idle` have none there; where input and
+/// output are not the same memory, `side` returns the right one.
+template <class Idle, class Side>
+std::vector<at::Tensor*> tensors_of_side(Op& op, Side side) {
   return std::visit(Overloaded{
-                        [](AllGather& o) { return std::vector{&o.in}; },
-                        [](ReduceScatter& o) { return std::vector{&o.in}; },
-                        [](AllToAll& o) { return std::vector{&o.in}; },
-                        [](Gather& o) { return std::vector{&o.in}; },
-                        [](Scatter& o) { return std::vector{&o.in}; },
                         [](Barrier&) { return std::vector<at::Tensor*>{}; },
-                        [](Recv&) { return std::vector<at::Tensor*>{}; },
-                        [](auto& o) { return std::vector{&o.data}; },
+                        [](Idle&) { return std::vector<at::Tensor*>{}; },
+                        [&](auto& o) {
+                          if constexpr (requires { o.data; })
+                            return std::vector{&o.data};
+                          else
+                            return std::vector{side(o)};
+                        },
                     },
                     op);
 }
 
+}  // namespace
+
+std::vector<at::Tensor*> inputs(Op& op) {
+  return tensors_of_side<Recv>(op, [](auto& o) { return &o.in; });
+}
+
 std::vector<at::Tensor*> outputs(Op& op) {
-  return std::visit(Overloaded{
-                        [](AllGather& o) { return std::vector{&o.out}; },
-                        [](ReduceScatter& o) { return std::vector{&o.out}; },
-                        [](AllToAll& o) { return std::vector{&o.out}; },
-                        [](Gather& o) { return std::vector{&o.out}; },
-                        [](Scatter& o) { return std::vector{&o.out}; },
-                        [](Barrier&) { return std::vector<at::Tensor*>{}; },
-                        [](Send&) { return std::vector<at::Tensor*>{}; },
-                        [](auto& o) { return std::vector{&o.data}; },
-                    },
-                    op);
+  return tensors_of_side<Send>(op, [](auto& o) { return &o.out; });
 }
 
 }  // namespace trireme::comm

@@ -1,6 +1,7 @@
 #include "trireme/layout/coord.h"
 
 #include "trireme/core/error.h"
+#include "trireme/layout/axis_field.h"
 
 namespace trireme {
 
@@ -13,15 +14,7 @@ int data_place(const Coord& coord, const Degrees& degrees) {
 }  // namespace
 
 int Coord::of(Axis axis) const {
-  switch (axis) {
-    case Axis::Pipe: return pipe;
-    case Axis::Replica: return replica;
-    case Axis::Shard: return shard;
-    case Axis::Context: return context;
-    case Axis::Expert: return expert;
-    case Axis::Tensor: return tensor;
-  }
-  return 0;
+  return field_of(*this, axis);
 }
 
 Coord coord_of(int rank, const Degrees& degrees) {

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "trireme/core/error.h"
+#include "trireme/layout/axis_field.h"
 
 namespace trireme {
 
@@ -26,15 +27,7 @@ constexpr int kMost = std::numeric_limits<int>::max();
 }  // namespace
 
 int Degrees::of(Axis axis) const {
-  switch (axis) {
-    case Axis::Pipe: return pipe;
-    case Axis::Replica: return replica;
-    case Axis::Shard: return shard;
-    case Axis::Context: return context;
-    case Axis::Expert: return expert;
-    case Axis::Tensor: return tensor;
-  }
-  return 1;
+  return field_of(*this, axis);
 }
 
 int Degrees::world() const {

@@ -6,6 +6,19 @@
 
 namespace trireme::net {
 
+namespace {
+
+/// Reads an enum whose values are 1 to `last`. Throws CommError, with `what`, for another number.
+template <class Enum>
+Enum read_enum(ByteReader& reader, Enum last, std::string_view what) {
+  const auto value = reader.number<uint8_t>();
+  if (value < 1 || value > static_cast<uint8_t>(last))
+    throw CommError(fmt::format("sent {} {}", what, value));
+  return static_cast<Enum>(value);
+}
+
+}  // namespace
+
 std::string encode(const StoreRequest& request) {
   std::string frame;
   put(frame, request.number);
@@ -21,10 +34,7 @@ StoreRequest decode_request(std::string_view frame) {
   ByteReader reader(frame);
   StoreRequest request;
   request.number = reader.number<uint64_t>();
-  const auto op = reader.number<uint8_t>();
-  if (op < static_cast<uint8_t>(StoreOp::Set) || op > static_cast<uint8_t>(StoreOp::Erase))
-    throw CommError(fmt::format("sent the unknown store operation {}", op));
-  request.op = static_cast<StoreOp>(op);
+  request.op = read_enum(reader, StoreOp::Erase, "the unknown store operation");
   request.delta = static_cast<int64_t>(reader.number<uint64_t>());
   request.key = reader.text<uint32_t>();
   request.value = reader.text<uint32_t>();
@@ -41,15 +51,9 @@ std::string encode_reply_head(uint64_t number, StoreStatus status, size_t value_
 
 StoreReply decode_reply(std::string_view frame) {
   ByteReader reader(frame);
-  StoreReply reply;
-  reply.number = reader.number<uint64_t>();
-  const auto status = reader.number<uint8_t>();
-  if (status < static_cast<uint8_t>(StoreStatus::Found) ||
-      status > static_cast<uint8_t>(StoreStatus::Misuse))
-    throw CommError(fmt::format("sent a reply with the unknown status {}", status));
-  reply.status = static_cast<StoreStatus>(status);
-  reply.value = reader.rest();
-  return reply;
+  return {.number = reader.number<uint64_t>(),
+          .status = read_enum(reader, StoreStatus::Misuse, "a reply with the unknown status"),
+          .value = std::string(reader.rest())};
 }
 
 void put_in_list(std::string& list, std::string_view text) {

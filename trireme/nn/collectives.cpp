@@ -146,6 +146,21 @@ int64_t whole_size(const at::Tensor& x, int64_t dim, const comm::Communicator& g
   return size;
 }
 
+/// For collectives that make the whole from the ranks' parts: `size` is that of the whole.
+template <CollectiveKind kKind>
+at::Tensor apply_to_parts(const at::Tensor& x, int64_t dim, const comm::Communicator& group,
+                          int64_t size) {
+  dim = wrapped(x, dim);
+  return apply<kKind>(x, group, dim, whole_size(x, dim, group, size));
+}
+
+/// For collectives that cut the whole into a part for each rank.
+template <CollectiveKind kKind>
+at::Tensor apply_to_whole(const at::Tensor& x, int64_t dim, const comm::Communicator& group) {
+  dim = wrapped(x, dim);
+  return apply<kKind>(x, group, dim, x.size(dim));
+}
+
 }  // namespace
 
 TensorInFlight start_all_reduce(const at::Tensor& x, const comm::Communicator& group) {
@@ -185,23 +200,19 @@ at::Tensor fan_in(const at::Tensor& x, const comm::Communicator& group) {
 }
 
 at::Tensor gather(const at::Tensor& x, int64_t dim, const comm::Communicator& group, int64_t size) {
-  dim = wrapped(x, dim);
-  return apply<CollectiveKind::Gather>(x, group, dim, whole_size(x, dim, group, size));
+  return apply_to_parts<CollectiveKind::Gather>(x, dim, group, size);
 }
 
 at::Tensor scatter(const at::Tensor& x, int64_t dim, const comm::Communicator& group) {
-  dim = wrapped(x, dim);
-  return apply<CollectiveKind::Scatter>(x, group, dim, x.size(dim));
+  return apply_to_whole<CollectiveKind::Scatter>(x, dim, group);
 }
 
 at::Tensor join(const at::Tensor& x, int64_t dim, const comm::Communicator& group, int64_t size) {
-  dim = wrapped(x, dim);
-  return apply<CollectiveKind::Join>(x, group, dim, whole_size(x, dim, group, size));
+  return apply_to_parts<CollectiveKind::Join>(x, dim, group, size);
 }
 
 at::Tensor split(const at::Tensor& x, int64_t dim, const comm::Communicator& group) {
-  dim = wrapped(x, dim);
-  return apply<CollectiveKind::Split>(x, group, dim, x.size(dim));
+  return apply_to_whole<CollectiveKind::Split>(x, dim, group);
 }
 
 }  // namespace functional

@@ -82,7 +82,7 @@ void GatheredWeights::gather(std::size_t unit) {
 
 void GatheredWeights::release(std::size_t unit) {
   UnitState& state = states_[unit];
-  if (state.work) complete_gather(unit);
+  complete_gather(unit);
   if (!state.bound) return;
   unbind(unit, not_gathered);
   for (std::size_t i : units_.units[unit].parameters) local_[i] = at::Tensor();
@@ -113,8 +113,7 @@ void GatheredWeights::use(std::size_t user, Phase phase, bool trains) {
     if (!ahead) break;
     for (std::size_t unit : units_.users[ahead->first].units) gather(unit);
   }
-  for (std::size_t unit : units_.users[user].units)
-    if (states_[unit].work) complete_gather(unit);
+  for (std::size_t unit : units_.users[user].units) complete_gather(unit);
 }
 
 /// Releases the units of a user, except those that the next use needs.
@@ -132,7 +131,7 @@ nn::Flow GatheredWeights::around_held(std::size_t user, nn::Flow in,
   note_use(user, in);
   for (std::size_t unit : units_.users[user].units) {
     gather(unit);
-    if (states_[unit].work) complete_gather(unit);
+    complete_gather(unit);
   }
   return inner(std::move(in));
 }
@@ -228,7 +227,7 @@ void GatheredWeights::hold() {
 void GatheredWeights::complete_held() {
   for (std::size_t unit = 0; unit < states_.size() && held_; ++unit) {
     gather(unit);
-    if (states_[unit].work) complete_gather(unit);
+    complete_gather(unit);
   }
 }
 

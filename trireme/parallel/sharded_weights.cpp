@@ -119,6 +119,7 @@ void ShardedWeights::start_gather(std::size_t unit) {
 
 void ShardedWeights::complete_gather(std::size_t unit) {
   UnitState& state = states_[unit];
+  if (!state.work) return;
   state.work->wait();
   state.work.reset();
   const auto& members = units_.units[unit].parameters;
@@ -191,8 +192,7 @@ void ShardedWeights::start_check() {
 
 void ShardedWeights::end_check() {
   // Gathers that are still in flight read the shards, which are updated next.
-  for (std::size_t unit = 0; unit < states_.size(); ++unit)
-    if (states_[unit].work) complete_gather(unit);
+  for (std::size_t unit = 0; unit < states_.size(); ++unit) complete_gather(unit);
   checking_.wait();
   const at::Tensor all = std::exchange(all_uses_, at::Tensor());
   const int64_t count = all.size(1);
@@ -257,8 +257,7 @@ WholeWeights::WholeWeights(std::vector<nn::Parameter> parameters, Units units, c
 
 nn::Flow WholeWeights::around(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner) {
   note_use(user, in);
-  for (std::size_t unit : units_.users[user].units)
-    if (states_[unit].work) complete_gather(unit);
+  for (std::size_t unit : units_.users[user].units) complete_gather(unit);
   return inner(std::move(in));
 }
 
@@ -269,7 +268,7 @@ void WholeWeights::updated() {
   for (std::size_t unit = 0; unit < states_.size(); ++unit)
     if (std::find(order.begin(), order.end(), unit) == order.end()) order.push_back(unit);
   for (std::size_t unit : order) {
-    if (states_[unit].work) complete_gather(unit);
+    complete_gather(unit);
     unbind(unit, [](const std::string& name) {
       return fmt::format(
           "parameter '{}' is being gathered after an update: it is there when its layer runs, or "
@@ -281,8 +280,7 @@ void WholeWeights::updated() {
 }
 
 void WholeWeights::complete_update() {
-  for (std::size_t unit = 0; unit < states_.size(); ++unit)
-    if (states_[unit].work) complete_gather(unit);
+  for (std::size_t unit = 0; unit < states_.size(); ++unit) complete_gather(unit);
 }
 
 }  // namespace trireme::parallel

@@ -91,7 +91,8 @@ class ShardedWeights {
 
   /// Starts to gather a unit into its block, unless this has been done.
   void start_gather(std::size_t unit);
-  /// Waits until a unit is gathered, and gives its parameters that memory.
+  /// Waits until a unit is gathered, and gives its parameters that memory. Nothing happens where no
+  /// gather is in flight.
   void complete_gather(std::size_t unit);
   /// The error message for reading a parameter that is not gathered.
   static std::string not_gathered(const std::string& name);

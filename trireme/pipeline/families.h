@@ -21,4 +21,8 @@ Schedule in_a_loop(Shape shape);
 /// The same with the stages in a V: rank 0, 1, 2, 2, 1, 0.
 Schedule in_a_v(Shape shape);
 
+/// Starts a rank's program with the forwards that fill the pipe, one for each rank behind it.
+/// Returns their number.
+int warm_up(Program& program, int rank, Shape shape);
+
 }  // namespace trireme::pipeline

@@ -76,6 +76,12 @@ Schedule in_a_v(Shape shape) {
                 [](int stage, int ranks) { return stage < ranks ? stage : 2 * ranks - 1 - stage; });
 }
 
+int warm_up(Program& program, int rank, Shape shape) {
+  const int forwards = std::min(shape.ranks - rank - 1, shape.micros);
+  for (int micro = 0; micro < forwards; ++micro) program.push_back({rank, Act::Forward, micro});
+  return forwards;
+}
+
 Schedule make(std::string_view name, Shape shape) {
   const Generator& entry = generator_of(name);
   check_shape(name, shape);

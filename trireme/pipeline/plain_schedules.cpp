@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "trireme/pipeline/families.h"
 
 namespace trireme::pipeline {
@@ -30,8 +28,7 @@ Schedule make_1f1b(Shape shape) {
   Schedule schedule = in_a_loop(shape);
   for (int rank = 0; rank < shape.ranks; ++rank) {
     Program& program = schedule.programs[static_cast<std::size_t>(rank)];
-    const int warmup = std::min(shape.ranks - rank - 1, shape.micros);
-    for (int micro = 0; micro < warmup; ++micro) program.push_back({rank, Act::Forward, micro});
+    const int warmup = warm_up(program, rank, shape);
     for (int micro = warmup; micro < shape.micros; ++micro) {
       program.push_back({rank, Act::Forward, micro});
       program.push_back({rank, Act::Backward, micro - warmup});

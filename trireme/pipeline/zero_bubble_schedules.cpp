@@ -15,8 +15,7 @@ Schedule make_zb_h1(Shape shape) {
   Schedule schedule = in_a_loop(shape);
   for (int rank = 0; rank < shape.ranks; ++rank) {
     Program& program = schedule.programs[static_cast<std::size_t>(rank)];
-    const int warmup = std::min(shape.ranks - rank - 1, shape.micros);
-    for (int micro = 0; micro < warmup; ++micro) program.push_back({rank, Act::Forward, micro});
+    const int warmup = warm_up(program, rank, shape);
     for (int micro = 0; micro < shape.micros + rank; ++micro) {
       if (micro < shape.micros) {
         if (warmup + micro < shape.micros) program.push_back({rank, Act::Forward, warmup + micro});
@@ -66,10 +65,7 @@ void make_zb_v_program(Program& program, int rank, int ranks, int micros) {
     down.input();
     up.input();
   }
-  for (int i = 0; i < ranks - rank; ++i) {
-    down.input();
-    down.weight();
-  }
+  for (int i = 0; i < ranks - rank; ++i) down.backward();
   while (up.weights < micros) up.weight();
   while (down.weights < micros) down.weight();
 }

@@ -5,8 +5,6 @@ namespace trireme::comm {
 namespace {
 
 using core::OpKind;
-using Kind = Instruction::Kind;
-using Memory = Operand::Memory;
 
 }  // namespace
 
@@ -39,12 +37,12 @@ CollectiveProgram exchange(const RankView& me) {
   // rank that expected more that they disagree.
   const Empty empty = kind == OpKind::AllToAll ? Empty::Send : Empty::Skip;
   if (kind != OpKind::Broadcast && takes_from(me.rank).size() > 0)
-    program.add({.kind = Kind::Copy,
+    program.add({.kind = Instruction::Kind::Copy,
                  .target = out(takes_from(me.rank)),
                  .sources = {in(sends_to(me.rank))}});
   for (int i = 1; i < me.size; ++i) {
     const int to = (me.rank + i) % me.size, from = (me.rank - i + me.size) % me.size;
-    send_chunks(program, to, Memory::In, sends_to(to), 0, {}, empty);
+    send_chunks(program, to, Operand::Memory::In, sends_to(to), 0, {}, empty);
     recv_chunks(program, from, takes_from(from), 0, empty);
   }
   return program;

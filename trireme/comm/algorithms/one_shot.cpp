@@ -4,9 +4,7 @@ namespace trireme::comm {
 
 namespace {
 
-using core::OpKind;
 using Kind = Instruction::Kind;
-using Memory = Operand::Memory;
 
 }  // namespace
 
@@ -20,14 +18,14 @@ CollectiveProgram one_shot(const RankView& me) {
       reduce.sources.push_back(in(all));
       continue;
     }
-    const Operand scratch{Memory::Scratch, program.scratch_bytes, me.op.bytes};
+    const Operand scratch{Operand::Memory::Scratch, program.scratch_bytes, me.op.bytes};
     program.scratch_bytes += me.op.bytes;
     // Input and output are the same memory, so it must be sent before it is overwritten.
     reduce.after.push_back(program.add({.kind = Kind::Send, .peer = rank, .target = in(all)}));
     reduce.after.push_back(program.add({.kind = Kind::Recv, .peer = rank, .target = scratch}));
     reduce.sources.push_back(scratch);
   }
-  if (me.op.info.kind != OpKind::Barrier) program.add(std::move(reduce));
+  if (me.op.info.kind != core::OpKind::Barrier) program.add(std::move(reduce));
   return program;
 }
 
