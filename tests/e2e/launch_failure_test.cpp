@@ -160,13 +160,14 @@ TEST_F(LaunchFailure, NamesTheRankThatIsStoppedAndNotTheOneThatGaveUp) {
 
 TEST_F(LaunchFailure, SaysHowToNameAProgramOfThisFolder) {
   const auto result = test::run_command(
-      {"bash", "-c", "cd " TRIREME_BINARY_DIR "/bin && PATH=/usr/bin:/bin ./trireme run trireme"},
+      {"bash", "-c",
+       "cd " TRIREME_BINARY_DIR "/bin && PATH=/usr/bin:/bin ./trireme run trireme-rank"},
       how());
   EXPECT_EQ(result.code, 127);
   EXPECT_EQ(
       result.err,
-      "trireme run: cannot start 'trireme': No such file or directory; the one in this folder "
-      "is ./trireme\n");
+      "trireme run: cannot start 'trireme-rank': No such file or directory; the one in this folder "
+      "is ./trireme-rank\n");
 }
 
 TEST_F(LaunchFailure, LeavesNobodyWhenTheLauncherIsKilled) {
