@@ -31,14 +31,18 @@ constexpr int64_t kRows = 4096, kColumns = 2048, kTensorBytes = kRows * kColumns
 checkpoint::State state_of(int64_t tensors, const std::vector<Cut>& cuts, const Mesh& mesh) {
   checkpoint::State state;
   const Layout layout({kRows, kColumns}, cuts);
-  const Policy policy{.sharding = layout.is_cut(Axis::Shard) ? Sharding::Parameters
-                                                             : Sharding::None};
+  const Policy policy{.sharding =
+                          layout.is_cut(Axis::Shard) ? Sharding::Parameters : Sharding::None};
   const auto reductions = reductions_of(layout, {}, mesh.degrees(), mesh.coord(), policy);
   for (int64_t i = 0; i < tensors; ++i) {
     for (const Reduction& one : reductions) {
       const Box& box = one.box.box;
-      Piece piece{fmt::format("layer.{}.weight", i), layout.whole(),  box.offset,
-                  box.shape,                         one.kept.begin, one.kept.count};
+      Piece piece{fmt::format("layer.{}.weight", i),
+                  layout.whole(),
+                  box.offset,
+                  box.shape,
+                  one.kept.begin,
+                  one.kept.count};
       at::Tensor values = at::full({piece.count}, static_cast<double>(i + 1), at::kFloat);
       state.items.push_back({std::move(piece), std::move(values), one.same});
     }

@@ -161,12 +161,10 @@ std::string filled(std::string script) {
   std::string names;
   for (const Command& command : commands())
     names += fmt::format("{}{}", names.empty() ? "" : " ", command.name);
-  const std::pair<std::string_view, std::string> fields[] = {{"@LISTS@", kLists},
-                                                             {"@COMMANDS@", names},
-                                                             {"@CASES@", cases()},
-                                                             {"@OPTION_VALUES@", option_values()},
-                                                             {"@KEYS@", key_names()},
-                                                             {"@VALUES@", key_values()}};
+  const std::pair<std::string_view, std::string> fields[] = {
+      {"@LISTS@", kLists},     {"@COMMANDS@", names},
+      {"@CASES@", cases()},    {"@OPTION_VALUES@", option_values()},
+      {"@KEYS@", key_names()}, {"@VALUES@", key_values()}};
   for (const auto& [name, value] : fields)
     for (size_t at = script.find(name); at != script.npos;
          at = script.find(name, at + value.size()))

@@ -44,10 +44,10 @@ constexpr const char* kTrainExamples =
 void refuse_pipe(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
-    throw ConfigError(fmt::format(
-        "{} is not a regular file, and under a launcher every rank reads it: write the "
-        "configuration to a file",
-        path));
+    throw ConfigError(
+        fmt::format("{} is not a regular file, and under a launcher every rank reads it: write the "
+                    "configuration to a file",
+                    path));
 }
 
 /// Loads the file named first, with the overrides that follow it. It is read once, here; the ranks

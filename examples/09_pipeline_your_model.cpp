@@ -88,11 +88,10 @@ int main() {
     const nn::Loss loss = alone->loss(x, y);  // the same on one rank
     (loss.sum / loss.weight).backward();
     const auto expected = alone->named_parameters();
-    double worst =
-        std::abs(totals.loss / totals.weight - (loss.sum / loss.weight).item<double>());
+    double worst = std::abs(totals.loss / totals.weight - (loss.sum / loss.weight).item<double>());
     for (const parallel::ParameterShard& one : pipe.shards())
-      worst = std::max(worst,
-                       (one.gradient() - expected[one.name].grad()).abs().max().item<double>());
+      worst =
+          std::max(worst, (one.gradient() - expected[one.name].grad()).abs().max().item<double>());
     std::cout << "rank " << world.rank() << ": " << pipe.shards().size() << " parameters, at most "
               << pipe.peak_in_flight() << " micro-batches in flight; "
               << (worst < 1e-5 ? "as" : "NOT as") << " one rank alone" << std::endl;

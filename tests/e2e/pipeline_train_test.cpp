@@ -212,7 +212,7 @@ TEST(TrainOnAPipeAxis, RefusesWhatCannotBeWithTheNumbers) {
   };
   const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> cases = {
       {{"mesh.pipe=7", "pipeline.balance=params"}, {"7 stages", "chain of 6"}},
-      {{"mesh.pipe=15"}, {"15 stages", "into 14 at most"}},
+      {{"mesh.pipe=15"}, {"15 stages", "gives 14 stages at most"}},
       {{"mesh.pipe=2", "pipeline.schedule=dualpipe-v", "batch.micro=4"},
        {"4 micro-batches", "not 2"}},
       {{"mesh.pipe=2", "pipeline.schedule=1f1b", "pipeline.stages_per_rank=2"}, {"1f1b", "2"}},

@@ -55,7 +55,7 @@ TEST(ReadOnce, UnderALauncherAPipeIsRefused) {
   const auto result = run_through({kTrireme, "run", "-n", "2", kTrireme, "train", "/dev/stdin"},
                                   bytes_of(tiny_config(folder)));
   EXPECT_EQ(result.code, 2) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("/dev/stdin is no regular file"));
+  EXPECT_THAT(result.err, HasSubstr("/dev/stdin is not a regular file"));
 }
 
 /// A run that has made some steps gets `signals`; what it answers.

@@ -34,8 +34,8 @@ inline checkpoint::State state_of(const Mesh& mesh, int64_t step) {
         .same;
   };
   for (const Piece& piece : flat.pieces("b", mesh.coord(), mesh.degrees()))
-    state.items.push_back({piece, b.narrow(0, piece.begin, piece.count).clone(),
-                           same(flat, Sharding::Parameters)});
+    state.items.push_back(
+        {piece, b.narrow(0, piece.begin, piece.count).clone(), same(flat, Sharding::Parameters)});
   for (const Piece& piece : columns.pieces("c", mesh.coord(), mesh.degrees()))
     state.items.push_back({piece, c.narrow(1, piece.offset[1], piece.shape[1]).contiguous(),
                            same(columns, Sharding::None)});

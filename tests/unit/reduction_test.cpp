@@ -32,10 +32,9 @@ struct Row {
 
 std::vector<Row> rows_for(const Degrees& mesh) {
   if (mesh.expert > 1)  // what expert does not cut does not know that there is one
-    return {{"expert", Layout({24, 2}, {{Axis::Expert, 0}}), {0}},
-            {"expert, cut over tensor",
-             Layout({12, 8}, {{Axis::Expert, 0}, {Axis::Tensor, 1}}),
-             {0}}};
+    return {
+        {"expert", Layout({24, 2}, {{Axis::Expert, 0}}), {0}},
+        {"expert, cut over tensor", Layout({12, 8}, {{Axis::Expert, 0}, {Axis::Tensor, 1}}), {0}}};
   const int last = mesh.pipe - 1;
   std::vector<Row> rows = {
       {"dense", Layout({5, 4}), {0}},
@@ -165,7 +164,8 @@ void check_sets_agree(const Case& one) {
   for (const auto& [rank, reductions] : one.of_rank) {
     for (std::size_t b = 0; b < reductions.size(); ++b) {
       const Reduction& box = reductions[b];
-      std::vector<RankSet> sets = {box.sums.all, box.sums.shards, box.sums.rest, box.same, box.same_weight};
+      std::vector<RankSet> sets = {box.sums.all, box.sums.shards, box.sums.rest, box.same,
+                                   box.same_weight};
       sets.insert(sets.end(), box.later.begin(), box.later.end());
       for (const RankSet& set : sets) {
         const auto& ranks = one.ranks(set, rank);
@@ -236,10 +236,10 @@ void check_sums(const Case& one) {
         const Coord theirs = one.coords[static_cast<std::size_t>(other)];
         if (!one.of_rank.contains(other)) continue;
         if (one.policy.local_replicas && theirs.replica != mine.replica) continue;
-        if (one.same_on_tensor() ? theirs.tensor != 0
-                                 : one.row.layout.is_cut(Axis::Tensor) &&
-                                       theirs.tensor / box(rank).box.copies !=
-                                           mine.tensor / box(rank).box.copies)
+        if (one.same_on_tensor()
+                ? theirs.tensor != 0
+                : one.row.layout.is_cut(Axis::Tensor) &&
+                      theirs.tensor / box(rank).box.copies != mine.tensor / box(rank).box.copies)
           continue;
         wanted[static_cast<std::size_t>(other)] = 1;
       }

@@ -104,10 +104,10 @@ std::optional<std::string> find(const std::vector<std::string>& outcomes, char k
 /// Nothing says that this checkpoint is damaged: to pass it over would cost the steps since the one
 /// before.
 format::UnreadableError unreadable(const std::string& why) {
-  return format::UnreadableError(
-      why +
-      "; this may pass, so nothing was put aside: fix the cause and start again, or move the step's "
-      "folder away to continue from the one before");
+  return format::UnreadableError(why +
+                                 "; this may pass, so nothing was put aside: fix the cause and "
+                                 "start again, or move the step's "
+                                 "folder away to continue from the one before");
 }
 
 /// The dtype in which a tensor was saved, if it can be converted; else the dtype of the tensor

@@ -258,13 +258,13 @@ StageSizes balance(nn::ModelImpl& model, const Mesh& mesh, const Balance& how, i
   const auto links = chain.all_between(0, chain.size());
   const std::size_t most = how.by == Balance::By::Time ? chain.size() : links.size();
   if (static_cast<std::size_t>(stages) > most)
-    throw ConfigError(
-        fmt::format("{} stages are more than the model has layers: it is a chain of {} ({}){}",
-                    stages, links.size(), describe(chain, {static_cast<int>(chain.size())}),
-                    most > links.size() ? fmt::format(", and cutting inside of its blocks gives {} stages "
-                                              "at most",
-                                              most)
-                                        : std::string("; use fewer stages")));
+    throw ConfigError(fmt::format(
+        "{} stages are more than the model has layers: it is a chain of {} ({}){}", stages,
+        links.size(), describe(chain, {static_cast<int>(chain.size())}),
+        most > links.size() ? fmt::format(", and cutting inside of its blocks gives {} stages "
+                                          "at most",
+                                          most)
+                            : std::string("; use fewer stages")));
   if (how.by == Balance::By::Time) {
     const Measured measured = measure(model, chain, mesh, rows);
     return cut_evenly(measured.places, stages, measured.edges);
