@@ -1,7 +1,6 @@
 #include "trireme/layout/degrees.h"
 
 #include <limits>
-#include <optional>
 
 #include "trireme/core/error.h"
 #include "trireme/layout/axis_field.h"
@@ -15,14 +14,14 @@ constexpr Axis kWorldAxes[] = {Axis::Pipe, Axis::Replica, Axis::Shard, Axis::Con
 constexpr Axis kDataAxes[] = {Axis::Replica, Axis::Shard, Axis::Context};
 
 template <class Axes>
-std::optional<int> product(const Degrees& degrees, const Axes& axes) {
+int product(const Degrees& degrees, const Axes& axes) {
   int result = 1;
   for (const Axis axis : axes)
-    if (__builtin_mul_overflow(result, degrees.of(axis), &result)) return std::nullopt;
+    if (__builtin_mul_overflow(result, degrees.of(axis), &result))
+      throw MisuseError(fmt::format("Mesh: {} is more than {} ranks", to_string(degrees),
+                                    std::numeric_limits<int>::max()));
   return result;
 }
-
-constexpr int kMost = std::numeric_limits<int>::max();
 
 }  // namespace
 
@@ -31,15 +30,11 @@ int Degrees::of(Axis axis) const {
 }
 
 int Degrees::world() const {
-  const auto ranks = product(*this, kWorldAxes);
-  core::check(ranks.has_value(), "Mesh: {} is more than {} ranks", to_string(*this), kMost);
-  return *ranks;
+  return product(*this, kWorldAxes);
 }
 
 int Degrees::data() const {
-  const auto ranks = product(*this, kDataAxes);
-  core::check(ranks.has_value(), "Mesh: {} is more than {} ranks", to_string(*this), kMost);
-  return *ranks;
+  return product(*this, kDataAxes);
 }
 
 void check(const Degrees& degrees, int world_size) {
