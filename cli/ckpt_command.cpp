@@ -43,7 +43,7 @@ constexpr const char* kCkptExamples =
     "  trireme ckpt reshard runs/gpt-small whole     # then, in Python:\n"
     "      safetensors.torch.load_file('whole/part-00000.safetensors')\n\n"
     "Training needs no reshard: any mesh loads what any mesh saved. OUT becomes a checkpoint's\n"
-    "folder; it must not be there, and it appears whole or not at all (OUT.tmp until then). The\n"
+    "folder; it must not exist yet, and appears complete or not at all (OUT.tmp until then). The\n"
     "values are the same bit for bit; what is read is verified. It takes 64 MiB of memory, and 1\n"
     "MiB for each of at most 64 open files.\n\n"
     "Exit codes: 0 whole, equal or written; 1 different (diff), or failed; 2 usage, no checkpoint\n"

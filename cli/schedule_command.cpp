@@ -41,8 +41,8 @@ constexpr const char* kScheduleFooter =
   zb-h1          backward in two halves: a third of 1f1b's idle time; P in flight on every rank
   zb-v           two stages per rank in a V: idle only at the start if F, I and W take equal time
   dualpipe-v     two stages per rank in a V: transfers hide behind overlapped pairs
-  pipedream      never drains, updates after every backward: weights of several ages
-  pipedream-2bw  never drains, updates every P micro-batches: weights of two ages
+  pipedream      never drains, updates after every backward: several weight versions
+  pipedream-2bw  never drains, updates every P micro-batches: two weight versions
 
 Times are of one stage, in any unit: F forward, B the whole backward, W its weight half (so that
 the input half is B - W). An overlapped pair takes as long as its two parts.

@@ -16,7 +16,7 @@ constexpr const char* kVerifyPurpose =
     "Proves that a mesh trains like one rank, or names the first tensor that differs.";
 constexpr const char* kVerifyExamples =
     "  trireme verify configs/gpt-small.toml mesh.tensor=2 mesh.replica=2\n"
-    "  trireme verify configs/gpt-small.toml mesh.replica=2 --plant average    see verify work\n"
+    "  trireme verify configs/gpt-small.toml mesh.replica=2 --plant average    watch it find one\n"
     "  trireme verify configs/gpt-small.toml mesh.tensor=2 --dtype float32     what really runs\n\n"
     "Runs the mesh and, on its first rank, one rank alone, in float64 from the same weights and\n"
     "samples, and compares the inputs, the weights and buffers, the output of every layer, the "

@@ -49,7 +49,7 @@ class Saver {
   /// Waits until the last checkpoint is on disk. Returns the reason if it could not be written.
   std::optional<std::string> wait();
 
-  /// Waits, and changes Options::after_failure for the next.
+  /// Waits for the current checkpoint, then sets Options::after_failure for later ones.
   void set_after_failure(std::string what);
 
  private:

@@ -35,8 +35,8 @@ struct Section {
 /// (q as {.size = 128, .copies = kAsNeeded, .grain = 64, .fine = 16}, k and v with kAsNeeded say
 /// the same for any number of ranks: the query heads of one kv head stay together.)
 ///
-/// No sections: the dim is one, of grain 1. A cut over Axis::Shard is flat: it has no sections, its
-/// dim is not read, and it comes last.
+/// Without sections, the whole dim is one section of grain 1. A cut over Axis::Shard is flat: it
+/// has no sections, its dim is not read, and it comes last.
 struct Cut {
   Axis axis;
   int dim = 0;
@@ -97,7 +97,7 @@ class Layout {
   };
   Sharers sharers(const Coord& coord, const Degrees& degrees) const;
 
-  /// Range `index` of `parts` that shard makes of a box of `numel` elements; only the end of the
+  /// Range `index` when shard cuts a box of `numel` elements into `parts`; only the end of the
   /// last need not be a multiple of the border.
   static Range flat_range(int64_t numel, int parts, int index);
 

@@ -12,8 +12,8 @@ namespace trireme {
 /// level includes those before it; at None every rank of the axis is one more replica.
 enum class Sharding : uint8_t { None, Optimizer, Gradients, Parameters };
 
-/// The dtypes of one parameter: in which layers compute with it, in which its gradient is summed
-/// over ranks, and in which the optimizer keeps and updates it.
+/// The dtypes of one parameter: the one that layers compute in, the one its gradient is summed in
+/// over ranks, and the one in which the optimizer keeps and updates it.
 struct ParameterDtypes {
   core::DType compute = core::DType::Float32, reduce = core::DType::Float32,
               master = core::DType::Float32;

@@ -85,7 +85,7 @@ class Attached {
   /// Completes a step: the gradients are in `shards()`. Besides the gradients, one small reduction
   /// carries all that the ranks must know of each other. Then the first rank that runs a layer
   /// copies the layer's buffers (running means, for instance) to the others that run it, as it did
-  /// when this attached. Collective.
+  /// when this object was attached. Collective.
   virtual Totals finish(const Finish& what = {}) = 0;
 
   /// The shards have new values, from an optimizer or a checkpoint. Collective.
@@ -102,7 +102,7 @@ class Attached {
   virtual const std::vector<ParameterShard>& shards() const = 0;
   virtual std::vector<ParameterShard> frozen() const = 0;
 
-  /// All that this rank computes with of a trained parameter, or its gradient (undefined if there
+  /// This rank's full part of a trained parameter, or of its gradient (undefined if there
   /// is none), gathered from the ranks that keep the shards. Collective.
   virtual at::Tensor value(std::size_t parameter) = 0;
   virtual at::Tensor gradient(std::size_t parameter) = 0;
@@ -122,7 +122,8 @@ class Attached {
   /// Uses an order that was observed before. All ranks must give the same names.
   virtual void set_order(const std::vector<std::string>& names, const Fires& fires = {}) = 0;
 
-  /// A text for people: the schedule and the stages of a pipeline; empty for the others.
+  /// Human-readable: the schedule and stages of a pipeline; empty for DataParallel and
+  /// FullySharded.
   virtual std::string description() const { return {}; }
 
   /// What else a checkpoint must hold to restore it; the same on every rank.

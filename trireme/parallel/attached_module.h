@@ -23,7 +23,7 @@ class AttachedModule : public Attached {
   virtual std::vector<nn::WeightJob> defer(nn::WeightQueue& queue,
                                            const std::function<void()>& body);
 
-  /// A forward has ended whose backward comes later.
+  /// Call after a forward whose backward comes later.
   virtual void end_forward() {}
 
   /// Gathers all weights now and keeps them until `release`, where they are otherwise gathered for

@@ -34,7 +34,7 @@ class Buckets {
   /// added.
   void add(std::size_t parameter, const at::Tensor& gradient);
 
-  /// A gradient of the parameter has arrived in full. When as many have as in the first step, the
+  /// A gradient of the parameter has arrived. Once as many have arrived as in the first step, the
   /// parameter is complete; when all of a bucket are, its reduction starts.
   void arrive(std::size_t parameter);
 
@@ -79,7 +79,7 @@ class Buckets {
   int expected(std::size_t parameter) const { return tracked_[parameter].expected; }
   void expect(std::size_t parameter, int fires) { tracked_[parameter].expected = fires; }
 
-  /// In which order gradients arrive, by the last of each; `order_known` once it is known and
+  /// The order in which the parameters' last gradients arrive; `order_known`: it is known and
   /// agreed on.
   const std::vector<int64_t>& order() const { return order_; }
   bool order_known() const { return order_known_; }

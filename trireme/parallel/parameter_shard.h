@@ -41,7 +41,7 @@ struct ShardedBox {
   Reduction reduction;
   Piece piece;        ///< this rank's; may be empty
   int64_t begin = 0;  ///< of the box, where the boxes of the parameter lie one after the other
-  comm::Rows counts;  ///< elements of each rank of `reduction.shards`
+  comm::Rows counts;  ///< elements of each rank of `reduction.sums.shards`
 
   const LocalBox& local() const { return reduction.box; }
   int64_t numel() const { return reduction.box.box.numel(); }

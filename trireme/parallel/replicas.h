@@ -10,7 +10,7 @@ namespace trireme::parallel {
 /// expert: experts are not supported yet.
 void check_cut_on(const torch::nn::Module& module, const Mesh& mesh);
 
-/// Do all ranks of the group hold the same parameters and buffers: names, shapes of the wholes,
+/// Do all ranks of the group hold the same parameters and buffers: names, whole shapes,
 /// dtypes, in the same order? Throws CommError on every rank, naming the first that differs and the
 /// rank. Collective.
 void check_same_module(const torch::nn::Module& module, const comm::Communicator& group);

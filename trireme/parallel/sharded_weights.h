@@ -57,7 +57,7 @@ class ShardedWeights {
   /// Throws if they differ, naming the unit and the ranks. Collective.
   void end_check();
 
-  /// Gathers a tensor like the rank's own part of a parameter, of which `parts` are this rank's
+  /// Gathers a tensor with the shape of this rank's part of the parameter; `parts` are this rank's
   /// shards. Collective.
   at::Tensor assemble(std::size_t parameter, const std::vector<at::Tensor>& parts) const;
 

@@ -14,16 +14,16 @@ void check(const nn::Loss& loss);
 ///
 ///   buckets    ──> copies of a box ──> tied weights ──> norm ──> one small reduction ──> .grad
 ///   (started       (`Reduction::later`)                         weight, loss, values, squares,
-///   in backward)                                                who was used, who came late
+///   in backward)                                                parameters used, parameters late
 ///
 /// Gradients that came late (autograd delivered one more for a weight whose bucket had started) are
 /// summed afterwards, and the norm is summed once more. This happens only in a step whose graph
 /// differs from those before.
 class StepEnd {
  public:
-  /// `parts`: the gradients of each module; `shards`: theirs, one after the other, with the sums of
-  /// the whole mesh. `names`: of all parameters that are trained on any rank, in the same order on
-  /// every rank. Collective: makes the groups of copies.
+  /// `parts`: the gradients of each module; `shards`: the modules' shards in order, with the sums
+  /// of the whole mesh. `names`: of all parameters that are trained on any rank, in the same order
+  /// on every rank. Collective: makes the groups of copies.
   StepEnd(const Mesh& mesh, std::shared_ptr<Reducer> reducer, std::vector<Gradients*> parts,
           std::vector<ParameterShard> shards, std::vector<std::string> names);
 

@@ -12,7 +12,7 @@ namespace trireme::parallel {
 
 /// Sends and receives Flows between the ranks of a pipeline. A Flow is several messages:
 ///
-///   header    shapes, dtypes, who needs a gradient, where it stands     1 KiB, received early
+///   header    shapes, dtypes, which need a gradient, their Where     1 KiB, received early
 ///   more      the rest of a longer header (many sample ids)
 ///   tensors   one message each, received as soon as the header is read
 ///

@@ -101,9 +101,8 @@ class WholeUnitBuckets final : public UnitBuckets {
 /// ZeRO-2 and 3: a unit has a block only while its gradients arrive and are summed. It is summed in
 /// every micro-batch, and the sums are added to the shards.
 ///
-///   micro-batch 0    h.1: gradients -> block -> reduce-scatter -> shards      the block is free,
-///                    h.0:        gradients -> block -> reduce-scatter ->      the next unit takes
-///                    it
+///   micro-batch 0    h.1: gradients -> block -> reduce-scatter -> shards    then the block is
+///                    h.0: gradients -> block -> reduce-scatter -> shards    the next unit's
 ///   micro-batch 1    h.1: gradients -> block -> reduce-scatter -> shards += ...
 class ScatteredBuckets final : public UnitBuckets {
  public:

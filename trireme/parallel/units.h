@@ -23,10 +23,12 @@ struct UnitUser {
 /// Which parameters are gathered together, and for which layers.
 ///
 ///   gpt
-///   ├── wte        unit            every Layer directly inside the root is a unit; Sequentials,
-///   and ├── h                          modules that are not layers, are searched for layers │ ├──
-///   0      unit │   └── 1      unit ├── ln_f       unit └── lm_head    uses 'wte'      where its
-///   weight is tied
+///   ├── wte        unit      every Layer directly inside the root is a unit;
+///   ├── h                    Sequentials, and modules that are not layers,
+///   │   ├── 0      unit      are searched for layers
+///   │   └── 1      unit
+///   ├── ln_f       unit
+///   └── lm_head    uses 'wte', because its weight is tied
 struct Units {
   std::vector<Unit> units;
   std::vector<UnitUser> users;

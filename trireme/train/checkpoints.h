@@ -19,14 +19,13 @@ struct CheckpointsOptions {
 
 /// Saves and resumes your own training loop, on any mesh.
 ///
-///   train::Checkpoints checkpoints("runs/mine", replicas, optimizer);     // 1: where to save, and
-///   what int64_t step = checkpoints.resume();                                  // 2: 0 in a new
-///   run data::Loader loader(dataset, order, rank, size, step);                // continues with
-///   the next sample while (step < 1000) {
+///   train::Checkpoints checkpoints("runs/mine", replicas, optimizer);   // 1: where, and what
+///   int64_t step = checkpoints.resume();                                // 2: 0 in a new run
+///   data::Loader loader(dataset, order, rank, size, step);
+///   while (step < 1000) {
 ///     ...
 ///     optimizer.step();
-///     if (++step % 100 == 0) checkpoints.save(step);                      // 3: written in the
-///     background
+///     if (++step % 100 == 0) checkpoints.save(step);                    // 3: in the background
 ///   }
 ///
 /// `attached` is a DataParallel, FullySharded or Pipeline; the optimizer is one of ours or of torch

@@ -18,7 +18,7 @@ class LinesFile {
   using Tell = std::function<void(const std::string& sentence)>;
   static constexpr int64_t kMostWaiting = int64_t{16} << 20;
 
-  /// Keeps the lines up to `step` as they are, and drops those after it and what is no such line.
+  /// Keeps the lines up to `step` as they are, and drops later lines and malformed ones.
   LinesFile(std::string path, int64_t step, Tell tell, int64_t most_waiting = kMostWaiting);
   /// Tries once more to write what waits.
   ~LinesFile();
@@ -33,7 +33,7 @@ class LinesFile {
     std::string line;
   };
 
-  /// Writes the lines that wait, the oldest first; whether all of them are in the file now.
+  /// Writes the waiting lines, oldest first. Returns true if all of them are now in the file.
   bool flush();
   std::string missing() const;
 

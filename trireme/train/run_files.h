@@ -41,7 +41,7 @@ class RunFiles {
   std::optional<RunFolder> lock_;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> log_;
   std::optional<LinesFile> metrics_,
-      samples_;  // before the log goes: they may have to say something
+      samples_;  // destroyed before the log, because they may still write to it
   std::chrono::steady_clock::time_point pss_at_{};
   int64_t pss_mib_ = 0;
 };
