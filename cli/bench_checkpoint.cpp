@@ -27,22 +27,21 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kRows = 4096, kColumns = 2048, kTensorBytes = kRows * kColumns * 4;
 
-/// This rank's pieces of `tensors` tensors that are cut by `cuts`.
-checkpoint::State state_of(int64_t tensors, const std::vector<Cut>& cuts, const Mesh& mesh) {
+/// How the tensors lie on a mesh: by which cuts, and whether shard divides them.
+struct Placement {
+  std::vector<Cut> cuts = {};
+  Sharding sharding = Sharding::None;
+};
+
+/// This rank's pieces of `tensors` tensors.
+checkpoint::State state_of(int64_t tensors, const Placement& placement, const Mesh& mesh) {
   checkpoint::State state;
-  const Layout layout({kRows, kColumns}, cuts);
-  const Policy policy{.sharding =
-                          layout.is_cut(Axis::Shard) ? Sharding::Parameters : Sharding::None};
-  const auto reductions = reductions_of(layout, {}, mesh.degrees(), mesh.coord(), policy);
+  const Layout layout({kRows, kColumns}, placement.cuts);
+  const auto reductions =
+      reductions_of(layout, {}, mesh.degrees(), mesh.coord(), {.sharding = placement.sharding});
   for (int64_t i = 0; i < tensors; ++i) {
     for (const Reduction& one : reductions) {
-      const Box& box = one.box.box;
-      Piece piece{fmt::format("layer.{}.weight", i),
-                  layout.whole(),
-                  box.offset,
-                  box.shape,
-                  one.kept.begin,
-                  one.kept.count};
+      Piece piece = piece_of(fmt::format("layer.{}.weight", i), layout, one);
       at::Tensor values = at::full({piece.count}, static_cast<double>(i + 1), at::kFloat);
       state.items.push_back({std::move(piece), std::move(values), one.same});
     }
@@ -93,7 +92,7 @@ int bench_checkpoint(const std::vector<std::string>& args) {
   std::vector<double> copies, saves;
   {
     checkpoint::Saver saver(folder, saving, /*keep=*/1, {.after_failure = ""});
-    const checkpoint::State state = state_of(tensors, {{Axis::Shard}}, saving);
+    const checkpoint::State state = state_of(tensors, {.sharding = Sharding::Parameters}, saving);
     for (int step = 1; step <= repeat; ++step) {
       double copy = 0;
       saves.push_back(time(world, [&] {
@@ -115,19 +114,19 @@ int bench_checkpoint(const std::vector<std::string>& args) {
   const std::string path = folder + "/" + format::step_name(repeat);
   struct Case {
     std::string name;
-    std::vector<Cut> cuts;
+    Placement placement;
     Degrees degrees;
   };
   const Case cases[] = {
-      {fmt::format("shard {}", size), {{Axis::Shard}}, {.shard = size}},
-      {fmt::format("rows over tensor {}", size), {{Axis::Tensor, 0}}, {.tensor = size}},
-      {fmt::format("columns over tensor {}", size), {{Axis::Tensor, 1}}, {.tensor = size}},
+      {fmt::format("shard {}", size), {.sharding = Sharding::Parameters}, {.shard = size}},
+      {fmt::format("rows over tensor {}", size), {{{Axis::Tensor, 0}}}, {.tensor = size}},
+      {fmt::format("columns over tensor {}", size), {{{Axis::Tensor, 1}}}, {.tensor = size}},
       {fmt::format("replica {}", size), {}, {.replica = size}}};
   const format::Index index = format::read_index(path);
   const auto& [file, info] = *std::next(index.files.begin(), world.rank());
   for (const Case& one : cases) {
     const Mesh mesh(world, one.degrees);
-    const checkpoint::State state = state_of(tensors, one.cuts, mesh);
+    const checkpoint::State state = state_of(tensors, one.placement, mesh);
     at::Tensor memory = at::full({info.bytes}, 1, at::kByte);
     std::vector<double> loads, reads;
     for (int i = 0; i < repeat; ++i) {

@@ -71,7 +71,6 @@ Degrees refuse_early(const config::Config& config, int ranks) {
   const Degrees degrees = config::resolve_mesh(config.mesh, ranks);
   train::uses_cuda(config);
   if (degrees.pipe > 1) train::schedule_of(config, degrees);
-  if (degrees.tensor > 1) models::make_whole(config, degrees);
   return degrees;
 }
 
@@ -90,7 +89,8 @@ int mesh_check(const std::vector<std::string>& args) {
   speaker = args.at(0);
   program_invocation_short_name = speaker.data();
   const auto config = load_config(args.at(1), {args.begin() + 2, args.end()});
-  refuse_early(config, train::planned_ranks(config));
+  const Degrees degrees = refuse_early(config, train::planned_ranks(config));
+  if (degrees.tensor > 1) models::make_whole(config, degrees);  // shapes only
   return 0;
 }
 

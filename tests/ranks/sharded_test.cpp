@@ -335,27 +335,6 @@ TEST(Sharded, AModelThatFitsNoRankIsBuiltAndTrained) {
   }
 }
 
-TEST(Sharded, OneRuleSaysWhichElementsARankKeeps) {
-  for (const Degrees& degrees :
-       {Degrees{.replica = 2, .shard = 2, .expert = 2},
-        Degrees{.replica = 3, .shard = 2, .expert = 3}, Degrees{.shard = 4, .expert = 2},
-        Degrees{.replica = 2, .shard = 3, .tensor = 2}}) {
-    const std::vector<Cut> cuts = {
-        {.axis = degrees.expert > 1 ? Axis::Expert : Axis::Tensor, .dim = 0}};
-    std::vector<Cut> flat = cuts;
-    flat.push_back({.axis = Axis::Shard});
-    const nn::Parameter parameter{"w", at::Tensor(), Layout({12, 9}, cuts), std::nullopt};
-    for (int rank = 0; rank < degrees.world(); ++rank) {
-      const Coord coord = coord_of(rank, degrees);
-      std::vector<Piece> kept;
-      for (const auto& box :
-           parallel::shard(parameter, coord, degrees, {.sharding = Sharding::Parameters}).boxes)
-        if (box.piece.count > 0) kept.push_back(box.piece);
-      EXPECT_EQ(kept, Layout({12, 9}, flat).pieces("w", coord, degrees)) << rank;
-    }
-  }
-}
-
 TEST(Sharded, ExpertsAreRefusedAndNotOverwritten) {
   struct Expert : nn::LayerImpl {
     Expert() { weight = parameter("weight", {4, 3}, nn::InitRule::ones()); }

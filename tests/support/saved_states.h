@@ -26,19 +26,18 @@ inline at::Tensor values_of(int64_t step, int64_t number, const std::vector<int6
 inline checkpoint::State state_of(const Mesh& mesh, int64_t step) {
   checkpoint::State state;
   state.items.push_back(checkpoint::whole("a", values_of(step, 0, {500, 700})));
-  const Layout flat({1000}, {{Axis::Shard}}), columns({6, 10}, {{Axis::Tensor, 1}});
+  const Layout flat({1000}), columns({6, 10}, {{Axis::Tensor, 1}});
   const at::Tensor b = values_of(step, 1, {1000}), c = values_of(step, 2, {6, 10});
-  const auto same = [&](const Layout& layout, Sharding sharding) {
-    return reductions_of(layout, {}, mesh.degrees(), mesh.coord(), {.sharding = sharding})
-        .front()
-        .same;
-  };
-  for (const Piece& piece : flat.pieces("b", mesh.coord(), mesh.degrees()))
-    state.items.push_back(
-        {piece, b.narrow(0, piece.begin, piece.count).clone(), same(flat, Sharding::Parameters)});
-  for (const Piece& piece : columns.pieces("c", mesh.coord(), mesh.degrees()))
-    state.items.push_back({piece, c.narrow(1, piece.offset[1], piece.shape[1]).contiguous(),
-                           same(columns, Sharding::None)});
+  for (const Reduction& one :
+       reductions_of(flat, {}, mesh.degrees(), mesh.coord(), {.sharding = Sharding::Parameters}))
+    if (one.kept.count > 0)
+      state.items.push_back({piece_of("b", flat, one),
+                             b.narrow(0, one.kept.begin, one.kept.count).clone(), one.same});
+  for (const Reduction& one : reductions_of(columns, {}, mesh.degrees(), mesh.coord(), {})) {
+    const Box& box = one.box.box;
+    state.items.push_back({piece_of("c", columns, one),
+                           c.narrow(1, box.offset[1], box.shape[1]).contiguous(), one.same});
+  }
   state.extra["step"] = step;
   return state;
 }

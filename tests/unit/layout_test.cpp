@@ -1,5 +1,3 @@
-#include "trireme/layout/layout.h"
-
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -7,6 +5,7 @@
 
 #include "trireme/core/error.h"
 #include "trireme/layout/even_range.h"
+#include "trireme/layout/reduction.h"
 
 namespace trireme {
 namespace {
@@ -64,10 +63,11 @@ int copies_of(const Cut& cut, const std::vector<int64_t>& whole, int64_t flat) {
 
 /// Counts, over all ranks, how often each element is held, and compares with what the copies and
 /// the axes that do not cut say.
-void expect_tiles(const Layout& layout, const Degrees& mesh) {
+void expect_tiles(const Layout& layout, const Degrees& mesh, Sharding sharding = Sharding::None) {
   std::vector<int64_t> held(static_cast<std::size_t>(numel_of(layout.whole())), 0);
   for (int rank = 0; rank < mesh.world(); ++rank) {
-    for (const Piece& piece : layout.pieces("w", coord_of(rank, mesh), mesh)) {
+    for (const Piece& piece :
+         pieces_of("w", layout, coord_of(rank, mesh), mesh, {.sharding = sharding})) {
       ASSERT_EQ(piece.begin % Layout::kFlatBorder, 0);
       const int64_t end = piece.begin + piece.count;
       ASSERT_TRUE(end % Layout::kFlatBorder == 0 || end == numel_of(piece.shape));
@@ -75,15 +75,14 @@ void expect_tiles(const Layout& layout, const Degrees& mesh) {
       for_each_element(piece, [&](int64_t flat) { ++held[static_cast<std::size_t>(flat)]; });
     }
   }
-  const bool flat_cut = layout.is_cut(Axis::Shard) && mesh.shard > 1;
+  const bool flat_cut = sharding != Sharding::None && mesh.shard > 1;
   for (std::size_t i = 0; i < held.size(); ++i) {
     int64_t expected = mesh.world();
-    for (const Cut& cut : layout.cuts()) {
-      if (cut.axis == Axis::Shard) continue;
+    for (const Cut& cut : layout.cuts())
       expected =
           expected * copies_of(cut, layout.whole(), static_cast<int64_t>(i)) / mesh.of(cut.axis);
-    }
-    if (flat_cut) expected /= layout.is_cut(Axis::Expert) ? mesh.data() / mesh.expert : mesh.shard;
+    const bool expert = layout.is_cut(Axis::Expert) && mesh.expert > 1;
+    if (flat_cut) expected /= expert ? mesh.data() / mesh.expert : mesh.shard;
     ASSERT_EQ(held[i], expected) << "element " << i << " on " << to_string(mesh);
   }
 }
@@ -137,19 +136,20 @@ TEST(Layout, EveryCutTilesTheWholeOnEveryMesh) {
   const std::vector<Layout> layouts = {
       Layout({}),
       Layout({5, 3}),
-      Layout({0, 3}, {{Axis::Tensor, 0}, {Axis::Shard}}),
+      Layout({0, 3}, {{Axis::Tensor, 0}}),
       Layout({7}, {{Axis::Tensor, 0}}),
-      Layout({70}, {{Axis::Shard}}),
-      Layout({}, {{Axis::Shard}}),
-      Layout({5, 7}, {{Axis::Tensor, 1}, {Axis::Shard}}),
-      Layout({13, 9}, {{Axis::Tensor, 0}, {Axis::Context, 0}, {Axis::Shard}}),
-      Layout({4, 6, 5}, {{Axis::Expert, 0}, {Axis::Tensor, 2}, {Axis::Shard}}),
-      Layout({18, 5}, {{Axis::Tensor, 0, {{.size = 12, .grain = 2}, {3}, {3}}}, {Axis::Shard}}),
+      Layout({70}),
+      Layout({5, 7}, {{Axis::Tensor, 1}}),
+      Layout({13, 9}, {{Axis::Tensor, 0}, {Axis::Context, 0}}),
+      Layout({4, 6, 5}, {{Axis::Expert, 0}, {Axis::Tensor, 2}}),
+      Layout({18, 5}, {{Axis::Tensor, 0, {{.size = 12, .grain = 2}, {3}, {3}}}}),
       Layout({3, 16}, {{Axis::Tensor, 1, {{8}, {4}, {4}}}, {Axis::Context, 1}}),
       Layout({3, 16}, {{Axis::Context, 1}, {Axis::Tensor, 1, {{6}, {10}}}}),
   };
   for_each_mesh(4, [&](const Degrees& mesh) {
-    for (const Layout& layout : layouts) expect_tiles(layout, mesh);
+    for (const Layout& layout : layouts)
+      for (const Sharding sharding : {Sharding::None, Sharding::Parameters})
+        expect_tiles(layout, mesh, sharding);
   });
 }
 
@@ -179,9 +179,12 @@ TEST(Layout, CutsFusedHeadsEachForItself) {
 }
 
 TEST(Layout, ShardsFlatAtMultiplesOfSixteen) {
-  const Layout layout({5, 10}, {{Axis::Shard}});
+  const Layout layout({5, 10});
   const Degrees mesh{.shard = 3};
-  const auto piece = [&](int rank) { return layout.pieces("w", coord_of(rank, mesh), mesh).at(0); };
+  const auto piece = [&](int rank) {
+    return pieces_of("w", layout, coord_of(rank, mesh), mesh, {.sharding = Sharding::Parameters})
+        .at(0);
+  };
   EXPECT_EQ(piece(0), (Piece{"w", {5, 10}, {0, 0}, {5, 10}, 0, 32}));
   EXPECT_EQ(piece(1), (Piece{"w", {5, 10}, {0, 0}, {5, 10}, 32, 16}));
   EXPECT_EQ(piece(2), (Piece{"w", {5, 10}, {0, 0}, {5, 10}, 48, 2}));
@@ -217,13 +220,9 @@ TEST(Layout, RefusesWithTheNumbers) {
             "Layout: 96 of dim 0, in grains of 32, cannot be dealt to tensor 4: a rank would hold "
             "nothing");
   EXPECT_EQ(refusal([] {
-              Layout({8}, {{Axis::Shard}, {Axis::Tensor, 0}});
+              Layout({8}, {{Axis::Shard, 0}});
             }),
-            "Layout: the shard cut is number 1 of 2, but must be last");
-  EXPECT_EQ(refusal([] {
-              Layout({8}, {{Axis::Shard, 0, {{8}}}});
-            }),
-            "Layout: the shard cut is flat, but has 1 sections");
+            "Layout: shard does not cut [8] along a dim; a Policy says what it divides");
   EXPECT_EQ(refusal([] {
               Layout({8}, {{Axis::Tensor, 0, {{8, 3, 1}}}}).boxes({}, {.tensor = 4});
             }),
@@ -313,11 +312,16 @@ TEST(Layout, ShardsExpertsOverAllRanksThatHoldTheSame) {
     const Layout dense({50}), experts({12, 5}, {{Axis::Expert, 0}});
     for (int rank = 0; rank < degrees.world(); ++rank) {
       const Coord coord = coord_of(rank, degrees);
-      const auto plain = dense.sharers(coord, degrees), own = experts.sharers(coord, degrees);
+      const auto shard_of = [&](const Layout& layout) {
+        const Policy policy{.sharding = Sharding::Parameters};
+        return position_in(gradient_sums_of(layout, degrees, policy).shards, coord, degrees);
+      };
+      const Position plain = shard_of(dense), own = shard_of(experts);
       EXPECT_EQ(plain.count, degrees.shard);
       EXPECT_EQ(plain.index, coord.shard);
-      EXPECT_EQ(own.count, degrees.shard == 1 ? 1 : degrees.data() / degrees.expert);
-      EXPECT_EQ(own.index, degrees.shard == 1 ? 0 : rest_of(coord, degrees));
+      const bool shared = degrees.shard > 1 && degrees.expert > 1;
+      EXPECT_EQ(own.count, shared ? degrees.data() / degrees.expert : degrees.shard);
+      EXPECT_EQ(own.index, shared ? rest_of(coord, degrees) : coord.shard);
     }
   });
 }

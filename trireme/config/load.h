@@ -17,7 +17,8 @@ Config load(const std::string& path, std::span<const std::string> overrides = {}
 /// The text of the file, of at most 16 MiB. Throws ConfigError where it cannot be read.
 std::string read_text(const std::string& path);
 
-/// The same from text, which may ask for what is not implemented yet; `file_name` is for messages.
+/// Parses, resolves and validates a text in the same way, but lets it ask for what this version
+/// does not implement: `refuse_unbuilt` says so. `file_name` is for messages.
 Config parse(std::string_view toml_text, std::string_view file_name,
              std::span<const std::string> overrides = {});
 

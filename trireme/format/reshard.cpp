@@ -7,7 +7,7 @@
 #include "trireme/format/dtype.h"
 #include "trireme/format/folder.h"
 #include "trireme/format/load.h"
-#include "trireme/layout/layout.h"
+#include "trireme/layout/reduction.h"
 
 namespace trireme::format {
 
@@ -36,8 +36,8 @@ class Reshard {
     const Piece whole = whole_piece(name, tensor.shape);
     if (options_.ranks == 1 || (whole.count == 0 && rank == 0)) return {whole};
     if (whole.count == 0) return {};
-    const Layout layout(tensor.shape, {{Axis::Shard}});
-    return layout.pieces(name, {.shard = rank}, {.shard = options_.ranks});
+    return trireme::pieces_of(name, Layout(tensor.shape), {.shard = rank},
+                              {.shard = options_.ranks}, {.sharding = Sharding::Parameters});
   }
 
   void write_part(int rank) {

@@ -102,7 +102,7 @@ std::vector<HeldRange> held_ranges(const Layout& layout, int dim, const Coord& c
                                    const Degrees& degrees) {
   std::vector<HeldRange> held = {{0, layout.whole()[static_cast<std::size_t>(dim)]}};
   for (const Cut& cut : layout.cuts()) {
-    if (cut.axis == Axis::Shard || cut.dim != dim) continue;
+    if (cut.dim != dim) continue;
     const int place = coord.of(cut.axis), degree = degrees.of(cut.axis);
     core::check(place >= 0 && place < degree, "Layout: there is no place {} along {} {}", place,
                 to_string(cut.axis), degree);
@@ -139,15 +139,11 @@ std::vector<HeldRange> joined(const std::vector<HeldRange>& parts) {
 Layout::Layout(std::vector<int64_t> whole, std::vector<Cut> cuts, std::vector<Axis> partial)
     : whole_(std::move(whole)), cuts_(std::move(cuts)), partial_(std::move(partial)) {
   check_shape(whole_);
-  for (std::size_t i = 0; i < cuts_.size(); ++i) {
-    if (cuts_[i].axis != Axis::Shard) {
-      check_cut(cuts_[i], whole_);
-      continue;
-    }
-    core::check(i + 1 == cuts_.size(), "Layout: the shard cut is number {} of {}, but must be last",
-                i + 1, cuts_.size());
-    core::check(cuts_[i].sections.empty(), "Layout: the shard cut is flat, but has {} sections",
-                cuts_[i].sections.size());
+  for (const Cut& cut : cuts_) {
+    core::check(cut.axis != Axis::Shard,
+                "Layout: shard does not cut [{}] along a dim; a Policy says what it divides",
+                fmt::join(whole_, ", "));
+    check_cut(cut, whole_);
   }
 }
 
@@ -197,7 +193,7 @@ std::vector<Range> Layout::section_ranges(Axis axis, const Coord& coord,
                                           const Degrees& degrees) const {
   std::vector<Range> parts;
   for (const Cut& cut : cuts_) {
-    if (cut.axis != axis || axis == Axis::Shard) continue;
+    if (cut.axis != axis) continue;
     for (const HeldRange& part : held_ranges(*this, cut.dim, coord, degrees))
       parts.push_back({part.begin, part.count});
     break;
@@ -207,7 +203,6 @@ std::vector<Range> Layout::section_ranges(Axis axis, const Coord& coord,
 
 void Layout::check_fits(const Degrees& degrees) const {
   for (const Cut& cut : cuts_) {
-    if (cut.axis == Axis::Shard) continue;
     const int degree = degrees.of(cut.axis);
     int64_t begin = 0;
     for (const Section& section : sections_of(cut, whole_)) {
@@ -228,25 +223,6 @@ Range Layout::flat_range(int64_t numel, int parts, int index) {
   const Range blocks = even_range((numel + kFlatBorder - 1) / kFlatBorder, parts, index);
   const int64_t begin = std::min(blocks.begin * kFlatBorder, numel);
   return {begin, std::min((blocks.begin + blocks.count) * kFlatBorder, numel) - begin};
-}
-
-Layout::Sharers Layout::sharers(const Coord& coord, const Degrees& degrees) const {
-  if (degrees.shard == 1) return {};
-  if (is_cut(Axis::Expert)) return {degrees.data() / degrees.expert, rest_of(coord, degrees)};
-  return {degrees.shard, coord.shard};
-}
-
-std::vector<Piece> Layout::pieces(std::string_view name, const Coord& coord,
-                                  const Degrees& degrees) const {
-  const auto [parts, index] = is_cut(Axis::Shard) ? sharers(coord, degrees) : Sharers{};
-  std::vector<Piece> result;
-  for (Box& box : boxes(coord, degrees)) {
-    const Range range = flat_range(box.numel(), parts, index);
-    if (range.count == 0) continue;
-    result.push_back({std::string(name), whole_, std::move(box.offset), std::move(box.shape),
-                      range.begin, range.count});
-  }
-  return result;
 }
 
 }  // namespace trireme

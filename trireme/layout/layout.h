@@ -35,8 +35,8 @@ struct Section {
 /// (q as {.size = 128, .copies = kAsNeeded, .grain = 64, .fine = 16}, k and v with kAsNeeded say
 /// the same for any number of ranks: the query heads of one kv head stay together.)
 ///
-/// Without sections, the whole dim is one section of grain 1. A cut over Axis::Shard is flat: it
-/// has no sections, its dim is not read, and it comes last.
+/// Without sections, the whole dim is one section of grain 1. The shard axis cuts no dim: it
+/// divides the flat boxes that the cuts leave, as a Policy says (reduction.h).
 struct Cut {
   Axis axis;
   int dim = 0;
@@ -68,14 +68,14 @@ class Layout {
   explicit Layout(std::vector<int64_t> whole, std::vector<Cut> cuts = {},
                   std::vector<Axis> partial = {});
 
-  /// What the rank at `coord` holds after the cuts of the model axes (all but shard), in order. A
-  /// later cut of a dim divides what the earlier one left. Empty boxes are dropped.
+  /// What the rank at `coord` holds after the cuts, in order. A later cut of a dim divides what the
+  /// earlier one left. Empty boxes are dropped.
   std::vector<Box> boxes(const Coord& coord, const Degrees& degrees) const;
 
   /// The same with their places in the rank's own tensor.
   std::vector<LocalBox> local_boxes(const Coord& coord, const Degrees& degrees) const;
 
-  /// The shape of the rank's own tensor, before shard cuts it.
+  /// The shape of the rank's own tensor.
   std::vector<int64_t> local_shape(const Coord& coord, const Degrees& degrees) const;
 
   /// The rank's part of the dim, for each section that `axis` cuts; empty if it cuts nothing.
@@ -83,19 +83,6 @@ class Layout {
 
   /// Throws, with the numbers, unless every rank of these degrees gets something of every section.
   void check_fits(const Degrees& degrees) const;
-
-  /// The boxes, each cut into flat ranges by shard where the layout says so. Borders are multiples
-  /// of kFlatBorder; a tensor that is cut over expert is sharded over all ranks that hold the same
-  /// experts. Empty pieces are dropped.
-  std::vector<Piece> pieces(std::string_view name, const Coord& coord,
-                            const Degrees& degrees) const;
-
-  /// The ranks that share the boxes, one flat range each: how many they are, and which of them this
-  /// rank is. They are the ranks of the shard axis or, for experts, all that hold the same experts.
-  struct Sharers {
-    int count = 1, index = 0;
-  };
-  Sharers sharers(const Coord& coord, const Degrees& degrees) const;
 
   /// Range `index` when shard cuts a box of `numel` elements into `parts`; only the end of the
   /// last need not be a multiple of the border.

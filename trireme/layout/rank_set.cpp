@@ -12,6 +12,29 @@ std::vector<Axis> sorted(std::vector<Axis> axes) {
   return axes;
 }
 
+bool counts_ranks_twice(const std::vector<Axis>& axes) {
+  const auto has = [&](Axis axis) { return std::ranges::find(axes, axis) != axes.end(); };
+  return has(Axis::Expert) && (has(Axis::Replica) || has(Axis::Shard) || has(Axis::Context));
+}
+
+std::vector<std::vector<Axis>> axis_sets(const Degrees& degrees) {
+  std::vector<Axis> cut;
+  for (const Axis axis :
+       {Axis::Tensor, Axis::Expert, Axis::Context, Axis::Shard, Axis::Replica, Axis::Pipe})
+    if (degrees.of(axis) > 1) cut.push_back(axis);
+  // The bits of a counter say which axes are in a set.
+  std::vector<std::vector<Axis>> sets;
+  for (unsigned bits = 1; bits < 1u << cut.size(); ++bits) {
+    std::vector<Axis> axes;
+    for (std::size_t i = 0; i < cut.size(); ++i)
+      if ((bits >> i & 1) != 0) axes.push_back(cut[i]);
+    axes = sorted(std::move(axes));
+    if (!counts_ranks_twice(axes)) sets.push_back(std::move(axes));
+  }
+  std::ranges::stable_sort(sets, {}, [](const auto& axes) { return axes.size(); });
+  return sets;
+}
+
 bool contains(const RankSet& set, const Coord& mine, const Coord& other, const Degrees& degrees) {
   const auto varies = [&](Axis axis) {
     return std::ranges::find(set.axes, axis) != set.axes.end();

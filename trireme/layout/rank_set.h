@@ -31,6 +31,14 @@ struct RankSet {
 /// The axes in the order of Axis, each once.
 std::vector<Axis> sorted(std::vector<Axis> axes);
 
+/// Every set of axes along which this mesh has more than one rank, the fewest axes first and, of
+/// as many, the fastest varying first. Sets that would count ranks twice are left out: expert
+/// re-uses the ranks of the data axes.
+std::vector<std::vector<Axis>> axis_sets(const Degrees& degrees);
+
+/// Does a set of axes have expert and one of the axes whose ranks it re-uses?
+bool counts_ranks_twice(const std::vector<Axis>& axes);
+
 /// Is `other` in the set around `mine`?
 bool contains(const RankSet& set, const Coord& mine, const Coord& other, const Degrees& degrees);
 

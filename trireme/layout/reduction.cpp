@@ -96,6 +96,19 @@ std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holder
   return result;
 }
 
+Piece piece_of(std::string_view name, const Layout& layout, const Reduction& one) {
+  const Box& box = one.box.box;
+  return {std::string(name), layout.whole(), box.offset, box.shape, one.kept.begin, one.kept.count};
+}
+
+std::vector<Piece> pieces_of(std::string_view name, const Layout& layout, const Coord& coord,
+                             const Degrees& degrees, const Policy& policy) {
+  std::vector<Piece> pieces;
+  for (const Reduction& one : reductions_of(layout, {}, degrees, coord, policy))
+    if (one.kept.count > 0) pieces.push_back(piece_of(name, layout, one));
+  return pieces;
+}
+
 std::vector<RankSet> copy_sets_of(const Layout& layout, const Degrees& degrees) {
   std::set<int> copies;
   for (Coord coord; coord.tensor < degrees.tensor; ++coord.tensor)

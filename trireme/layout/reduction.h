@@ -75,6 +75,13 @@ std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holder
                                      const Degrees& degrees, const Coord& coord,
                                      const Policy& policy);
 
+/// What this rank keeps of the box, as a stored part of the tensor `name`; may be empty.
+Piece piece_of(std::string_view name, const Layout& layout, const Reduction& one);
+
+/// The pieces of all boxes that the rank keeps something of.
+std::vector<Piece> pieces_of(std::string_view name, const Layout& layout, const Coord& coord,
+                             const Degrees& degrees, const Policy& policy);
+
 /// Every set in the `later` of any rank's reductions of this parameter that divides the tensor
 /// axis, in the same order on every rank: making a group is collective.
 std::vector<RankSet> copy_sets_of(const Layout& layout, const Degrees& degrees);

@@ -37,12 +37,6 @@ std::string name_of(const std::vector<Axis>& axes) {
   return fmt::format("{}", fmt::join(names, "+"));
 }
 
-/// The expert axis reuses the ranks of three others.
-bool counts_ranks_twice(const std::vector<Axis>& axes) {
-  return has(axes, Axis::Expert) &&
-         (has(axes, Axis::Replica) || has(axes, Axis::Shard) || has(axes, Axis::Context));
-}
-
 }  // namespace
 
 Mesh::Mesh(comm::Communicator world, Degrees degrees, c10::Device device)
@@ -51,18 +45,9 @@ Mesh::Mesh(comm::Communicator world, Degrees degrees, c10::Device device)
   coord_ = coord_of(world_.rank(), degrees_);
   for (Axis axis : kAxes)
     along_.emplace(axis, make_group({axis}, std::string(trireme::to_string(axis))));
-  std::vector<Axis> cut;
-  for (Axis axis : kAxes) {
-    if (degrees_.of(axis) > 1) cut.push_back(axis);
-  }
-  // Every subset of the axes above 1: the bits of a counter say which axes are in it.
-  for (unsigned bits = 0; bits < 1u << cut.size(); ++bits) {
-    std::vector<Axis> axes;
-    for (std::size_t i = 0; i < cut.size(); ++i) {
-      if ((bits >> i & 1) != 0) axes.push_back(cut[i]);
-    }
-    if (!counts_ranks_twice(axes)) across_.emplace(axes, make_group(axes, name_of(axes) + " set"));
-  }
+  across_.emplace(std::vector<Axis>{}, make_group({}, name_of({}) + " set"));
+  for (const std::vector<Axis>& axes : axis_sets(degrees_))
+    across_.emplace(axes, make_group(axes, name_of(axes) + " set"));
 }
 
 const comm::Communicator& Mesh::group(Axis axis) const {

@@ -4,12 +4,6 @@ namespace trireme::parallel {
 
 namespace {
 
-Piece piece_of(const nn::Parameter& parameter, const Reduction& one) {
-  const Box& box = one.box.box;
-  return {parameter.name, parameter.layout.whole(), box.offset,
-          box.shape,      one.kept.begin,           one.kept.count};
-}
-
 /// The position of an element in the memory of the rank's own tensor.
 int64_t flat(const std::vector<int64_t>& at, at::IntArrayRef shape) {
   int64_t index = 0;
@@ -38,7 +32,8 @@ ParameterShard whole_shard(const nn::Parameter& parameter, std::size_t index, co
       .master = parameter.tensor,
       .reductions = reductions_of(parameter.layout, {}, mesh.degrees(), mesh.coord(), policy),
       .pieces = {}};
-  for (const Reduction& one : shard.reductions) shard.pieces.push_back(piece_of(parameter, one));
+  for (const Reduction& one : shard.reductions)
+    shard.pieces.push_back(piece_of(parameter.name, parameter.layout, one));
   return shard;
 }
 
@@ -49,7 +44,7 @@ ShardedParameter shard(const nn::Parameter& parameter, const Coord& coord, const
   for (Reduction& one : reductions_of(parameter.layout, {}, degrees, coord, policy)) {
     ShardedBox box{std::move(one), {}, result.numel, {}};
     const int64_t numel = box.numel();
-    box.piece = piece_of(parameter, box.reduction);
+    box.piece = piece_of(parameter.name, parameter.layout, box.reduction);
     for (int rank = 0; rank < box.reduction.shard.count; ++rank)
       box.counts.push_back(Layout::flat_range(numel, box.reduction.shard.count, rank).count);
     result.plain = result.plain && is_contiguous(box.local(), shape) &&

@@ -39,11 +39,12 @@ parallel::Balance balance_of(const config::Balance& keys) {
   return {.by = By::Layers, .layers = keys.layers};
 }
 
-}  // namespace
-
+/// Into how many micro-batches of at most `most` rows the rows are cut.
 int64_t micros_of(int64_t rows, int64_t most) {
   return std::max<int64_t>(1, (rows + most - 1) / most);
 }
+
+}  // namespace
 
 pipeline::Schedule schedule_of(const config::Config& config, const Degrees& degrees) {
   const int64_t rows = even_range(config.batch.global, degrees.samples(), 0).count;

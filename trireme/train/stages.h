@@ -9,9 +9,6 @@
 
 namespace trireme::train {
 
-/// Into how many micro-batches of at most `most` rows the rows are cut.
-int64_t micros_of(int64_t rows, int64_t most);
-
 /// The schedule that a configuration asks for, by name or from a file, for the micro-batches of the
 /// rank with most rows. Throws ConfigError if no such schedule can run.
 pipeline::Schedule schedule_of(const config::Config& config, const Degrees& degrees);

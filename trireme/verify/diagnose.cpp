@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "trireme/layout/rank_set.h"
 #include "trireme/nn/parameters.h"
 #include "trireme/verify/compare.h"
 
@@ -128,34 +129,22 @@ class Case {
   }
 
   /// The ranks that differ from `rank` only along these axes.
-  std::vector<const Pair*> along(int rank, std::initializer_list<Axis> axes) const {
+  std::vector<const Pair*> along(int rank, const std::vector<Axis>& axes) const {
     std::vector<const Pair*> group;
     const Coord mine = coord_of(rank, context_.degrees);
-    for (const Pair& pair : all_) {
-      const Coord other = coord_of(pair.rank, context_.degrees);
-      bool same = true;
-      for (const Axis axis : {Axis::Pipe, Axis::Replica, Axis::Shard, Axis::Context, Axis::Tensor})
-        if (std::find(axes.begin(), axes.end(), axis) == axes.end())
-          same = same && mine.of(axis) == other.of(axis);
-      if (same) group.push_back(&pair);
-    }
+    for (const Pair& pair : all_)
+      if (contains({.axes = axes}, mine, coord_of(pair.rank, context_.degrees), context_.degrees))
+        group.push_back(&pair);
     return group;
   }
 
   /// `what` of the pairs of each wrong rank's group add up to `to` of the rank itself.
   Diagnosis sums(at::Tensor Pair::*what, at::Tensor Pair::*to, MistakeKind kind,
                  const char* says) const {
-    for (const auto& axes : {std::initializer_list<Axis>{Axis::Tensor},
-                             {Axis::Replica},
-                             {Axis::Context},
-                             {Axis::Shard},
-                             {Axis::Replica, Axis::Tensor},
-                             {Axis::Replica, Axis::Shard, Axis::Context, Axis::Tensor}}) {
+    for (const std::vector<Axis>& axes : axis_sets(context_.degrees)) {
       std::string names;
       for (const Axis axis : axes)
-        if (context_.degrees.of(axis) > 1)
-          names += fmt::format("{}{}", names.empty() ? "" : " and ", trireme::to_string(axis));
-      if (names.empty()) continue;
+        names += fmt::format("{}{}", names.empty() ? "" : " and ", trireme::to_string(axis));
       const bool adds_up = all_wrong([&](const Pair& pair) {
         at::Tensor sum = at::zeros_like(pair.got);
         for (const Pair* other : along(pair.rank, axes)) {
