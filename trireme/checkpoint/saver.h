@@ -68,9 +68,9 @@ class Saver {
   Degrees degrees_;
   int64_t keep_;
   Options options_;
-  std::jthread writer_;
   std::mutex mutex_;
   std::optional<std::string> problem_;
+  std::jthread writer_;  // last: it uses the others until it is joined
 };
 
 }  // namespace trireme::checkpoint

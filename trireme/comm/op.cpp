@@ -3,6 +3,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "trireme/comm/dtype.h"
 #include "trireme/comm/program.h"
 
 namespace trireme::comm {
@@ -19,16 +20,7 @@ struct Overloaded : Fs... {
 };
 
 DType dtype_of(const at::Tensor& t) {
-  switch (t.scalar_type()) {
-    case at::kFloat: return DType::Float32;
-    case at::kDouble: return DType::Float64;
-    case at::kHalf: return DType::Float16;
-    case at::kBFloat16: return DType::BFloat16;
-    case at::kInt: return DType::Int32;
-    case at::kLong: return DType::Int64;
-    case at::kByte: return DType::UInt8;
-    default: return DType::Other;
-  }
+  return comm::dtype_of(t.scalar_type());
 }
 
 /// Who called which operation. Every error begins with it: "all_reduce, rank 1 of 4: ".

@@ -71,8 +71,15 @@ template <>
 struct Words<Dtype> {
   static constexpr Word<Dtype> all[] = {{"float32", Dtype::Float32},
                                         {"float64", Dtype::Float64},
-                                        {"bfloat16", Dtype::BFloat16, Built::Later},
-                                        {"float16", Dtype::Float16, Built::Later}};
+                                        {"bfloat16", Dtype::BFloat16},
+                                        {"float16", Dtype::Float16}};
+};
+
+/// What the optimizer updates where weights have 16 bits: a float32 master of each, or the weight.
+enum class Master : uint8_t { Float32, None };
+template <>
+struct Words<Master> {
+  static constexpr Word<Master> all[] = {{"float32", Master::Float32}, {"none", Master::None}};
 };
 
 enum class Recompute : uint8_t { None, Block, Selective };

@@ -86,6 +86,10 @@ struct PipelineKeys {
 
 struct Precision {
   Dtype compute = Dtype::Float32, reduce = Dtype::Float32;
+  Master master = Master::Float32;
+  std::vector<std::string> keep = {};
+  double loss_scale = 65536;
+  int64_t growth = 2000;
   bool operator==(const Precision&) const = default;
 };
 

@@ -38,6 +38,13 @@ bool is_sharded(const Config& config) {
   return config.mesh.shard != 1;
 }  // 0: what is left of the world
 
+bool is_float16(const Config& config) {
+  return config.precision.compute == Dtype::Float16;
+}
+bool has_16_bits(const Config& config) {
+  return config.precision.compute == Dtype::BFloat16 || is_float16(config);
+}
+
 constexpr Switch kSwitches[] = {
     {"data.path", "data.kind", reads_files, "data.kind=tokens"},
     {"data.valid", "data.kind", reads_files, "data.kind=tokens"},
@@ -62,6 +69,10 @@ constexpr Switch kSwitches[] = {
     {"pipeline", "mesh.pipe", is_pipeline, "mesh.pipe=2"},
     {"pipeline.keep_gathered", "mesh.shard", is_sharded, "mesh.shard=2"},
     {"memory.shard", "mesh.shard", is_sharded, "mesh.shard=2"},
+    {"precision.master", "precision.compute", has_16_bits, "precision.compute=bfloat16"},
+    {"precision.keep", "precision.compute", has_16_bits, "precision.compute=bfloat16"},
+    {"precision.loss_scale", "precision.compute", is_float16, "precision.compute=float16"},
+    {"precision.growth", "precision.compute", is_float16, "precision.compute=float16"},
     {"eval.batches", "eval.every", evaluates, "eval.every=100"},
 };
 

@@ -140,6 +140,13 @@ const Key kTable[] = {
 
     {KEY(precision.compute), "dtype of forward and backward", one_of<Dtype>()},
     {KEY(precision.reduce), "dtype of gradients on the wire", one_of<Dtype>()},
+    {KEY(precision.master), "16 bits: what the optimizer updates; none: the weights themselves",
+     one_of<Master>()},
+    {KEY(precision.keep), "16 bits: patterns of parameters that stay float32, as [\"*.ln*\"]"},
+    {KEY(precision.loss_scale),
+     "float16: the first scale of the loss",
+     {.at_least = 1, .at_most = 0x1p100}},
+    {KEY(precision.growth), "float16: good steps after which the scale doubles", {.at_least = 1}},
 
     {KEY(memory.recompute), "activations to recompute in backward", one_of<Recompute>()},
     {KEY(memory.shard), "what mesh.shard shards", one_of<ShardedState>()},

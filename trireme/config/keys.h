@@ -19,8 +19,9 @@ struct TextMember {
 };
 
 /// Where a key lives in a Config; the alternatives stand in the order of Value's.
-using Member = std::variant<bool& (*)(Config&), int64_t& (*)(Config&), double& (*)(Config&),
-                            TextMember, std::vector<double>& (*)(Config&)>;
+using Member =
+    std::variant<bool& (*)(Config&), int64_t& (*)(Config&), double& (*)(Config&), TextMember,
+                 std::vector<double>& (*)(Config&), std::vector<std::string>& (*)(Config&)>;
 
 /// Which values a key may have, beyond its type. The bounds apply to each number of an array.
 struct Limits {

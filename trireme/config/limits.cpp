@@ -70,6 +70,13 @@ struct Problem {
     return {};
   }
 
+  Text operator()(const std::vector<std::string>& values) const {
+    for (const std::string& value : values)
+      if (value.empty() || value.find('\0') != value.npos)
+        return "holds an empty string, or a NUL; each must be some text";
+    return {};
+  }
+
   Text operator()(const std::string& value) const {
     if (value.find('\0') != value.npos) return "holds a NUL; it must be text without one";
     if (limits.not_empty && value.empty()) return "is empty; it must be some text";
@@ -87,8 +94,9 @@ struct Problem {
 }  // namespace
 
 std::string_view wanted_kind(const Key& key) {
-  static constexpr std::string_view kinds[] = {"true or false", "a whole number", "a number",
-                                               "a string", "an array of numbers"};
+  static constexpr std::string_view kinds[] = {
+      "true or false", "a whole number",      "a number",
+      "a string",      "an array of numbers", "an array of strings"};
   static_assert(std::size(kinds) == std::variant_size_v<Member>);
   return kinds[key.member.index()];
 }

@@ -136,6 +136,10 @@ class Reader {
     Value value = std::get<Value>(found);
     if (std::holds_alternative<double& (*)(Config&)>(key.member))
       if (const auto* whole = std::get_if<int64_t>(&value)) value = static_cast<double>(*whole);
+    // An empty array has no kind of its own.
+    if (std::holds_alternative<std::vector<std::string>& (*)(Config&)>(key.member))
+      if (const auto* none = std::get_if<std::vector<double>>(&value); none && none->empty())
+        value = std::vector<std::string>{};
     if (const auto problem = problem_with(key, value)) fail(where, *problem);
     set(key, config_, value);
     given_.insert(key.name);

@@ -60,6 +60,14 @@ TomlValue value_in(const toml::node& node) {
   if (const auto* value = node.as_floating_point()) return Value(value->get());
   if (const auto* value = node.as_string()) return Value(value->get());
   if (const auto* array = node.as_array()) {
+    if (!array->empty() && array->front().is_string()) {
+      std::vector<std::string> texts;
+      for (const toml::node& each : *array) {
+        if (!each.is_string()) return UnsupportedValue{"an array of different things"};
+        texts.push_back(each.as_string()->get());
+      }
+      return Value(std::move(texts));
+    }
     std::vector<double> numbers;
     for (const toml::node& each : *array) {
       const auto number = number_in(each);

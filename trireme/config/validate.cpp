@@ -83,6 +83,9 @@ void validate(const Config& config) {
   need(data.kind == DataKind::Markov || config.eval.every == 0 || !data.valid.empty(),
        "eval.every asks for evaluation, but data.valid names no file; name one, or set "
        "eval.every=0");
+  need(config.precision.compute != Dtype::Float16 || config.precision.master == Master::Float32,
+       "precision.master = \"none\" rounds weights at random to bfloat16, not to float16; use "
+       "precision.compute = \"bfloat16\", or leave precision.master out");
   need(mesh.replica != 0 || mesh.shard != 0,
        "mesh.replica and mesh.shard cannot both be 0, which means what is left of the world");
 }
@@ -99,10 +102,6 @@ void refuse_unbuilt(const Config& config) {
     need(word == nullptr || std::ranges::find(later, *word) == later.end(),
          "{} is not built yet; use {}", text, wanted_value(key));
   }
-  need(config.precision.compute != Dtype::Float32 || config.precision.reduce == Dtype::Float32,
-       "precision.reduce = \"{}\" with precision.compute = \"float32\" is not built yet; make "
-       "them the same",
-       to_string(config.precision.reduce));
 }
 
 }  // namespace trireme::config

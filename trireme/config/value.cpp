@@ -40,6 +40,11 @@ struct Text {
     for (const double value : values) text += (text.empty() ? "" : ", ") + (*this)(value);
     return '[' + text + ']';
   }
+  std::string operator()(const std::vector<std::string>& values) const {
+    std::string text;
+    for (const std::string& value : values) text += (text.empty() ? "" : ", ") + (*this)(value);
+    return '[' + text + ']';
+  }
 };
 
 struct Kind {
@@ -48,6 +53,9 @@ struct Kind {
   std::string_view operator()(double) const { return "a decimal number"; }
   std::string_view operator()(const std::string&) const { return "a string"; }
   std::string_view operator()(const std::vector<double>&) const { return "an array of numbers"; }
+  std::string_view operator()(const std::vector<std::string>&) const {
+    return "an array of strings";
+  }
 };
 
 }  // namespace

@@ -9,7 +9,8 @@
 namespace trireme::config {
 
 /// The value of a key.
-using Value = std::variant<bool, int64_t, double, std::string, std::vector<double>>;
+using Value =
+    std::variant<bool, int64_t, double, std::string, std::vector<double>, std::vector<std::string>>;
 
 /// The value as TOML, which reads back as exactly the same value: true, 3, 0.1, "a\nb", [0.9,
 /// 0.95].

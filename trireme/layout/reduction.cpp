@@ -1,5 +1,7 @@
 #include "trireme/layout/reduction.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <set>
 
@@ -26,6 +28,19 @@ std::vector<Axis> data_axes(const Policy& policy) {
 }
 
 }  // namespace
+
+core::DType ParameterDtypes::gradient() const {
+  return is_half(compute) ? core::DType::Float32 : compute;
+}
+
+ParameterDtypes Precision::dtypes_of(const std::string& name, core::DType own) const {
+  if (!dtypes) return all_of(own);
+  const bool kept = std::any_of(keep.begin(), keep.end(), [&](const std::string& pattern) {
+    return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+  });
+  if (!kept || !is_half(dtypes->compute)) return *dtypes;
+  return {core::DType::Float32, dtypes->reduce, core::DType::Float32};
+}
 
 // Gradients are summed over the data axes, and over the axes where each rank computes only a part
 // of the gradient. Where state is sharded, this sum is cut in two: over the ranks that end with
@@ -60,7 +75,7 @@ GradientSums gradient_sums_of(const Layout& layout, const Degrees& degrees, cons
 
 std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holders,
                                      const Degrees& degrees, const Coord& coord,
-                                     const Policy& policy) {
+                                     const Policy& policy, const ParameterDtypes& dtypes) {
   const GradientSums sums = gradient_sums_of(layout, degrees, policy);
   const Holders stages = holders.size() > 1 ? holders : Holders{};
   const Position shard = position_in(sums.shards, coord, degrees);
@@ -85,7 +100,7 @@ std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holder
                   .kept = Layout::flat_range(box.box.numel(), shard.count, shard.index),
                   .same = same,
                   .same_weight = weight,
-                  .dtypes = policy.dtypes};
+                  .dtypes = dtypes};
     one.same.copies = one.same_weight.copies = box.copies;
     if (box.copies > 1) one.later.push_back({.copies = box.copies});
     if (!stages.empty()) one.later.push_back({.holders = stages});

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "trireme/core/op_info.h"
@@ -14,16 +16,47 @@ enum class Sharding : uint8_t { None, Optimizer, Gradients, Parameters };
 
 /// The dtypes of one parameter: the one that layers compute in, the one its gradient is summed in
 /// over ranks, and the one in which the optimizer keeps and updates it.
+///
+///                        compute    gradient   reduce     master
+///   float32              float32    float32    float32    float32    weight and master are one
+///   tensor bfloat16             bfloat16   float32    float32    float32    the weight is a
+///   rounded copy bfloat16, no master  bfloat16   float32    float32    bfloat16   updates round at
+///   random
 struct ParameterDtypes {
   core::DType compute = core::DType::Float32, reduce = core::DType::Float32,
               master = core::DType::Float32;
+
+  /// The dtype in which the gradients of micro-batches are added up: at least float32.
+  core::DType gradient() const;
   bool operator==(const ParameterDtypes&) const = default;
+};
+
+/// The same three dtypes for a parameter that has only one.
+constexpr ParameterDtypes all_of(core::DType dtype) {
+  return {dtype, dtype, dtype};
+}
+
+/// Does a dtype have 16 bits?
+constexpr bool is_half(core::DType dtype) {
+  return dtype == core::DType::BFloat16 || dtype == core::DType::Float16;
+}
+
+/// The precision of a model.
+struct Precision {
+  /// Of every parameter; none: each has a single dtype, that of its tensor.
+  std::optional<ParameterDtypes> dtypes = {};
+  /// Patterns of names, as a shell's: parameters that match are not computed in 16 bits, but in
+  /// float32.
+  std::vector<std::string> keep = {};
+
+  /// The dtypes of the parameter of this name, whose tensor has the dtype `own`.
+  ParameterDtypes dtypes_of(const std::string& name, core::DType own) const;
 };
 
 /// What the configuration decides about the state of a parameter.
 struct Policy {
   Sharding sharding = Sharding::None;
-  ParameterDtypes dtypes = {};
+  Precision precision = {};
   /// Replicas exchange updates only now and then: no step sums gradients over them.
   bool local_replicas = false;
 };
@@ -70,10 +103,10 @@ struct Reduction {
 
 /// One reduction per box that the rank at `coord` holds of the parameter, in the order of
 /// `Layout::local_boxes`. `holders`: the pipe ranks that hold the parameter; empty: this one only.
-/// Throws MisuseError where the policy does not fit the mesh.
+/// `dtypes`: by `Precision::dtypes_of`. Throws MisuseError where the policy does not fit the mesh.
 std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holders,
                                      const Degrees& degrees, const Coord& coord,
-                                     const Policy& policy);
+                                     const Policy& policy, const ParameterDtypes& dtypes = {});
 
 /// What this rank keeps of the box, as a stored part of the tensor `name`; may be empty.
 Piece piece_of(std::string_view name, const Layout& layout, const Reduction& one);

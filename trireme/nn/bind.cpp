@@ -101,19 +101,29 @@ bool Deferred::on() {
   return num_deferred > 0;
 }
 
+namespace {
+
+void convert(at::Tensor parameter, const at::TensorOptions& options) {
+  if (is_bound(parameter))
+    parameter.set_data(parameter.detach().to(options));
+  else
+    parameter.set_data(unbound(parameter.sizes(), options.requires_grad(false),
+                               "a parameter has no memory yet: it was built under nn::Deferred, "
+                               "and nothing has given it any"));
+}
+
+}  // namespace
+
+void set_dtype(const at::Tensor& parameter, at::ScalarType dtype) {
+  const at::NoGradGuard guard;
+  if (parameter.scalar_type() != dtype) convert(parameter, parameter.options().dtype(dtype));
+}
+
 void move_to(torch::nn::Module& module, at::ScalarType dtype, at::Device device) {
   const at::NoGradGuard guard;
-  for (const at::Tensor& parameter : module.parameters()) {
-    at::Tensor one = parameter;
-    const auto options =
-        one.options().device(device).dtype(one.is_floating_point() ? dtype : one.scalar_type());
-    if (is_bound(one))
-      one.set_data(one.detach().to(options));
-    else
-      one.set_data(unbound(one.sizes(), options.requires_grad(false),
-                           "a parameter has no memory yet: it was built under nn::Deferred, and "
-                           "nothing has given it any"));
-  }
+  for (const at::Tensor& one : module.parameters())
+    convert(one, one.options().device(device).dtype(one.is_floating_point() ? dtype
+                                                                            : one.scalar_type()));
   for (const at::Tensor& buffer : module.buffers()) {
     at::Tensor one = buffer;
     one.set_data(one.to(

@@ -41,6 +41,9 @@ class Deferred {
   static bool on();
 };
 
+/// Gives a parameter another dtype: its values are rounded, if it has memory.
+void set_dtype(const at::Tensor& parameter, at::ScalarType dtype);
+
 /// Module::to, for modules that may have parameters without memory.
 void move_to(torch::nn::Module& module, at::ScalarType dtype, at::Device device);
 

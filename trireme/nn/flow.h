@@ -21,6 +21,10 @@ struct Where {
   int64_t seq_begin = 0;                 ///< the first position that this rank has
   std::optional<Range> cut_from = {};    ///< if this rank has a part of the positions: all of them
   bool recomputing = false;              ///< true when backward recomputes the call
+  /// What losses are multiplied by before backward, so that small gradients do not vanish in
+  /// float16: one number on the device. Undefined: 1. A layer that adds a loss of its own to the
+  /// model's must multiply its gradient by it.
+  at::Tensor loss_scale = {};
 };
 
 /// What layers hand on: one or more tensors, and where they stand.

@@ -41,7 +41,9 @@ Loss HeadImpl::loss(const Flow& x, const at::Tensor& targets) {
   const Flow out = with_weights(
       whole, {.run =
                   [&](const Flow& flow) {
-                    Loss loss = linear_cross_entropy(flow.x(), weight, bias, targets, classes);
+                    Loss loss = linear_cross_entropy(
+                        flow.x().to(weight.scalar_type()), weight, bias, targets, classes,
+                        flow.where != nullptr ? flow.where->loss_scale : at::Tensor());
                     return Flow({std::move(loss.sum), std::move(loss.weight)}, flow.where);
                   },
               .backward_reads_weights = false});

@@ -1,11 +1,45 @@
 #include "trireme/nn/layers.h"
 
+#include <torch/autograd.h>
+
 #include <cmath>
 
 #include "trireme/core/error.h"
 #include "trireme/nn/dropout.h"
 
 namespace trireme::nn {
+
+namespace {
+
+namespace ag = torch::autograd;
+
+bool is_half(const at::Tensor& x) {
+  return x.element_size() < sizeof(float);
+}
+
+/// Looks up rows of a 16-bit table. Its backward adds up the gradients of each row in float32 and
+/// rounds once; torch's would round after every token.
+struct HalfEmbedding : ag::Function<HalfEmbedding> {
+  static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& weight,
+                            const at::Tensor& index) {
+    context->save_for_backward({index});
+    context->saved_data["rows"] = weight.size(0);
+    context->saved_data["dtype"] = weight.scalar_type();
+    return at::embedding(weight, index);
+  }
+  static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
+    const at::Tensor sums = at::embedding_dense_backward(
+        gradients[0].to(at::kFloat), context->get_saved_variables()[0],
+        context->saved_data["rows"].toInt(), /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
+    return {sums.to(context->saved_data["dtype"].toScalarType()), {}};
+  }
+};
+
+at::Tensor look_up(const at::Tensor& weight, const at::Tensor& index) {
+  return is_half(weight) ? HalfEmbedding::apply(weight, index) : at::embedding(weight, index);
+}
+
+}  // namespace
 
 EmbeddingImpl::EmbeddingImpl(int64_t rows, int64_t width, double deviation)
     : weight(parameter("weight", {rows, width}, InitRule::normal(deviation))),
@@ -28,7 +62,7 @@ Layouts EmbeddingImpl::layouts(Style style, Sequence sequence) const {
 Flow EmbeddingImpl::compute(const Flow& indices) {
   const at::Tensor& index = indices.x();
   if (style() != Style::Vocabulary || region()->size() == 1)
-    return indices.with(at::embedding(weight, index));
+    return indices.with(look_up(weight, index));
   const at::Tensor known = at::logical_and(index >= 0, index < rows_);
   if (!known.all().item<bool>())
     throw Error(fmt::format("embedding '{}': {} is not one of its {} rows", full_name(),
@@ -36,7 +70,7 @@ Flow EmbeddingImpl::compute(const Flow& indices) {
   // Rows of other ranks become zeros here; `leave` adds up the outputs of all ranks.
   const Range mine = even_range(rows_, region()->size(), region()->group().rank());
   const at::Tensor outside = at::logical_or(index < mine.begin, index >= mine.begin + mine.count);
-  const at::Tensor found = at::embedding(weight, (index - mine.begin).masked_fill_(outside, 0));
+  const at::Tensor found = look_up(weight, (index - mine.begin).masked_fill_(outside, 0));
   return region()->leave(indices.with(found.masked_fill(outside.unsqueeze(-1), 0)));
 }
 
@@ -46,7 +80,14 @@ LayerNormImpl::LayerNormImpl(int64_t width, double epsilon)
       epsilon_(epsilon) {}
 
 at::Tensor LayerNormImpl::compute(const at::Tensor& x, const Where*) {
-  return at::layer_norm(x, {x.size(-1)}, weight, bias, epsilon_);
+  // In 16 bits a GPU's kernel computes in float32 by itself; the CPU's adds up the gradients of
+  // weight and bias in 16 bits.
+  const bool same = weight.scalar_type() == x.scalar_type();
+  if (same && (!is_half(x) || x.is_cuda()))
+    return at::layer_norm(x, {x.size(-1)}, weight, bias, epsilon_);
+  const auto wide = at::promote_types(x.scalar_type(), at::kFloat);
+  return at::layer_norm(x.to(wide), {x.size(-1)}, weight.to(wide), bias.to(wide), epsilon_)
+      .to(x.scalar_type());
 }
 
 CausalAttentionImpl::CausalAttentionImpl(const Options& options) : options_(options) {
@@ -102,8 +143,10 @@ at::Tensor CausalAttentionImpl::attend(const at::Tensor& q, const at::Tensor& k,
   const auto values = repeat != 1 ? v.repeat_interleave(repeat, 1) : v;
   const auto future = at::ones({T, T}, q.options().dtype(at::kBool)).triu(1);
   const auto scores = at::matmul(q, keys.transpose(-2, -1)) / std::sqrt(double(q.size(3)));
+  const auto wide = at::promote_types(q.scalar_type(), at::kFloat);
   const auto chances =
-      at::softmax(scores.masked_fill(future, -std::numeric_limits<double>::infinity()), -1);
+      at::softmax(scores.masked_fill(future, -std::numeric_limits<double>::infinity()), -1, wide)
+          .to(q.scalar_type());
   const DropoutElements elements{
       .first_position = first_head, .width = T * T, .features = {0, T * T}};
   const auto mask =

@@ -19,6 +19,7 @@ struct LinearContext : torch::CustomClassHolder {
   TensorRegionPtr region;
   int64_t positions = 0;
   bool has_bias = false;  // if false, autograd has no slot for its gradient
+  at::ScalarType bias_dtype = at::kFloat;
   // Set if the gradients of the weights may be computed later: the queue, and the parameters.
   WeightQueuePtr queue;
   at::Tensor weight, bias;
@@ -27,6 +28,16 @@ using LinearContextPtr = c10::intrusive_ptr<LinearContext>;
 
 at::Tensor rows_of(const at::Tensor& x) {
   return x.reshape({-1, x.size(-1)});
+}
+
+/// x W^T + b; the bias may have another dtype.
+at::Tensor product_and_bias(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  if (!bias.defined() || bias.scalar_type() == x.scalar_type()) return product(x, weight, bias);
+  return product(x, weight).add_(bias);
+}
+
+at::Tensor bias_gradient(const LinearContext& layer, const at::Tensor& dy) {
+  return rows_of(dy).sum(0, /*keepdim=*/false, layer.bias_dtype);
 }
 
 /// False if a weight has a hook: that must get its gradient from autograd.
@@ -52,7 +63,7 @@ ag::variable_list backward_in_graph(const LinearContext& layer, const at::Tensor
     const at::Tensor in = column ? layer.region->enter(x, layer.positions) : x;
     dweight = at::mm(rows_of(dy).t(), rows_of(in));
   }
-  if (needs_bias) dbias = rows_of(dy_own).sum(0);
+  if (needs_bias) dbias = bias_gradient(layer, dy_own);
   return {dx, dweight, dbias, {}};
 }
 
@@ -74,12 +85,12 @@ struct LinearFunction : ag::Function<LinearFunction> {
     const at::Tensor b = bias.value_or(at::Tensor());
     switch (layer->style) {
       case Style::Column:
-        return product(layer->region->start_enter(x, layer->positions).wait(), weight, b);
+        return product_and_bias(layer->region->start_enter(x, layer->positions).wait(), weight, b);
       case Style::Row: {
         const at::Tensor y = layer->region->start_leave(product(x, weight)).wait();
         return b.defined() ? y.add_(b) : y;
       }
-      default: return product(x, weight, b);
+      default: return product_and_bias(x, weight, b);
     }
   }
 
@@ -109,7 +120,8 @@ struct LinearFunction : ag::Function<LinearFunction> {
                               return weight_gradient(rows_of(dy), rows_of(in));
                             }});
       if (needs_bias)
-        layer->queue->push({layer->bias, [dy_own] { return rows_of(dy_own).sum(0); }});
+        layer->queue->push(
+            {layer->bias, [layer, dy_own] { return bias_gradient(*layer, dy_own); }});
       at::Tensor dx;
       if (needs_x) dx = product(dy, weight.t());
       if (needs_x && column) dx = layer->region->start_leave(dx).wait();
@@ -121,7 +133,7 @@ struct LinearFunction : ag::Function<LinearFunction> {
     if (needs_x) dx = product(dy, weight.t());
     if (column && needs_x) dx_parts = layer->region->start_leave(dx);
     if (needs_weight) dweight = weight_gradient(rows_of(dy), rows_of(column ? inputs.wait() : x));
-    if (needs_bias) dbias = rows_of(dy_own).sum(0);
+    if (needs_bias) dbias = bias_gradient(*layer, dy_own);
     if (column && needs_x) dx = dx_parts.wait();
     return {dx, dweight, dbias, {}};
   }
@@ -130,8 +142,12 @@ struct LinearFunction : ag::Function<LinearFunction> {
 at::Tensor compute_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                           LinearContextPtr layer) {
   layer->has_bias = bias.defined();
-  return LinearFunction::apply(
-      x, weight, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt, std::move(layer));
+  if (bias.defined()) layer->bias_dtype = bias.scalar_type();
+  // A weight that stays in float32 among 16-bit layers computes in float32.
+  const at::Tensor y = LinearFunction::apply(
+      x.to(weight.scalar_type()), weight,
+      bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt, std::move(layer));
+  return y.to(x.scalar_type());
 }
 
 }  // namespace

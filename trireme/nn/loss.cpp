@@ -30,7 +30,7 @@ at::Tensor softmax_alone(at::Tensor& logits_NV, const at::Tensor& target_N1, con
   const at::Tensor nats = -chance.log();
   if (chance.min().item<double>() >= kTiny) return nats;
   const auto [top, where] = logits_NV.max(1, /*keepdim=*/true);
-  const at::Tensor largest = at::linear(x, weight, bias).gather(1, where);
+  const at::Tensor largest = at::linear(x, weight, bias).gather(1, where).to(chosen.scalar_type());
   return at::where(chance < kTiny, largest - chosen - top.log(), nats);
 }
 
@@ -64,15 +64,21 @@ at::Tensor softmax_over_ranks(at::Tensor& logits_NV, const at::Tensor& target_N1
 struct LossArgs {
   ClassShard classes;
   LossChunks chunks;
+  at::Tensor scale;  // of the gradients; undefined: 1
   // Will there be a backward? (In an evaluation the weights require gradients too.)
   bool trains = true;
 };
 
+at::Tensor in_float32(const at::Tensor& x) {
+  return x.element_size() < sizeof(float) ? x.to(at::kFloat) : x;
+}
+
 /// Per chunk of rows:
 ///
-///   l = x W^T + b       logits
+///   l = x W^T + b       logits; from here to the next product in float32
 ///   sum += lse(l) - l[target]
 ///   l = softmax(l) - onehot(target)      in place; ignored rows become 0
+///   l *= scale
 ///   dx = l W            dW += l^T x      db += sum of l
 struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
   static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& x_NC,
@@ -86,17 +92,22 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
     const int64_t rows = x_NC.size(0), chunk_rows = std::min(rows, args.chunks.rows);
     const bool may_look = args.chunks.may_look;
     const at::Tensor dx = needs_x ? at::empty_like(x_NC) : at::Tensor();
-    at::Tensor dweight =
-        needs_weight && chunk_rows != rows ? at::empty_like(weight_VC) : at::Tensor();
+    const at::ScalarType dtype = x_NC.scalar_type();
+    const bool half = x_NC.element_size() < sizeof(float);
+    const auto accumulator = weight_VC.options().dtype(half ? at::kFloat : dtype);
+    at::Tensor dweight = needs_weight && chunk_rows != rows
+                             ? at::empty(weight_VC.sizes(), accumulator.requires_grad(false))
+                             : at::Tensor();
     if (needs_weight && rows == 0) dweight = at::zeros_like(weight_VC);
-    const at::Tensor dbias = needs_bias ? at::zeros_like(bias) : at::Tensor();
+    const at::Tensor dbias =
+        needs_bias ? at::zeros(bias.sizes(), accumulator.requires_grad(false)) : at::Tensor();
     at::Tensor sum = at::zeros({}, x_NC.options().dtype(at::kDouble));
     for (int64_t begin = 0; begin < rows; begin += chunk_rows) {
       const int64_t count = std::min(chunk_rows, rows - begin);
       const at::Tensor x = x_NC.narrow(0, begin, count);
       const at::Tensor target = targets_N.narrow(0, begin, count).unsqueeze(1);
       const at::Tensor ignored = target == kIgnored;
-      at::Tensor logits = product(x, weight_VC, bias);
+      at::Tensor logits = in_float32(product(x, weight_VC, bias));
       at::Tensor nats = classes.group == nullptr && may_look
                             ? softmax_alone(logits, target, x, weight_VC, bias)
                             : softmax_over_ranks(logits, target, classes);
@@ -107,16 +118,23 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
       logits.scatter_add_(1, own.masked_fill(here.logical_not(), 0),
                           here.to(logits.scalar_type()).neg_());
       if (!may_look || ignored.any().item<bool>()) logits.masked_fill_(ignored, 0);
-      if (needs_x) dx.narrow(0, begin, count).copy_(product(logits, weight_VC.t()));
-      if (needs_weight && count == rows) dweight = weight_gradient(logits, x);
-      if (needs_weight && count != rows)
-        at::addmm_out(dweight, dweight, logits.t(), x, begin == 0 ? 0 : 1, 1);
+      if (args.scale.defined()) logits.mul_(args.scale);
       if (needs_bias) dbias.add_(logits.sum(0));
+      const at::Tensor dlogits = logits.to(dtype);
+      if (needs_x) dx.narrow(0, begin, count).copy_(product(dlogits, weight_VC.t()));
+      if (needs_weight && count == rows)
+        dweight = weight_gradient(dlogits, x);
+      else if (needs_weight && half)
+        begin == 0 ? dweight.copy_(weight_gradient(dlogits, x))
+                   : dweight.add_(weight_gradient(dlogits, x));
+      else if (needs_weight)
+        at::addmm_out(dweight, dweight, dlogits.t(), x, begin == 0 ? 0 : 1, 1);
     }
     context->saved_data["dx"] = dx;
     context->saved_data["dweight"] = dweight;
     context->saved_data["dbias"] = dbias;
-    return sum.to(x_NC.scalar_type());
+    context->saved_data["scale"] = args.scale;
+    return sum.to(half ? at::kFloat : dtype);
   }
 
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
@@ -127,12 +145,14 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
     TORCH_CHECK(context->saved_data.count("taken") == 0,
                 "linear_cross_entropy: backward was called twice on one loss");
     context->saved_data["taken"] = true;
+    const at::Tensor scale = context->saved_data["scale"].toTensor();
+    const at::Tensor factor = scale.defined() ? gradients[0] / scale : gradients[0];
+    const bool is_one = factor.device().is_cpu() && factor.item<double>() == 1;
     const auto scaled = [&](const char* name) {
       at::Tensor gradient = context->saved_data[name].toTensor();
       context->saved_data[name] = at::Tensor();
       if (!gradient.defined()) return gradient;
-      const bool is_one = gradients[0].device().is_cpu() && gradients[0].item<double>() == 1;
-      return is_one ? gradient : gradient.mul_(gradients[0]);
+      return is_one ? gradient : gradient.mul_(factor);
     };
     return {scaled("dx"), scaled("dweight"), scaled("dbias"), {}, {}};
   }
@@ -169,21 +189,24 @@ LossChunks loss_chunks(c10::DeviceType device, int64_t classes, int ranks, int64
 Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
   const at::Tensor flat = targets.reshape({-1});
   check_targets(flat, logits.size(-1));
-  return {at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), flat, {},
+  return {at::cross_entropy_loss(in_float32(logits).reshape({-1, logits.size(-1)}), flat, {},
                                  at::Reduction::Sum, kIgnored),
           weight_of(flat)};
 }
 
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& targets, const ClassShard& classes) {
+                          const at::Tensor& targets, const ClassShard& classes,
+                          const at::Tensor& scale) {
   const int ranks = classes.group == nullptr ? 1 : classes.group->size();
   return linear_cross_entropy(
       x, weight, bias, targets, classes,
-      loss_chunks(x.device().type(), classes.all, ranks, static_cast<int64_t>(x.element_size())));
+      loss_chunks(x.device().type(), classes.all, ranks, static_cast<int64_t>(x.element_size())),
+      scale);
 }
 
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& targets, const ClassShard& classes, LossChunks chunks) {
+                          const at::Tensor& targets, const ClassShard& classes, LossChunks chunks,
+                          const at::Tensor& scale) {
   const at::Tensor flat = targets.reshape({-1});
   check_targets(flat, classes.all);
   core::check(
@@ -191,10 +214,11 @@ Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const a
       "cross-entropy of {} rows for {} targets; where positions are cut, the head must be cut "
       "by vocabulary",
       x.numel() / std::max<int64_t>(1, x.size(-1)), flat.numel());
-  return {LinearCrossEntropy::apply(x.reshape({-1, x.size(-1)}).contiguous(), weight,
-                                    bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt,
-                                    flat, LossArgs{classes, chunks, at::GradMode::is_enabled()}),
-          weight_of(flat)};
+  return {
+      LinearCrossEntropy::apply(x.reshape({-1, x.size(-1)}).contiguous(), weight,
+                                bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt,
+                                flat, LossArgs{classes, chunks, scale, at::GradMode::is_enabled()}),
+      weight_of(flat)};
 }
 
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight,

@@ -60,11 +60,18 @@ LossChunks loss_chunks(c10::DeviceType device, int64_t classes, int ranks, int64
 /// logits of another. x is [..., width], W [classes, width] and b [classes] (or undefined) of this
 /// rank's classes, targets [...] among all classes. The gradient of x is this rank's part of the
 /// sum. Throws if these gradients are differentiated; use cross_entropy of logits for that.
+///
+/// In 16 bits the matrix products are rounded, and everything between them is float32: logits,
+/// softmax, the loss and its sum. `scale` is `Where::loss_scale`: gradients are multiplied by it
+/// before they are rounded, and backward, which starts from the same number, multiplies by the
+/// quotient of the two.
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& targets, const ClassShard& classes);
+                          const at::Tensor& targets, const ClassShard& classes,
+                          const at::Tensor& scale = {});
 /// The same with explicit chunks.
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& targets, const ClassShard& classes, LossChunks chunks);
+                          const at::Tensor& targets, const ClassShard& classes, LossChunks chunks,
+                          const at::Tensor& scale = {});
 /// The same on one rank.
 Loss linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets);
 

@@ -47,26 +47,25 @@ void fill_run(double* to, int64_t first, int64_t count, const InitRule& rule, ui
   }
 }
 
-/// The initial values of elements [begin, begin + count) of a box, row by row. A row is the longest
-/// run of elements of the box that is consecutive in the whole, too: the last dims, as many as the
-/// box covers completely, and the dim before them.
+/// Calls `fill(at, first, length)` for elements [begin, begin + count) of a box, row by row, from
+/// several threads: the elements from `at` on are the elements from `first` on of the whole. A row
+/// is the longest run of elements of the box that is consecutive in the whole, too: the last dims,
+/// as many as the box covers completely, and the dim before them.
 ///
 ///   whole [4, 6]    . . . . . .
 ///                   . . r r r .    box [2, 3] at (1, 2): two rows of 3, which start at elements
 ///                   . . r r r .    8 and 14 of the whole
 ///                   . . . . . .
-at::Tensor values_of(const Box& box, int64_t begin, int64_t count,
-                     const std::vector<int64_t>& whole, const InitRule& rule, uint64_t seed,
-                     uint64_t name) {
+template <class Fill>
+void for_each_row(const Box& box, int64_t begin, int64_t count, const std::vector<int64_t>& whole,
+                  const Fill& fill) {
+  if (count == 0) return;
   std::size_t split = whole.size();  // dims from here on form a row
   int64_t run = 1;
   while (split > 0 && (split == whole.size() || box.shape[split] == whole[split]))
     run *= box.shape[--split];
   std::vector<int64_t> strides(whole.size(), 1);
   for (std::size_t d = whole.size(); d-- > 1;) strides[d - 1] = strides[d] * whole[d];
-  at::Tensor values = at::empty({count}, at::kDouble);
-  if (count == 0) return values;
-  double* to = values.data_ptr<double>();
   const auto fill_row = [&](int64_t row) {
     int64_t rest = row, first = 0;
     for (std::size_t d = whole.size(); d-- > split;) first += box.offset[d] * strides[d];
@@ -76,12 +75,23 @@ at::Tensor values_of(const Box& box, int64_t begin, int64_t count,
     }
     const int64_t from = std::max(begin, row * run),
                   until = std::min(begin + count, (row + 1) * run);
-    fill_run(to + (from - begin), first + (from - row * run), until - from, rule, seed, name);
+    fill(from - begin, first + (from - row * run), until - from);
   };
   at::parallel_for(begin / run, (begin + count - 1) / run + 1, 4096 / run + 1,
                    [&](int64_t first, int64_t last) {
                      for (int64_t row = first; row < last; ++row) fill_row(row);
                    });
+}
+
+/// The initial values of elements [begin, begin + count) of a box.
+at::Tensor values_of(const Box& box, int64_t begin, int64_t count,
+                     const std::vector<int64_t>& whole, const InitRule& rule, uint64_t seed,
+                     uint64_t name) {
+  at::Tensor values = at::empty({count}, at::kDouble);
+  double* to = values.data_ptr<double>();
+  for_each_row(box, begin, count, whole, [&](int64_t at, int64_t first, int64_t length) {
+    fill_run(to + at, first, length, rule, seed, name);
+  });
   return values;
 }
 
@@ -168,6 +178,31 @@ void fill_piece(const Parameter& parameter, const Piece& piece, const at::Tensor
         .copy_(values_of({piece.offset, piece.shape}, piece.begin + done, count, piece.whole,
                          *parameter.init, parameter.seed, name));
   }
+}
+
+/// Philox makes four words of 32 bits at a time, which are eight numbers: number e % 8 of block
+/// e / 8 is that of element e.
+at::Tensor random_bits(const Parameter& parameter, const Piece& piece, int64_t step) {
+  constexpr int64_t kNumbers = 8;
+  const std::array<uint64_t, 3> what = {parameter.seed, core::hash64(parameter.name),
+                                        static_cast<uint64_t>(step)};
+  const uint64_t key = core::hash64(what.data(), sizeof what);
+  at::Tensor bits = at::empty({piece.count}, at::kInt);
+  auto* to = bits.data_ptr<int32_t>();
+  for_each_row({piece.offset, piece.shape}, piece.begin, piece.count, piece.whole,
+               [&](int64_t at, int64_t first, int64_t length) {
+                 for (int64_t element = first; element < first + length;) {
+                   const int64_t block = element / kNumbers;
+                   const auto words = core::philox(key, ~uint64_t{0}, static_cast<uint64_t>(block));
+                   const int64_t end = std::min(first + length, (block + 1) * kNumbers);
+                   for (; element < end; ++element) {
+                     const uint32_t word = words[static_cast<std::size_t>(element % kNumbers / 2)];
+                     to[at + element - first] =
+                         static_cast<int32_t>(element % 2 == 0 ? word & 0xffff : word >> 16);
+                   }
+                 }
+               });
+  return bits;
 }
 
 }  // namespace trireme::nn

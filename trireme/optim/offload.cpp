@@ -12,9 +12,10 @@ namespace {
 constexpr int64_t kRunBytes = 32 << 20;
 
 /// A tensor of that shape in the host's memory, pinned where a GPU copies from and to it.
-at::Tensor host_copy(const at::Tensor& of) {
-  return at::empty(of.sizes(), of.options().device(at::kCPU).requires_grad(false).pinned_memory(
-                                   of.device().is_cuda()));
+at::Tensor host_copy(const at::Tensor& of, at::ScalarType dtype) {
+  return at::empty(of.sizes(),
+                   of.options().dtype(dtype).device(at::kCPU).requires_grad(false).pinned_memory(
+                       of.device().is_cuda()));
 }
 
 c10::Stream current_stream(c10::Device device) {
@@ -27,8 +28,10 @@ Offload::Offload(std::vector<Slot> slots) : slots_(std::move(slots)) {
   int64_t bytes = 0;
   std::size_t begin = 0;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    mirrors_.push_back({slots_[i].name, host_copy(slots_[i].parameter), slots_[i].decay});
-    gradients_.push_back(host_copy(slots_[i].parameter));
+    const Slot& slot = slots_[i];
+    const at::ScalarType dtype = slot.parameter.scalar_type();
+    mirrors_.push_back({slot.name, host_copy(slot.parameter, dtype), slot.decay, slot.random_bits});
+    gradients_.push_back(host_copy(slot.parameter, at::promote_types(dtype, at::kFloat)));
     bytes += static_cast<int64_t>(slots_[i].parameter.nbytes());
     if (bytes < kRunBytes && i + 1 < slots_.size()) continue;
     runs_.emplace_back(begin, i + 1);

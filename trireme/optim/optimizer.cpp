@@ -1,9 +1,11 @@
 #include "trireme/optim/optimizer.h"
 
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
@@ -18,6 +20,23 @@
 namespace trireme::optim {
 
 namespace {
+
+/// Calls a kernel with the learning rate as a number, or on a GPU as a tensor, so that the host
+/// does not wait for it.
+template <class Run>
+void with_rate(const at::Tensor& rate, const Run& run) {
+  if (rate.is_cpu())
+    run(rate.item<double>());
+  else
+    run(rate.to(at::kFloat));
+}
+
+/// Copies of 16-bit parameters exist for about as many elements at a time.
+constexpr int64_t kMostCopied = 8 << 20;
+
+bool is_half(const at::Tensor& parameter) {
+  return parameter.element_size() < sizeof(float);
+}
 
 class AdamW final : public Optimizer {
  public:
@@ -38,12 +57,14 @@ class AdamW final : public Optimizer {
   }
 
  protected:
-  void update(const KernelCall& call, double learning_rate,
-              const std::optional<at::Tensor>& divisor) override {
-    at::_fused_adamw_(call.parameters, call.gradients, pick(averages_, call), pick(squares_, call),
-                      {}, call.steps, learning_rate, options_.beta1, options_.beta2,
-                      call.decay ? options_.weight_decay : 0, options_.epsilon,
-                      /*amsgrad=*/false, /*maximize=*/false, divisor, {});
+  void update(const KernelCall& call) override {
+    const auto run = [&](const auto& rate) {
+      at::_fused_adamw_(call.parameters, call.gradients, pick(averages_, call),
+                        pick(squares_, call), {}, call.steps, rate, options_.beta1, options_.beta2,
+                        call.decay ? options_.weight_decay : 0, options_.epsilon,
+                        /*amsgrad=*/false, /*maximize=*/false, call.divisor, call.skip);
+    };
+    with_rate(call.rate, run);
   }
 
  private:
@@ -66,13 +87,16 @@ class Sgd final : public Optimizer {
   }
 
  protected:
-  void update(const KernelCall& call, double learning_rate,
-              const std::optional<at::Tensor>& divisor) override {
-    at::_fused_sgd_(call.parameters, call.gradients,
-                    momenta_.empty() ? std::vector<at::Tensor>{} : pick(momenta_, call),
-                    call.decay ? options_.weight_decay : 0, options_.momentum, learning_rate,
-                    /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false, call.first, divisor,
-                    {});
+  void update(const KernelCall& call) override {
+    const auto run = [&](const auto& rate) {
+      // Never the "first step": the momenta begin with zeros, which gives the same.
+      at::_fused_sgd_(call.parameters, call.gradients,
+                      momenta_.empty() ? std::vector<at::Tensor>{} : pick(momenta_, call),
+                      call.decay ? options_.weight_decay : 0, options_.momentum, rate,
+                      /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false,
+                      /*is_first_step=*/false, call.divisor, call.skip);
+    };
+    with_rate(call.rate, run);
   }
 
  private:
@@ -89,8 +113,7 @@ at::Tensor laid_out_as(const at::Tensor& parameter, const at::Tensor& gradient) 
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<Slot> slots, StateIn where)
-    : slots_(std::move(slots)), counts_(slots_.size()) {
+Optimizer::Optimizer(std::vector<Slot> slots, StateIn where) : slots_(std::move(slots)) {
   if (where == StateIn::Host) {
     offload_ = std::make_unique<Offload>(slots_);
     slots_ = offload_->mirrors();
@@ -98,51 +121,100 @@ Optimizer::Optimizer(std::vector<Slot> slots, StateIn where)
   for (const Slot& slot : slots_) {
     core::check(slot.parameter.is_non_overlapping_and_dense(),
                 "optimizer: the elements of '{}' do not lie side by side in memory", slot.name);
-    steps_.push_back(
-        at::zeros({}, slot.parameter.options().dtype(at::kFloat).requires_grad(false)));
+    core::check(slot.parameter.scalar_type() != at::kHalf,
+                "optimizer: '{}' is float16; keep a float32 master of it", slot.name);
   }
+  const auto options = slots_.empty() ? at::TensorOptions() : slots_.front().parameter.options();
+  counts_ = at::zeros({static_cast<int64_t>(slots_.size())},
+                      options.dtype(at::kFloat).requires_grad(false));
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    steps_.push_back(counts_[static_cast<int64_t>(i)]);
 }
 
 Optimizer::~Optimizer() = default;
 
 void Optimizer::step(double learning_rate, double divisor) {
+  const auto number = [&](double value) {
+    return at::full({}, value, counts_.options().dtype(at::kDouble));
+  };
+  step({number(learning_rate), number(divisor), {}});
+}
+
+void Optimizer::step(const Update& update) {
   const at::NoGradGuard guard;
-  if (!offload_) return step_some(0, slots_.size(), learning_rate, divisor);
+  if (!offload_) return step_some(0, slots_.size(), update);
+  const Update here{update.rate.cpu(), update.divisor.cpu(),
+                    update.skip.defined() ? update.skip.cpu() : at::Tensor()};
   offload_->fetch_gradients();
   for (const auto& [begin, end] : offload_->runs()) {
     offload_->wait_for(begin);
-    step_some(begin, end, learning_rate, divisor);
+    step_some(begin, end, here);
     offload_->send_parameters(begin, end);
   }
   offload_->finish();
 }
 
 /// Updates slots [begin, end).
-void Optimizer::step_some(std::size_t begin, std::size_t end, double learning_rate,
-                          double divisor) {
-  std::map<std::tuple<at::ScalarType, bool, bool>, KernelCall> calls;
+void Optimizer::step_some(std::size_t begin, std::size_t end, const Update& update) {
+  std::map<std::tuple<at::ScalarType, bool, int64_t>, KernelCall> calls;
+  int64_t copied = 0;  // elements of float32 copies
   for (std::size_t i = begin; i < end; ++i) {
     const Slot& slot = slots_[i];
     const at::Tensor& gradient = slot.parameter.grad();
     if (!gradient.defined()) continue;
-    const bool first = counts_[i]++ == 0;
-    KernelCall& call = calls[{slot.parameter.scalar_type(), slot.decay, first}];
+    if (is_half(slot.parameter)) copied += slot.parameter.numel();
+    KernelCall& call = calls[{slot.parameter.scalar_type(), slot.decay, copied / kMostCopied}];
     call.decay = slot.decay;
-    call.first = first;
     call.slots.push_back(i);
-    call.parameters.push_back(slot.parameter.detach());
-    call.gradients.push_back(laid_out_as(slot.parameter, gradient));
-    call.steps.push_back(steps_[i].add_(1));
+    call.gradients.push_back(gradient);
+    call.steps.push_back(steps_[i]);
   }
-  for (auto& [key, call] : calls) {
-    // The kernels divide by a float: enough for float32, not for float64.
-    std::optional<at::Tensor> scale;
-    if (divisor != 1 && std::get<0>(key) == at::kFloat)
-      scale = at::full({}, divisor, call.parameters.front().options().dtype(at::kFloat));
-    else if (divisor != 1)
-      for (at::Tensor& gradient : call.gradients) gradient.div_(divisor);
-    update(call, learning_rate, scale);
+  for (auto& [key, call] : calls) run(call, update);
+}
+
+void Optimizer::run(KernelCall& call, const Update& update) {
+  const bool half = is_half(slots_[call.slots.front()].parameter);
+  std::vector<int64_t> before;  // updates of each slot, for random bits
+  for (std::size_t i : call.slots) {
+    const at::Tensor parameter = slots_[i].parameter.detach();
+    call.parameters.push_back(half ? parameter.to(at::kFloat) : parameter);
+    if (half) before.push_back(static_cast<int64_t>(steps_[i].item<float>()));
   }
+  for (std::size_t n = 0; n < call.slots.size(); ++n)
+    call.gradients[n] = laid_out_as(call.parameters[n], call.gradients[n]);
+  if (update.skip.defined()) {
+    call.skip = update.skip;
+    at::_foreach_add_(call.steps, 1 - update.skip);
+  } else {
+    at::_foreach_add_(call.steps, 1);
+  }
+  // The kernels divide by a float: enough for float32, not for float64.
+  if (call.parameters.front().scalar_type() == at::kFloat)
+    call.divisor = update.divisor.to(at::kFloat);
+  else
+    for (at::Tensor& gradient : call.gradients) gradient.div_(update.divisor);
+  call.rate = update.rate;
+  this->update(call);
+  for (std::size_t n = 0; n < before.size(); ++n) {
+    const Slot& slot = slots_[call.slots[n]];
+    core::check(slot.random_bits != nullptr, "optimizer: '{}' has 16 bits and no random numbers",
+                slot.name);
+    const at::Tensor& updated = call.parameters[n];
+    const at::Tensor bits = slot.random_bits(before[n]).to(updated.device());
+    slot.parameter.detach().copy_(round_at_random(updated, bits.view(updated.sizes())));
+  }
+}
+
+at::Tensor round_at_random(const at::Tensor& x, const at::Tensor& bits) {
+  // A bfloat16 is the upper half of a float32. Adding the bits to the lower half carries into the
+  // upper one with the right probability; infinities do not change.
+  constexpr int64_t kUpper = ~int64_t{0xffff};
+  return x.contiguous()
+      .view(at::kInt)
+      .add(bits)
+      .bitwise_and_(kUpper)
+      .view(at::kFloat)
+      .to(at::kBFloat16);
 }
 
 const std::vector<Slot>& Optimizer::slots() const {
@@ -152,9 +224,13 @@ const std::vector<Slot>& Optimizer::slots() const {
 void Optimizer::set_steps(const std::vector<int64_t>& steps) {
   core::check(steps.size() == steps_.size(), "optimizer: {} step counts for {} parameters",
               steps.size(), steps_.size());
-  counts_ = steps;
   if (offload_) offload_->refresh();
-  for (std::size_t i = 0; i < steps.size(); ++i) steps_[i].fill_(static_cast<double>(steps[i]));
+  if (!steps.empty()) counts_.copy_(at::tensor(steps, at::kLong));
+}
+
+std::vector<int64_t> Optimizer::steps() const {
+  const at::Tensor counts = counts_.to(at::kCPU, at::kLong).contiguous();
+  return {counts.data_ptr<int64_t>(), counts.data_ptr<int64_t>() + counts.numel()};
 }
 
 std::vector<at::Tensor> Optimizer::pick(const std::vector<at::Tensor>& all,
@@ -169,15 +245,17 @@ std::vector<at::Tensor> Optimizer::zeros_like_parameters() const {
   std::map<at::ScalarType, int64_t> elems;
   constexpr int64_t kAlign = 16;
   const auto padded = [](int64_t count) { return (count + kAlign - 1) / kAlign * kAlign; };
-  for (const Slot& slot : slots_)
-    elems[slot.parameter.scalar_type()] += padded(slot.parameter.numel());
+  const auto dtype_of = [](const Slot& slot) {
+    return is_half(slot.parameter) ? at::kFloat : slot.parameter.scalar_type();
+  };
+  for (const Slot& slot : slots_) elems[dtype_of(slot)] += padded(slot.parameter.numel());
   std::map<at::ScalarType, std::pair<at::Tensor, int64_t>> blocks;
   for (const auto& [dtype, count] : elems)
     blocks[dtype] = {
         at::zeros({count}, slots_.front().parameter.options().dtype(dtype).requires_grad(false)),
         0};
   for (const Slot& slot : slots_) {
-    auto& [block, used] = blocks[slot.parameter.scalar_type()];
+    auto& [block, used] = blocks[dtype_of(slot)];
     all.push_back(block.as_strided(slot.parameter.sizes(), slot.parameter.strides(), used));
     used += padded(slot.parameter.numel());
   }
@@ -193,9 +271,14 @@ std::unique_ptr<Optimizer> make_sgd(std::vector<Slot> slots, SgdOptions options,
   return std::make_unique<Sgd>(std::move(slots), options, where);
 }
 
+constexpr double kClipEpsilon = 1e-6;  // as torch's clip_grad_norm_
+
 double clip_divisor(double norm, double clip) {
-  constexpr double kEpsilon = 1e-6;  // as torch's clip_grad_norm_
-  return clip > 0 ? std::max(1.0, (norm + kEpsilon) / clip) : 1;
+  return clip > 0 ? std::max(1.0, (norm + kClipEpsilon) / clip) : 1;
+}
+
+at::Tensor clip_divisor(const at::Tensor& norm, double clip) {
+  return ((norm + kClipEpsilon) / clip).clamp_min(1.0);
 }
 
 }  // namespace trireme::optim

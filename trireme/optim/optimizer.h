@@ -22,8 +22,19 @@ enum class StateIn : uint8_t { Device, Host };
 
 class Offload;
 
+/// How an update is made: numbers of one element each, where the parameters are.
+struct Update {
+  at::Tensor rate;     ///< the learning rate, float64
+  at::Tensor divisor;  ///< of the gradients, float64: sums become means, clipped and unscaled
+  at::Tensor skip;     ///< float32; 1: leave everything as it is. Undefined: 0
+};
+
 /// Updates parameters from their gradients by torch's fused kernels. A parameter whose gradient is
 /// undefined is left alone, and does not count the step, as in torch.
+///
+/// A parameter of 16 bits is updated in a float32 copy, which is then rounded at random, up or down
+/// in proportion to the distance (`round_at_random`). So updates that are smaller than half of its
+/// last bit are not lost, but made on average.
 class Optimizer : public Resumable {
  public:
   Optimizer(std::vector<Slot> slots, StateIn where);
@@ -31,35 +42,37 @@ class Optimizer : public Resumable {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// One update. Gradients are divided by `divisor` on the way: sums become means, clipped.
+  void step(const Update& update);
+  /// The same with numbers of the host.
   void step(double learning_rate, double divisor = 1);
 
   const std::vector<Slot>& slots() const override;
-  std::vector<int64_t> steps() const override { return counts_; }
+  std::vector<int64_t> steps() const override;
   void set_steps(const std::vector<int64_t>& steps) override;
 
  protected:
-  /// The slots of one call of the kernel. They have the same dtype and decay, and all or none of
-  /// them have been updated before.
+  /// The slots of one call of the kernel. They have the same dtype and decay.
   struct KernelCall {
     std::vector<std::size_t> slots;
     std::vector<at::Tensor> parameters, gradients, steps;
-    bool decay = false, first = false;
+    bool decay = false;
+    at::Tensor rate;
+    std::optional<at::Tensor> divisor, skip;
   };
-  virtual void update(const KernelCall& call, double learning_rate,
-                      const std::optional<at::Tensor>& divisor) = 0;
+  virtual void update(const KernelCall& call) = 0;
 
   std::vector<at::Tensor> pick(const std::vector<at::Tensor>& all, const KernelCall& call) const;
-  /// Zeros of every parameter's shape, in one block of memory.
+  /// Zeros of every parameter's shape, in one block of memory, of at least 32 bits each.
   std::vector<at::Tensor> zeros_like_parameters() const;
 
  private:
-  void step_some(std::size_t begin, std::size_t end, double learning_rate, double divisor);
+  void step_some(std::size_t begin, std::size_t end, const Update& update);
+  void run(KernelCall& call, const Update& update);
 
   std::vector<Slot> slots_;  // as the kernels see them
   std::unique_ptr<Offload> offload_;
-  std::vector<int64_t> counts_;
-  std::vector<at::Tensor> steps_;  // counts_ as the 0-dim floats that the kernels take
+  at::Tensor counts_;              // how many updates each slot has had, float32
+  std::vector<at::Tensor> steps_;  // its elements, as the kernels take them
 };
 
 struct AdamWOptions {
@@ -78,5 +91,12 @@ std::unique_ptr<Optimizer> make_sgd(std::vector<Slot> slots, SgdOptions options,
 
 /// The divisor that reduces a norm of `norm` to at most `clip` (0: no clipping).
 double clip_divisor(double norm, double clip);
+/// The same of a norm on the device; `clip` is more than 0.
+at::Tensor clip_divisor(const at::Tensor& norm, double clip);
+
+/// Rounds float32 numbers to bfloat16. `bits`, int32, has as many random numbers below 2^16. A
+/// number between two neighbours becomes the upper one with the probability (x - lower) / (upper -
+/// lower), so that its expected value is x.
+at::Tensor round_at_random(const at::Tensor& x, const at::Tensor& bits);
 
 }  // namespace trireme::optim

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,9 @@ struct Slot {
   std::string name;
   at::Tensor parameter;
   bool decay = true;  ///< does weight decay apply?
+  /// For a parameter of 16 bits: as many random numbers below 2^16, int32 on the host, for the
+  /// update that follows `updates` others.
+  std::function<at::Tensor(int64_t updates)> random_bits = {};
 };
 
 /// A tensor that an optimizer keeps for a parameter, as a checkpoint stores it.

@@ -35,6 +35,9 @@ struct Totals {
   double loss = 0, weight = 0;  ///< sums; the mean loss is their quotient
   double norm = 0;              ///< of all gradients as they are now, if `finish` was asked for it
   std::vector<double> sums;     ///< of the values given to `finish`
+  /// Weight, loss and squared norm of the gradients as they are now, three float64 numbers where
+  /// gradients are: an update can use them before the host has read anything.
+  at::Tensor on_device = {};
 };
 
 /// The losses of some micro-batches. Where several ranks compute a loss together, one of them

@@ -3,17 +3,19 @@
 #include <algorithm>
 
 #include "trireme/core/error.h"
+#include "trireme/parallel/precision.h"
 #include "trireme/parallel/replicas.h"
 
 namespace trireme::parallel {
 
 AttachedModule::AttachedModule(torch::nn::Module& module, const Mesh& mesh,
-                               std::shared_ptr<Reducer> reducer)
+                               std::shared_ptr<Reducer> reducer, Precision precision)
     : module_(module),
       mesh_(mesh),
-      reducer_(reducer != nullptr ? std::move(reducer) : make_reducer(mesh)) {}
+      reducer_(reducer != nullptr ? std::move(reducer) : make_reducer(mesh)),
+      precision_(std::move(precision)) {}
 
-void AttachedModule::backward(const nn::Loss& loss, Micro micro) {
+void AttachedModule::backward(const nn::Loss& loss, Micro micro, const at::Tensor& scale) {
   check(loss);
   if (reports_loss(mesh_.coord())) {
     loss_.sum += loss.sum.item<double>();
@@ -21,7 +23,7 @@ void AttachedModule::backward(const nn::Loss& loss, Micro micro) {
   }
   collect(micro, [&] {
     // A rank without rows may have a loss that depends on nothing.
-    if (loss.sum.requires_grad()) loss.sum.backward();
+    if (loss.sum.requires_grad()) loss.sum.backward(seed_of(loss, scale));
   });
 }
 
@@ -59,7 +61,8 @@ nn::ModelImpl& AttachedModule::model() const {
 
 nn::Loss AttachedModule::loss_of(const nn::MicroBatch& micro) const {
   const nn::Flow& in = micro.inputs;
-  return model().loss({in.x().to(mesh_.device()), in.where}, micro.targets.to(mesh_.device()));
+  return model().loss({as_input(in.x(), mesh_.device(), precision_), in.where},
+                      micro.targets.to(mesh_.device()));
 }
 
 void AttachedModule::run(const std::vector<nn::MicroBatch>& micros) {
@@ -73,7 +76,9 @@ void AttachedModule::run(const std::vector<nn::MicroBatch>& micros) {
       discard();
       throw;
     }
-    backward(loss, i + 1 < micros.size() ? Micro::More : Micro::Last);
+    const auto& where = micros[i].inputs.where;
+    backward(loss, i + 1 < micros.size() ? Micro::More : Micro::Last,
+             where != nullptr ? where->loss_scale : at::Tensor());
   }
 }
 

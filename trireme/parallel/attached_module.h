@@ -12,10 +12,12 @@ namespace trireme::parallel {
 /// `FullySharded`. A pipeline has one for every stage.
 class AttachedModule : public Attached {
  public:
-  AttachedModule(torch::nn::Module& module, const Mesh& mesh, std::shared_ptr<Reducer> reducer);
+  AttachedModule(torch::nn::Module& module, const Mesh& mesh, std::shared_ptr<Reducer> reducer,
+                 Precision precision);
 
-  /// Runs backward, and reduces gradients while it runs.
-  void backward(const nn::Loss& loss, Micro micro = Micro::Last);
+  /// Runs backward, and reduces gradients while it runs. `scale`: what the loss is multiplied by,
+  /// one number (`Where::loss_scale`); undefined: 1.
+  void backward(const nn::Loss& loss, Micro micro = Micro::Last, const at::Tensor& scale = {});
   /// Forgets the step so far: see Gradients::discard.
   virtual void discard();
   /// See Gradients::collect and ::defer.
@@ -71,6 +73,7 @@ class AttachedModule : public Attached {
   torch::nn::Module& module_;
   Mesh mesh_;
   std::shared_ptr<Reducer> reducer_;
+  const Precision precision_;
 
  private:
   LossTotals loss_;                    // of this step, on this rank

@@ -12,8 +12,17 @@
 
 namespace trireme::parallel {
 
-Buckets::Buckets(std::vector<at::Tensor> parameters) {
-  for (at::Tensor& parameter : parameters) tracked_.push_back({.parameter = std::move(parameter)});
+namespace {
+
+/// Can two gradients be summed by one operation?
+bool is_alike(const BucketMember& a, const BucketMember& b) {
+  return a.dtype() == b.dtype() && a.dtypes.reduce == b.dtypes.reduce;
+}
+
+}  // namespace
+
+Buckets::Buckets(std::vector<BucketMember> members) {
+  for (BucketMember& one : members) tracked_.push_back({.member = std::move(one)});
   // A guess until the order is known: backward reaches the parameter that was registered last
   // first.
   order_.resize(tracked_.size());
@@ -26,7 +35,7 @@ void Buckets::add(std::size_t parameter, const at::Tensor& gradient) {
     if (one.late.defined())
       one.late.add_(gradient);
     else
-      one.late = gradient.clone();
+      one.late = gradient.to(one.member.dtype(), /*non_blocking=*/false, /*copy=*/true);
   } else {
     put(parameter, gradient, one.here);
     one.here = true;
@@ -72,18 +81,19 @@ void Buckets::forget(bool whole_step) {
 }
 
 ReducedBuckets::ReducedBuckets(std::shared_ptr<Reducer> reducer, RankSet over,
-                               std::vector<at::Tensor> parameters, BucketSizes sizes)
-    : Buckets(std::move(parameters)),
+                               std::vector<BucketMember> members, BucketSizes sizes)
+    : Buckets(std::move(members)),
       reducer_(std::move(reducer)),
       over_(std::move(over)),
-      group_(reducer_->group(over_)),
+      lane_(reducer_->open_lane(over_)),
+      group_(reducer_->group(over_, lane_)),
       sizes_(sizes),
       homes_(tracked_.size()) {
   int64_t total = 0;
-  for (const TrackedParameter& one : tracked_)
-    total += padded(static_cast<int64_t>(one.parameter.nbytes()));
+  for (const TrackedParameter& one : tracked_) total += padded(one.member.bytes());
   if (!tracked_.empty() && !alone())
-    memory_ = group_.allocate({total}, tracked_.front().parameter.options().dtype(at::kByte));
+    memory_ =
+        group_.allocate({total}, tracked_.front().member.parameter.options().dtype(at::kByte));
   lay_out();
 }
 
@@ -97,7 +107,7 @@ void ReducedBuckets::lay_out() {
   const auto close = [&] {
     if (buckets_.empty() || buckets_.back().members.empty()) return;
     Bucket& bucket = buckets_.back();
-    const auto dtype = tracked_[bucket.members.front()].parameter.scalar_type();
+    const auto dtype = tracked_[bucket.members.front()].member.dtype();
     data_.push_back(tensor_on(
         memory_, bucket_begin,
         {(offset - bucket_begin) / static_cast<int64_t>(c10::elementSize(dtype))}, dtype));
@@ -106,19 +116,18 @@ void ReducedBuckets::lay_out() {
   for (int64_t index : order_) {
     const auto i = static_cast<std::size_t>(index);
     TrackedParameter& one = tracked_[i];
-    const auto bytes = static_cast<int64_t>(one.parameter.nbytes());
+    const int64_t bytes = one.member.bytes();
     const int64_t limit = buckets_.size() <= 1 ? sizes_.first_bytes : sizes_.bytes;
-    const bool full =
-        !buckets_.empty() && (offset - bucket_begin + bytes > limit ||
-                              tracked_[buckets_.back().members.front()].parameter.scalar_type() !=
-                                  one.parameter.scalar_type());
+    const bool full = !buckets_.empty() &&
+                      (offset - bucket_begin + bytes > limit ||
+                       !is_alike(tracked_[buckets_.back().members.front()].member, one.member));
     if (buckets_.empty() || full) {
       close();
       bucket_begin = offset;
       buckets_.emplace_back();
     }
     one.bucket = buckets_.size() - 1;
-    homes_[i] = tensor_on(memory_, offset, one.parameter.sizes(), one.parameter.scalar_type());
+    homes_[i] = tensor_on(memory_, offset, one.member.parameter.sizes(), one.member.dtype());
     buckets_.back().members.push_back(i);
     offset += padded(bytes);
   }
@@ -129,7 +138,7 @@ void ReducedBuckets::put(std::size_t parameter, const at::Tensor& gradient, bool
   if (more)
     homes_[parameter].add_(gradient);
   else if (alone())
-    homes_[parameter] = gradient.contiguous();
+    homes_[parameter] = gradient.to(tracked_[parameter].member.dtype()).contiguous();
   else
     homes_[parameter].copy_(gradient);
 }
@@ -138,7 +147,8 @@ void ReducedBuckets::start(std::size_t bucket) {
   for (std::size_t i : buckets_[bucket].members) {
     if (!tracked_[i].here) homes_[i].zero_();
   }
-  works_.push_back(reducer_->start({.data = data_[bucket]}, over_));
+  const core::DType wire = tracked_[buckets_[bucket].members.front()].member.dtypes.reduce;
+  works_.push_back(reducer_->start({.data = data_[bucket], .wire = wire, .lane = lane_}, over_));
 }
 
 void ReducedBuckets::start_rest() {
@@ -152,12 +162,13 @@ void ReducedBuckets::start_rest() {
 
 at::Tensor& ReducedBuckets::home(std::size_t parameter) {
   at::Tensor& home = homes_[parameter];
-  if (!home.defined()) home = at::zeros_like(tracked_[parameter].parameter.detach());
+  const BucketMember& member = tracked_[parameter].member;
+  if (!home.defined()) home = at::zeros_like(member.parameter.detach(), member.dtype());
   return home;
 }
 
 void ReducedBuckets::wait() {
-  for (comm::Work& work : works_) work.wait();
+  for (StartedSum& work : works_) work.wait();
   works_.clear();
   if (!order_known_ && !arrivals_.empty()) {
     // Parameters without a gradient go last, in their old order.
@@ -174,7 +185,8 @@ void ReducedBuckets::wait() {
 
 std::vector<at::Tensor> ReducedBuckets::sum_late(std::size_t parameter, const at::Tensor& mine) {
   at::Tensor sum = mine.defined() ? mine : at::zeros_like(home(parameter));
-  reducer_->start({.data = sum}, over_).wait();
+  const core::DType wire = tracked_[parameter].member.dtypes.reduce;
+  reducer_->start({.data = sum, .wire = wire, .lane = lane_}, over_).wait();
   return {sum};
 }
 

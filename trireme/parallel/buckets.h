@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "trireme/parallel/precision.h"
 #include "trireme/parallel/reducer.h"
 
 namespace trireme::parallel {
@@ -11,6 +12,18 @@ namespace trireme::parallel {
 struct BucketSizes {
   int64_t first_bytes = 1 << 20;  ///< small, so that the first reduction starts early
   int64_t bytes = 25 << 20;
+};
+
+/// A parameter whose gradients are summed.
+struct BucketMember {
+  at::Tensor parameter;
+  ParameterDtypes dtypes;
+
+  /// The dtype in which its gradients are added up, and their bytes.
+  at::ScalarType dtype() const { return scalar_type_of(dtypes.gradient()); }
+  int64_t bytes() const {
+    return parameter.numel() * static_cast<int64_t>(c10::elementSize(dtype()));
+  }
 };
 
 /// The gradients of the parameters that one group reduces, in buckets. The reduction of a bucket
@@ -25,7 +38,7 @@ struct BucketSizes {
 /// kept.
 class Buckets {
  public:
-  explicit Buckets(std::vector<at::Tensor> parameters);
+  explicit Buckets(std::vector<BucketMember> members);
   virtual ~Buckets() = default;
   Buckets(const Buckets&) = delete;
   Buckets& operator=(const Buckets&) = delete;
@@ -92,7 +105,7 @@ class Buckets {
 
  protected:
   struct TrackedParameter {
-    at::Tensor parameter;
+    BucketMember member;
     std::size_t bucket = 0;
     int fires = 0, expected = 1;
     bool used = false;     ///< a gradient came in this step
@@ -127,7 +140,7 @@ class Buckets {
 class ReducedBuckets final : public Buckets {
  public:
   /// Sums over the ranks of a set. Collective: the memory is the group's.
-  ReducedBuckets(std::shared_ptr<Reducer> reducer, RankSet over, std::vector<at::Tensor> parameters,
+  ReducedBuckets(std::shared_ptr<Reducer> reducer, RankSet over, std::vector<BucketMember> members,
                  BucketSizes sizes);
 
   void begin_step() override;
@@ -149,12 +162,13 @@ class ReducedBuckets final : public Buckets {
 
   std::shared_ptr<Reducer> reducer_;
   RankSet over_;
+  int lane_;
   comm::Communicator group_;
   BucketSizes sizes_;
   std::vector<at::Tensor> homes_, data_;  // of each parameter, of each bucket
   at::Tensor memory_;
   bool moves_ = false;  // the order is new: lay out before the next step
-  std::vector<comm::Work> works_;
+  std::vector<StartedSum> works_;
 };
 
 }  // namespace trireme::parallel

@@ -6,6 +6,7 @@ namespace trireme::parallel {
 
 struct DataParallelOptions {
   BucketSizes buckets = {};
+  Precision precision = {};  ///< by default the module's own
   std::shared_ptr<Reducer> reducer =
       nullptr;  ///< how gradients are summed; null: by `make_reducer`
 };
@@ -20,6 +21,9 @@ struct DataParallelOptions {
 ///   optimizer.step();          // any torch::optim
 ///
 /// The gradient is that of one process on the whole batch, however the batch is dealt to the ranks.
+///
+/// With a precision of 16 bits the module's parameters become 16-bit weights. What they were, the
+/// master, is kept: give the optimizer the masters of shards(), and call updated() after its step.
 class DataParallel final : public AttachedModule {
  public:
   /// Checks that all ranks hold the same names, shapes and dtypes, then copies the first rank's
@@ -30,9 +34,11 @@ class DataParallel final : public AttachedModule {
                DataParallelOptions options = {})
       : DataParallel(module, Mesh(replicas, {.replica = replicas.size()}), options) {}
 
+  /// Rounds the masters to the weights.
+  void updated() override;
   std::vector<ParameterShard> shared() const override;
-  Gradients& gradients() override { return gradients_; }
-  const Gradients& gradients() const override { return gradients_; }
+  Gradients& gradients() override { return *gradients_; }
+  const Gradients& gradients() const override { return *gradients_; }
   std::vector<ParameterShard> frozen() const override;
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;
@@ -40,8 +46,12 @@ class DataParallel final : public AttachedModule {
 
  private:
   std::vector<nn::Parameter> frozen_parameters() const;
+  std::vector<ParameterShard> whole_shards(const std::vector<nn::Parameter>& parameters) const;
+  at::Tensor master_of(const at::Tensor& weight) const;
+  void make_masters();
 
-  Gradients gradients_;
+  std::vector<at::Tensor> weights_, masters_;  // where they are not the same tensor
+  std::unique_ptr<Gradients> gradients_;
 };
 
 }  // namespace trireme::parallel

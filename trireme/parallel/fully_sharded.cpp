@@ -4,14 +4,15 @@
 #include <utility>
 
 #include "trireme/core/error.h"
+#include "trireme/parallel/precision.h"
 #include "trireme/parallel/replicas.h"
 
 namespace trireme::parallel {
 
 FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullyShardedOptions options)
-    : AttachedModule(module, mesh, std::move(options.reducer)),
+    : AttachedModule(module, mesh, std::move(options.reducer), options.precision),
       all_(nn::parameters_of(module)),
-      policy_{.sharding = options.sharding} {
+      policy_{.sharding = options.sharding, .precision = std::move(options.precision)} {
   using Gathered = FullyShardedOptions::Gathered;
   core::check(options.ahead >= 0, "FullySharded: {} units cannot be gathered ahead", options.ahead);
   core::check(options.sharding != Sharding::None,
@@ -48,7 +49,8 @@ std::unique_ptr<Gradients> FullySharded::make_gradients(bool whole) {
     const ShardedParameter& cut = weights_->shards()[i];
     for (std::size_t b = 0; b < cut.boxes.size(); ++b)
       if (cut.boxes[b].piece.count > 0)
-        shards.push_back(box_shard(all_[i], parameters.size(), cut, b, weights_->tensors()[i][b]));
+        shards.push_back(box_shard(all_[i], parameters.size(), cut, b, weights_->tensors()[i][b],
+                                   weights_->masters()[i][b]));
     parameters.push_back(all_[i]);
   }
   std::vector<std::string> units;
@@ -132,7 +134,8 @@ std::vector<ParameterShard> FullySharded::frozen() const {
     const ShardedParameter& cut = weights_->shards()[i];
     for (std::size_t b = 0; b < cut.boxes.size(); ++b)
       if (cut.boxes[b].piece.count > 0)
-        result.push_back(box_shard(all_[i], i, cut, b, weights_->tensors()[i][b]));
+        result.push_back(
+            box_shard(all_[i], i, cut, b, weights_->tensors()[i][b], weights_->masters()[i][b]));
   }
   return result;
 }
@@ -144,13 +147,13 @@ bool FullySharded::is_trained(std::size_t parameter) const {
 std::vector<Attached::ParameterValue> FullySharded::frozen_values() {
   std::vector<ParameterValue> all;
   for (std::size_t i = 0; i < all_.size(); ++i)
-    if (!is_trained(i)) all.push_back({all_[i], weights_->assemble(i, weights_->tensors()[i])});
+    if (!is_trained(i)) all.push_back({all_[i], weights_->assemble(i, weights_->masters()[i])});
   return all;
 }
 
 at::Tensor FullySharded::value(std::size_t parameter) {
   const std::size_t i = trained_[parameter];
-  return weights_->assemble(i, weights_->tensors()[i]);
+  return weights_->assemble(i, weights_->masters()[i]);
 }
 
 at::Tensor FullySharded::gradient(std::size_t parameter) {
@@ -159,9 +162,10 @@ at::Tensor FullySharded::gradient(std::size_t parameter) {
   // every box.
   std::vector<at::Tensor> parts;
   bool there = false;
-  for (const at::Tensor& tensor : weights_->tensors()[i]) {
-    there = there || tensor.grad().defined();
-    parts.push_back(tensor.grad().defined() ? tensor.grad() : at::zeros_like(tensor));
+  const at::ScalarType dtype = scalar_type_of(weights_->shards()[i].dtypes.gradient());
+  for (const at::Tensor& master : weights_->masters()[i]) {
+    there = there || master.grad().defined();
+    parts.push_back(master.grad().defined() ? master.grad() : at::zeros_like(master, dtype));
   }
   at::Tensor known = at::tensor({there ? 1 : 0}, at::kLong);
   const auto sharers = gradient_sums_of(Layout({1}), mesh_.degrees(), policy_).shards;

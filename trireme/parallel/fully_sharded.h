@@ -10,7 +10,8 @@ using trireme::Sharding;
 
 struct FullyShardedOptions {
   Sharding sharding = Sharding::Parameters;
-  int ahead = 1;  ///< how many units are gathered before they are needed
+  Precision precision = {};  ///< by default the module's own
+  int ahead = 1;             ///< how many units are gathered before they are needed
   /// How long weights stay gathered, and gradients whole: while a layer needs them, or (in a
   /// pipeline, between `hold` and `release`) over all micro-batches of a step.
   enum class Gathered : uint8_t { ForALayer, ForAStep } gathered = Gathered::ForALayer;

@@ -61,8 +61,7 @@ GatheredWeights::GatheredWeights(std::vector<nn::Parameter> parameters, Units un
                 byte_options());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     for (const ShardedBox& box : shards_[i].boxes) {
-      tensors_[i].push_back(
-          tensor_on(memory_, begin, {box.piece.count}, parameters_[i].tensor.scalar_type()));
+      tensors_[i].push_back(tensor_on(memory_, begin, {box.piece.count}, dtype_of(i)));
       begin += shard_bytes(i, box);
     }
   }
@@ -240,6 +239,7 @@ void GatheredWeights::release_all() {
 void GatheredWeights::updated() {
   last_use_.reset();
   for (std::size_t unit = 0; unit < states_.size(); ++unit) release(unit);
+  round_masters();
   if (forward_order_.empty() || options_.hold_all) return;
   for (std::size_t unit : units_.users[forward_order_.front()].units) gather(unit);
 }

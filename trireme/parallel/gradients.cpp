@@ -41,12 +41,12 @@ Gradients::Gradients(std::vector<nn::Parameter> parameters, std::vector<Paramete
 }
 
 void Gradients::attach_hooks() {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    at::Tensor& tensor = parameters_[i].tensor;
-    TORCH_CHECK(ag::impl::post_acc_grad_hooks(tensor) == nullptr, "gradients: '",
-                parameters_[i].name, "' has a hook already; attach to a module once");
-    ag::impl::set_post_acc_grad_hooks(tensor, std::make_unique<ReadyHook>(*this, i));
-  }
+  // All are checked before the first hook is set: a hook must not outlive this object.
+  for (const nn::Parameter& one : parameters_)
+    TORCH_CHECK(ag::impl::post_acc_grad_hooks(one.tensor) == nullptr, "gradients: '", one.name,
+                "' has a hook already; attach to a module once");
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    ag::impl::set_post_acc_grad_hooks(parameters_[i].tensor, std::make_unique<ReadyHook>(*this, i));
 }
 
 Gradients::~Gradients() {

@@ -1,5 +1,7 @@
 #include "trireme/parallel/parameter_shard.h"
 
+#include "trireme/parallel/precision.h"
+
 namespace trireme::parallel {
 
 namespace {
@@ -24,13 +26,14 @@ bool is_contiguous(const LocalBox& held, at::IntArrayRef shape) {
 }  // namespace
 
 ParameterShard whole_shard(const nn::Parameter& parameter, std::size_t index, const Mesh& mesh,
-                           const Policy& policy) {
+                           const Policy& policy, const at::Tensor& master) {
   ParameterShard shard{
       .name = parameter.name,
       .parameter = index,
       .weight = parameter.tensor,
-      .master = parameter.tensor,
-      .reductions = reductions_of(parameter.layout, {}, mesh.degrees(), mesh.coord(), policy),
+      .master = master.defined() ? master : parameter.tensor,
+      .reductions = reductions_of(parameter.layout, {}, mesh.degrees(), mesh.coord(), policy,
+                                  dtypes_of(parameter, policy.precision)),
       .pieces = {}};
   for (const Reduction& one : shard.reductions)
     shard.pieces.push_back(piece_of(parameter.name, parameter.layout, one));
@@ -40,8 +43,10 @@ ParameterShard whole_shard(const nn::Parameter& parameter, std::size_t index, co
 ShardedParameter shard(const nn::Parameter& parameter, const Coord& coord, const Degrees& degrees,
                        const Policy& policy) {
   ShardedParameter result;
+  result.dtypes = dtypes_of(parameter, policy.precision);
   const auto shape = parameter.layout.local_shape(coord, degrees);
-  for (Reduction& one : reductions_of(parameter.layout, {}, degrees, coord, policy)) {
+  for (Reduction& one :
+       reductions_of(parameter.layout, {}, degrees, coord, policy, result.dtypes)) {
     ShardedBox box{std::move(one), {}, result.numel, {}};
     const int64_t numel = box.numel();
     box.piece = piece_of(parameter.name, parameter.layout, box.reduction);
@@ -56,15 +61,25 @@ ShardedParameter shard(const nn::Parameter& parameter, const Coord& coord, const
 }
 
 ParameterShard box_shard(const nn::Parameter& parameter, std::size_t index,
-                         const ShardedParameter& cut, std::size_t b, const at::Tensor& tensor) {
+                         const ShardedParameter& cut, std::size_t b, const at::Tensor& weight,
+                         const at::Tensor& master) {
   return {.name = parameter.name,
           .parameter = index,
           .box = b,
-          .weight = tensor,
-          .master = tensor,
+          .weight = weight,
+          .master = master,
           .reductions = {cut.boxes[b].reduction},
           .pieces = {cut.boxes[b].piece},
           .sharded = true};
+}
+
+at::Tensor random_bits(const ParameterShard& shard, const nn::Parameter& parameter, int64_t step) {
+  at::Tensor all = at::empty(shard.master.sizes(), at::kInt);
+  for (std::size_t i = 0; i < shard.pieces.size(); ++i) {
+    at::Tensor to = shard.part(all, i);
+    to.copy_(nn::random_bits(parameter, shard.pieces[i], step).view(to.sizes()));
+  }
+  return all;
 }
 
 }  // namespace trireme::parallel

@@ -14,7 +14,7 @@ namespace trireme::parallel {
 ///
 ///   weight     what layers compute with, in the compute dtype
 ///   master     what the optimizer updates; the same tensor as `weight` where the dtypes agree
-///   gradient   the master's .grad, after `finish`
+///   gradient   the master's .grad, after `finish`; at least float32
 struct ParameterShard {
   std::string name;           ///< of the parameter
   std::size_t parameter = 0;  ///< its index in the list of parameters
@@ -32,9 +32,9 @@ struct ParameterShard {
   }
 };
 
-/// All of the rank's own part of a parameter.
+/// All of the rank's own part of a parameter. `master`: undefined, if it is the weight itself.
 ParameterShard whole_shard(const nn::Parameter& parameter, std::size_t index, const Mesh& mesh,
-                           const Policy& policy);
+                           const Policy& policy, const at::Tensor& master = {});
 
 /// One box of a rank's own tensor, cut into flat ranges for the ranks that share its state.
 struct ShardedBox {
@@ -51,13 +51,18 @@ struct ShardedBox {
 struct ShardedParameter {
   std::vector<ShardedBox> boxes;
   int64_t numel = 0;
+  ParameterDtypes dtypes = {};
   bool plain = true;  ///< the rank's own tensor has the same memory order as its boxes
 };
 ShardedParameter shard(const nn::Parameter& parameter, const Coord& coord, const Degrees& degrees,
                        const Policy& policy);
 
-/// This rank's shard of box `b`; `tensor` is its memory.
+/// This rank's shard of box `b`, with its memory.
 ParameterShard box_shard(const nn::Parameter& parameter, std::size_t index,
-                         const ShardedParameter& cut, std::size_t b, const at::Tensor& tensor);
+                         const ShardedParameter& cut, std::size_t b, const at::Tensor& weight,
+                         const at::Tensor& master);
+
+/// nn::random_bits for the elements of a shard, in the shape of its master.
+at::Tensor random_bits(const ParameterShard& shard, const nn::Parameter& parameter, int64_t step);
 
 }  // namespace trireme::parallel

@@ -228,7 +228,8 @@ void Pipeline::build_parts(const nn::ModelImpl& model) {
       nn::materialize(*part.module);
       part.attached = std::make_unique<DataParallel>(
           *part.module, of_stage_,
-          DataParallelOptions{.buckets = options_.buckets, .reducer = reducer_});
+          DataParallelOptions{
+              .buckets = options_.buckets, .precision = options_.precision, .reducer = reducer_});
       continue;
     }
     // Backward reaches the units of several stages in an order that changes with the micro-batch.
@@ -236,13 +237,15 @@ void Pipeline::build_parts(const nn::ModelImpl& model) {
     part.attached = std::make_unique<FullySharded>(
         *part.module, of_stage_,
         FullyShardedOptions{.sharding = options_.sharding,
+                            .precision = options_.precision,
                             .gathered = for_a_step ? Gathered::ForAStep : Gathered::ForALayer,
                             .reducer = reducer_});
   }
 }
 
 Policy Pipeline::policy() const {
-  return {.sharding = mesh_.size(Axis::Shard) == 1 ? Sharding::None : options_.sharding};
+  return {.sharding = mesh_.size(Axis::Shard) == 1 ? Sharding::None : options_.sharding,
+          .precision = options_.precision};
 }
 
 void Pipeline::collect_parameters(const nn::ModelImpl& model) {

@@ -27,6 +27,7 @@ struct PipelineOptions {
   /// whole) over the micro-batches of a step.
   Sharding sharding = Sharding::Parameters;
   bool keep_gathered = true;
+  Precision precision = {};
   std::shared_ptr<core::Trace> trace = nullptr;  ///< of every action
   std::shared_ptr<Reducer> reducer =
       nullptr;  ///< how gradients are summed; null: by `make_reducer`

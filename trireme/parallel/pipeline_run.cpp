@@ -152,11 +152,19 @@ void Pipeline::run(const Action& action, Micro micro) {
 }
 
 nn::Flow Pipeline::input_of(Stage& stage, int micro) {
-  if (stage.index > 0) return take(stage.inputs, micro);
   const nn::Flow& in = (*micros_)[static_cast<std::size_t>(micro)].inputs;
+  if (stage.index > 0) {
+    nn::Flow came = take(stage.inputs, micro);
+    if (came.where != nullptr && in.where != nullptr && in.where->loss_scale.defined()) {
+      nn::Where where = *came.where;  // every rank has the scale; it does not travel
+      where.loss_scale = in.where->loss_scale;
+      came.where = std::make_shared<const nn::Where>(std::move(where));
+    }
+    return came;
+  }
   std::vector<at::Tensor> tensors;
   for (const at::Tensor& one : in.tensors)
-    tensors.push_back(one.defined() ? one.to(mesh_.device()) : one);
+    tensors.push_back(one.defined() ? as_input(one, mesh_.device(), options_.precision) : one);
   return {std::move(tensors), in.where};
 }
 
@@ -185,7 +193,8 @@ void Pipeline::forward(Stage& stage, int micro) {
     loss_sum_ = loss_sum_.defined() ? loss_sum_ + sum : sum;
     loss_weight_ = loss_weight_.defined() ? loss_weight_ + loss->weight : loss->weight;
     add_root(loss->sum);
-    kept.seeds = {at::ones_like(loss->sum.detach())};
+    const auto& where = (*micros_)[static_cast<std::size_t>(micro)].inputs.where;
+    kept.seeds = {seed_of(*loss, where != nullptr ? where->loss_scale : at::Tensor())};
   } else {
     for (const at::Tensor& one : flow.tensors) add_root(one);
     stage.outputs.emplace(micro, std::move(flow));

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,6 +22,27 @@ struct GradientBlock {
   std::vector<at::Tensor> whole = {};   ///< what is summed ...
   std::vector<at::Tensor> shards = {};  ///< ... of which this rank gets its rows, in here
   std::vector<comm::Rows> rows = {};    ///< of each tensor, the rows of every rank
+  /// The dtype in which it travels; gradients are rounded to it and back.
+  core::DType wire = core::DType::Float32;
+  int lane = 0;  ///< from `Reducer::open_lane`
+};
+
+/// A started sum of gradients.
+class [[nodiscard]] StartedSum {
+ public:
+  StartedSum() = default;
+  /// `then` runs after the work, in `wait`: for a sum that travels in another form.
+  StartedSum(comm::Work work, std::function<void()> then = {})  // NOLINT: meant to convert
+      : then_(std::move(then)), work_(std::move(work)) {}
+
+  void wait() {
+    work_.wait();
+    if (const auto then = std::exchange(then_, {})) then();
+  }
+
+ private:
+  std::function<void()> then_;  // keeps tensors that the work uses
+  comm::Work work_;
 };
 
 /// A tensor that a reducer keeps for a parameter from step to step, such as the error that a
@@ -40,14 +62,16 @@ struct ReducerState {
 ///   tied      ──┘
 class Reducer {
  public:
-  explicit Reducer(const Mesh& mesh) : mesh_(mesh) {}
+  explicit Reducer(const Mesh& mesh);
+  /// For a reducer that changes blocks and passes them on to `inner`: both use the same groups.
+  explicit Reducer(const std::shared_ptr<Reducer>& inner) : groups_(inner->groups_) {}
   virtual ~Reducer() = default;
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  /// Starts to sum a block over the ranks of a set. All of them start the same blocks in the same
-  /// order. The block's memory must live until the work is done.
-  virtual comm::Work start(GradientBlock block, const RankSet& over) = 0;
+  /// Starts to sum a block over the ranks of a set. All of them start the same blocks of a lane in
+  /// the same order. The block's memory must live until the work is done.
+  virtual StartedSum start(GradientBlock block, const RankSet& over) = 0;
 
   /// The tensors that it keeps from step to step; loading a checkpoint fills them.
   virtual std::vector<ReducerState> states() { return {}; }
@@ -55,11 +79,16 @@ class Reducer {
   /// The group of a set; gradients may be allocated there as registered memory. The first call for
   /// a set makes its group: it is collective over the tensor axis for a set of copies, and over the
   /// pipe axis for a set of holders.
-  const comm::Communicator& group(const RankSet& set);
+  const comm::Communicator& group(const RankSet& set, int lane = 0);
+
+  /// A lane of its own over the ranks of a set: blocks of different lanes may be started in
+  /// different orders on different ranks. (Buckets that wait for a gradient fall behind those of
+  /// another set.) Collective over the ranks of the set.
+  int open_lane(const RankSet& set);
 
  private:
-  Mesh mesh_;
-  std::map<RankSet, comm::Communicator> made_;
+  class Groups;
+  std::shared_ptr<Groups> groups_;
 };
 
 /// Sums each block by one collective.
@@ -70,7 +99,8 @@ std::shared_ptr<Reducer> make_reducer(const Mesh& mesh);
 /// latency.
 class PackedSum {
  public:
-  PackedSum(Reducer& reducer, RankSet over) : reducer_(&reducer), over_(std::move(over)) {}
+  PackedSum(Reducer& reducer, RankSet over, core::DType wire, int lane = 0)
+      : reducer_(&reducer), over_(std::move(over)), wire_(wire), lane_(lane) {}
 
   /// Starts to sum the tensors in place.
   void start(const std::vector<at::Tensor>& tensors);
@@ -80,7 +110,9 @@ class PackedSum {
  private:
   Reducer* reducer_;
   RankSet over_;
-  std::vector<comm::Work> works_;
+  core::DType wire_;
+  int lane_;
+  std::vector<StartedSum> works_;
   std::map<at::ScalarType, std::pair<at::Tensor, std::vector<at::Tensor>>> packed_;
 };
 

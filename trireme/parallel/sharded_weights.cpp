@@ -13,10 +13,6 @@ namespace trireme::parallel {
 
 namespace {
 
-int64_t item_bytes_of(const nn::Parameter& parameter) {
-  return static_cast<int64_t>(parameter.tensor.element_size());
-}
-
 /// Makes a separate group, so that gathers do not queue behind reductions.
 comm::Communicator gather_group(const Mesh& mesh, const Policy& policy) {
   const auto& group = mesh.group(gradient_sums_of(Layout({1}), mesh.degrees(), policy).shards.axes);
@@ -35,18 +31,19 @@ ShardedWeights::ShardedWeights(std::vector<nn::Parameter> parameters, Units unit
       units_(std::move(units)),
       group_(gather_group(mesh, policy)),
       tensors_(parameters_.size()),
+      masters_(parameters_.size()),
       states_(units_.units.size()),
       local_(parameters_.size()),
       self_(std::make_shared<ShardedWeights*>(this)) {
-  attach();
   for (const nn::Parameter& one : parameters_)
     shards_.push_back(shard(one, mesh.coord(), mesh.degrees(), policy));
   for (std::size_t u = 0; u < states_.size(); ++u) {
     for (std::size_t i : units_.units[u].parameters) {
       states_[u].offsets.push_back(states_[u].bytes);
-      states_[u].bytes += padded(shards_[i].numel * item_bytes_of(parameters_[i]));
+      states_[u].bytes += padded(shards_[i].numel * item_bytes(i));
     }
   }
+  attach();
 }
 
 ShardedWeights::~ShardedWeights() {
@@ -60,7 +57,7 @@ at::TensorOptions ShardedWeights::byte_options() const {
 }
 
 int64_t ShardedWeights::shard_bytes(std::size_t parameter, const ShardedBox& box) const {
-  return padded(box.piece.count * item_bytes_of(parameters_[parameter]));
+  return padded(box.piece.count * item_bytes(parameter));
 }
 
 std::string ShardedWeights::not_gathered(const std::string& name) {
@@ -70,7 +67,38 @@ std::string ShardedWeights::not_gathered(const std::string& name) {
       name);
 }
 
+void ShardedWeights::make_masters() {
+  const auto bytes_of = [](const ShardedBox& box, at::ScalarType dtype) {
+    return padded(box.piece.count * static_cast<int64_t>(c10::elementSize(dtype)));
+  };
+  at::Tensor memory;
+  for (const bool lays_out : {true, false}) {  // first counts the bytes
+    int64_t begin = 0;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const ParameterDtypes& dtypes = shards_[i].dtypes;
+      const at::ScalarType dtype = scalar_type_of(dtypes.master);
+      const bool separate = dtypes.master != dtypes.compute;
+      for (std::size_t b = 0; b < shards_[i].boxes.size(); ++b) {
+        const ShardedBox& box = shards_[i].boxes[b];
+        if (!lays_out)
+          masters_[i].push_back(separate ? tensor_on(memory, begin, {box.piece.count}, dtype)
+                                         : tensors_[i][b]);
+        if (separate) begin += bytes_of(box, dtype);
+      }
+    }
+    if (lays_out && begin > 0) memory = at::empty({begin}, byte_options());
+  }
+}
+
+void ShardedWeights::round_masters() {
+  const at::NoGradGuard guard;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    for (std::size_t b = 0; b < masters_[i].size(); ++b)
+      if (!masters_[i][b].is_same(tensors_[i][b])) tensors_[i][b].copy_(masters_[i][b]);
+}
+
 void ShardedWeights::take_values() {
+  make_masters();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     nn::Parameter& one = parameters_[i];
     const bool there = nn::is_bound(one.tensor);
@@ -80,21 +108,24 @@ void ShardedWeights::take_values() {
       const ShardedBox& box = shards_[i].boxes[b];
       if (box.piece.count == 0) continue;
       if (there)
-        tensors_[i][b].copy_(nn::part_of(one.tensor, box.local())
+        masters_[i][b].copy_(nn::part_of(one.tensor, box.local())
                                  .reshape({-1})
                                  .narrow(0, box.piece.begin, box.piece.count));
       else
-        nn::fill_piece(one, box.piece, tensors_[i][b]);
+        nn::fill_piece(one, box.piece, masters_[i][b]);
     }
+    nn::unbind(one.tensor, "");  // before the dtype changes: the values are not needed any more
+    nn::set_dtype(one.tensor, dtype_of(i));
     nn::unbind(one.tensor, not_gathered(one.name));
   }
+  round_masters();
 }
 
 /// The memory of a unit's n-th parameter in the unit's block: its boxes, one after the other.
 at::Tensor ShardedWeights::packed(std::size_t unit, std::size_t nth) const {
   const std::size_t i = units_.units[unit].parameters[nth];
   return tensor_on(states_[unit].block, states_[unit].offsets[nth], {shards_[i].numel},
-                   parameters_[i].tensor.scalar_type());
+                   dtype_of(i));
 }
 
 void ShardedWeights::start_gather(std::size_t unit) {
@@ -148,10 +179,11 @@ void ShardedWeights::unbind(std::size_t unit,
 }
 
 void ShardedWeights::attach() {
-  for (std::size_t user = 0; user < units_.users.size(); ++user) {
-    core::check(!units_.users[user].layer->has_hook(nn::Seam::Unshard),
+  for (const auto& user : units_.users)
+    core::check(!user.layer->has_hook(nn::Seam::Unshard),
                 "layer '{}' is or was sharded already: shard a model once, and keep what shards it",
-                units_.users[user].layer->full_name());
+                user.layer->full_name());
+  for (std::size_t user = 0; user < units_.users.size(); ++user) {
     units_.users[user].layer->around(
         nn::Seam::Unshard,
         [self = self_, user](nn::Flow in, const nn::LayerImpl::Call& inner) -> nn::Flow {
@@ -219,7 +251,8 @@ at::Tensor ShardedWeights::assemble(std::size_t parameter,
                                     const std::vector<at::Tensor>& parts) const {
   const ShardedParameter& cut = shards_[parameter];
   const at::Tensor& own = parameters_[parameter].tensor;
-  at::Tensor all = at::empty(own.sizes(), own.options().requires_grad(false));
+  const at::ScalarType dtype = parts.empty() ? own.scalar_type() : parts.front().scalar_type();
+  at::Tensor all = at::empty(own.sizes(), own.options().dtype(dtype).requires_grad(false));
   for (std::size_t b = 0; b < cut.boxes.size(); ++b) {
     const ShardedBox& box = cut.boxes[b];
     at::Tensor whole = at::empty({box.numel()}, parts[b].options());
@@ -245,9 +278,8 @@ WholeWeights::WholeWeights(std::vector<nn::Parameter> parameters, Units units, c
       const std::size_t i = units_.units[u].parameters[n];
       for (const ShardedBox& box : shards_[i].boxes)
         tensors_[i].push_back(tensor_on(
-            states_[u].block,
-            states_[u].offsets[n] + (box.begin + box.piece.begin) * item_bytes_of(parameters_[i]),
-            {box.piece.count}, parameters_[i].tensor.scalar_type()));
+            states_[u].block, states_[u].offsets[n] + (box.begin + box.piece.begin) * item_bytes(i),
+            {box.piece.count}, dtype_of(i)));
     }
   }
   take_values();
@@ -262,13 +294,14 @@ nn::Flow WholeWeights::around(std::size_t user, nn::Flow in, const nn::LayerImpl
 }
 
 void WholeWeights::updated() {
+  complete_update();
+  round_masters();
   // Gather in the order of use.
   std::vector<std::size_t> order = backward_order();
   std::reverse(order.begin(), order.end());
   for (std::size_t unit = 0; unit < states_.size(); ++unit)
     if (std::find(order.begin(), order.end(), unit) == order.end()) order.push_back(unit);
   for (std::size_t unit : order) {
-    complete_gather(unit);
     unbind(unit, [](const std::string& name) {
       return fmt::format(
           "parameter '{}' is being gathered after an update: it is there when its layer runs, or "

@@ -8,6 +8,7 @@
 
 #include "trireme/mesh/mesh.h"
 #include "trireme/parallel/parameter_shard.h"
+#include "trireme/parallel/precision.h"
 #include "trireme/parallel/units.h"
 
 namespace trireme::parallel {
@@ -24,11 +25,13 @@ class ShardedWeights {
   ShardedWeights& operator=(const ShardedWeights&) = delete;
 
   const std::vector<ShardedParameter>& shards() const { return shards_; }
-  /// This rank's shard of each box of each parameter.
+  /// This rank's shard of each box of each parameter: of the weights, which are gathered, and of
+  /// the masters, which the optimizer updates. Where the dtypes agree they are the same tensors.
   const std::vector<std::vector<at::Tensor>>& tensors() const { return tensors_; }
+  const std::vector<std::vector<at::Tensor>>& masters() const { return masters_; }
   const Units& units() const { return units_; }
 
-  /// The shards have new values. Collective.
+  /// The masters have new values. Collective.
   virtual void updated() = 0;
 
   /// Where weights are always whole: waits until the updates of all ranks have arrived.
@@ -58,7 +61,7 @@ class ShardedWeights {
   void end_check();
 
   /// Gathers a tensor with the shape of this rank's part of the parameter; `parts` are this rank's
-  /// shards. Collective.
+  /// shards, of any dtype. Collective.
   at::Tensor assemble(std::size_t parameter, const std::vector<at::Tensor>& parts) const;
 
   /// The memory of gathered units, and of blocks that are kept for reuse.
@@ -82,9 +85,11 @@ class ShardedWeights {
   /// Runs `inner`, a call of a layer that uses units.
   virtual nn::Flow around(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner) = 0;
 
-  /// Moves the values of parameters that have memory into the shards, one parameter at a time, and
-  /// initializes the others by their rules.
+  /// Makes the masters. Moves the values of parameters that have memory into them, one parameter at
+  /// a time, and initializes the others by their rules; then rounds them to the weights.
   void take_values();
+  /// Rounds the masters to the weights.
+  void round_masters();
   /// Counts the uses of a user's units, and remembers the order of users. A call that recomputes
   /// does not count.
   void note_use(std::size_t user, const nn::Flow& in);
@@ -102,18 +107,26 @@ class ShardedWeights {
 
   at::TensorOptions byte_options() const;
   int64_t shard_bytes(std::size_t parameter, const ShardedBox& box) const;
+  /// The dtype of a parameter's weight, and the bytes of an element.
+  at::ScalarType dtype_of(std::size_t parameter) const {
+    return scalar_type_of(shards_[parameter].dtypes.compute);
+  }
+  int64_t item_bytes(std::size_t parameter) const {
+    return static_cast<int64_t>(c10::elementSize(dtype_of(parameter)));
+  }
 
   std::vector<nn::Parameter> parameters_;
   Units units_;
   comm::Communicator group_;
   std::vector<ShardedParameter> shards_;
-  std::vector<std::vector<at::Tensor>> tensors_;
+  std::vector<std::vector<at::Tensor>> tensors_, masters_;
   std::vector<UnitState> states_;
   std::vector<std::size_t> forward_order_;  // of users
   std::vector<at::Tensor> local_;  // of a parameter whose boxes do not lie one after the other
 
  private:
   void attach();
+  void make_masters();
   at::Tensor packed(std::size_t unit, std::size_t nth) const;
 
   at::Tensor all_uses_;  // [ranks, units], while they are compared

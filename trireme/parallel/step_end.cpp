@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "trireme/core/log.h"
 
@@ -20,6 +21,12 @@ void check(const nn::Loss& loss) {
               loss.sum.defined() ? loss.sum.sizes() : at::IntArrayRef());
   TORCH_CHECK(loss.weight.defined() && loss.weight.numel() == 1,
               "backward: the loss's weight must be one number: how many tokens or samples counted");
+}
+
+at::Tensor seed_of(const nn::Loss& loss, const at::Tensor& scale) {
+  const at::Tensor sum = loss.sum.detach();
+  if (!scale.defined()) return at::ones_like(sum);
+  return scale.to(sum.options()).expand(sum.sizes()).contiguous();
 }
 
 StepEnd::StepEnd(const Mesh& mesh, std::shared_ptr<Reducer> reducer, std::vector<Gradients*> parts,
@@ -46,27 +53,38 @@ StepEnd::StepEnd(const Mesh& mesh, std::shared_ptr<Reducer> reducer, std::vector
     for (const Reduction& one : shard.reductions)
       for (const RankSet& set : one.later)
         if (!set.holders.empty()) holders.insert(set);
-  later_.assign(copies.begin(), copies.end());
-  later_.insert(later_.end(), holders.begin(), holders.end());
+  for (const auto& sets : {copies, holders})
+    for (const RankSet& set : sets) later_.push_back({set, boxes_over(set)});
   for (const RankSet& set : copies) reducer_->group(set);
+}
+
+std::vector<std::pair<std::size_t, std::size_t>> StepEnd::boxes_over(const RankSet& set) const {
+  std::vector<std::pair<std::size_t, std::size_t>> boxes;
+  for (std::size_t k = 0; k < shards_.size(); ++k) {
+    const auto& reductions = shards_[k].reductions;
+    for (std::size_t i = 0; i < reductions.size(); ++i)
+      if (std::ranges::find(reductions[i].later, set) != reductions[i].later.end())
+        boxes.emplace_back(k, i);
+  }
+  std::ranges::sort(boxes, {}, [&](const auto& box) {
+    const Piece& piece = shards_[box.first].pieces[box.second];
+    return std::tuple(piece.name, piece.offset, piece.begin);
+  });
+  return boxes;
 }
 
 /// Sums gradients that several ranks hold: of copies of a box along a cut, then of tied weights.
 void StepEnd::sum_later(const std::function<at::Tensor(std::size_t shard)>& gradient_of) {
-  for (const RankSet& set : later_) {
-    std::vector<at::Tensor> parts;
-    for (std::size_t k = 0; k < shards_.size(); ++k) {
-      const auto& reductions = shards_[k].reductions;
-      for (std::size_t i = 0; i < reductions.size(); ++i) {
-        const auto& later = reductions[i].later;
-        if (std::find(later.begin(), later.end(), set) == later.end()) continue;
-        if (const at::Tensor all = gradient_of(k); all.defined())
-          parts.push_back(shards_[k].part(all, i));
-      }
+  for (const auto& [set, boxes] : later_) {
+    std::map<core::DType, std::vector<at::Tensor>> parts;  // by the dtype in which they travel
+    for (const auto& [k, i] : boxes)
+      if (const at::Tensor all = gradient_of(k); all.defined())
+        parts[shards_[k].reductions[i].dtypes.reduce].push_back(shards_[k].part(all, i));
+    for (const auto& [wire, some] : parts) {
+      PackedSum sum(*reducer_, set, wire);
+      sum.start(some);
+      sum.wait();
     }
-    PackedSum sum(*reducer_, set);
-    sum.start(parts);
-    sum.wait();
   }
 }
 
@@ -126,7 +144,8 @@ Totals StepEnd::finish(const LossTotals& own, const Finish& what) {
   if (what.on_sums) what.on_sums();
 
   // One small reduction carries everything else: weight | loss | squares | values | used | late
-  const std::size_t values_at = 3, used_at = values_at + what.values.size(),
+  constexpr int64_t kTotals = 3;
+  const std::size_t values_at = kTotals, used_at = values_at + what.values.size(),
                     late_at = used_at + names_.size(), length = late_at + names_.size();
   if (!small_.defined() || small_.numel() != static_cast<int64_t>(length))
     small_ = at::zeros({static_cast<int64_t>(length)}, at::kDouble);
@@ -150,10 +169,13 @@ Totals StepEnd::finish(const LossTotals& own, const Finish& what) {
     sums[2] = again.data_ptr<double>()[0];
   }
 
-  const Totals totals{.loss = sums[1],
-                      .weight = sums[0],
-                      .norm = std::sqrt(sums[2]) / (what.divide == Divide::Now ? sums[0] : 1),
-                      .sums = {sums + values_at, sums + used_at}};
+  const Totals totals{
+      .loss = sums[1],
+      .weight = sums[0],
+      .norm = std::sqrt(sums[2]) / (what.divide == Divide::Now ? sums[0] : 1),
+      .sums = {sums + values_at, sums + used_at},
+      .on_device =
+          small_.narrow(0, 0, kTotals).to(mesh_.device(), at::kDouble, false, /*copy=*/true)};
   for (std::size_t k = 0; k < shards_.size(); ++k) {
     at::Tensor& gradient = shards_[k].gradient();
     if (sums[used_at + sources_[k].name] == 0 || totals.weight == 0)

@@ -10,6 +10,9 @@ namespace trireme::parallel {
 /// Throws unless the sum and the weight are one number each.
 void check(const nn::Loss& loss);
 
+/// The gradient that backward starts from: `scale`, or 1 if that is undefined.
+at::Tensor seed_of(const nn::Loss& loss, const at::Tensor& scale);
+
 /// Completes the gradients of a step, for `finish` of DataParallel, FullySharded and Pipeline.
 ///
 ///   buckets    ──> copies of a box ──> tied weights ──> norm ──> one small reduction ──> .grad
@@ -44,6 +47,7 @@ class StepEnd {
     std::size_t parameter, name;
   };
 
+  std::vector<std::pair<std::size_t, std::size_t>> boxes_over(const RankSet& set) const;
   void sum_later(const std::function<at::Tensor(std::size_t shard)>& gradient_of);
   void assign();
   double squares() const;
@@ -58,8 +62,14 @@ class StepEnd {
   std::vector<GradientSource> sources_;  // of each shard
   std::vector<NamedParameter> parameters_;
   std::vector<std::string> names_;
-  std::vector<RankSet> later_;  // all sets of Reduction::later, copies first
-  at::Tensor small_;            // the data of the small reduction
+  /// A set of Reduction::later, and the boxes that are summed over it: in the same order on all its
+  /// ranks, which may hold their shards in different orders.
+  struct LaterSum {
+    RankSet set;
+    std::vector<std::pair<std::size_t, std::size_t>> boxes;  // shard, and box of it
+  };
+  std::vector<LaterSum> later_;  // copies first
+  at::Tensor small_;             // the data of the small reduction
   bool told_unused_ = false, told_weightless_ = false;
 };
 

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "trireme/comm/texts.h"
+#include "trireme/parallel/precision.h"
 
 namespace trireme::parallel {
 
@@ -40,7 +41,8 @@ std::map<std::string, Holders> find_tied(const std::vector<ParameterShard>& shar
 
 void set_holders(ParameterShard& shard, const nn::Parameter& parameter, const Holders& holders,
                  const Mesh& mesh, const Policy& policy) {
-  auto all = reductions_of(parameter.layout, holders, mesh.degrees(), mesh.coord(), policy);
+  auto all = reductions_of(parameter.layout, holders, mesh.degrees(), mesh.coord(), policy,
+                           dtypes_of(parameter, policy.precision));
   if (shard.sharded) all = {all[shard.box]};
   shard.reductions = std::move(all);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <tuple>
 
 #include "trireme/parallel/byte_block.h"
 
@@ -13,9 +14,9 @@ namespace trireme::parallel {
 
 namespace {
 
-std::vector<at::Tensor> tensors_of(const std::vector<UnitMember>& members) {
-  std::vector<at::Tensor> all;
-  for (const UnitMember& one : members) all.push_back(one.parameter);
+std::vector<BucketMember> bucket_members(const std::vector<UnitMember>& members) {
+  std::vector<BucketMember> all;
+  for (const UnitMember& one : members) all.push_back({one.parameter, one.shards.dtypes});
   return all;
 }
 
@@ -27,10 +28,12 @@ int64_t item_bytes(at::ScalarType dtype) {
 
 UnitBuckets::UnitBuckets(std::shared_ptr<Reducer> reducer, GradientSums sums,
                          std::vector<UnitMember> members, std::vector<std::string> names)
-    : Buckets(tensors_of(members)),
+    : Buckets(bucket_members(members)),
       reducer_(std::move(reducer)),
       sums_over_(std::move(sums)),
-      rest_(reducer_->group(sums_over_.rest)),
+      shards_lane_(reducer_->open_lane(sums_over_.shards)),
+      rest_lane_(reducer_->open_lane(sums_over_.rest)),
+      rest_(reducer_->group(sums_over_.rest, rest_lane_)),
       members_(std::move(members)),
       names_(std::move(names)),
       offsets_(members_.size()),
@@ -43,16 +46,18 @@ UnitBuckets::UnitBuckets(std::shared_ptr<Reducer> reducer, GradientSums sums,
   order_known_ = true;
 }
 
-/// Makes a bucket for each unit and dtype, and gives each parameter its offsets in the bucket's
-/// block and shards.
+/// Makes a bucket for each unit and pair of dtypes (of gradients here and on the wire), and gives
+/// each parameter its offsets in the bucket's block and shards.
 void UnitBuckets::lay_out() {
-  std::map<std::pair<std::size_t, at::ScalarType>, std::size_t> found;
+  std::map<std::tuple<std::size_t, at::ScalarType, core::DType>, std::size_t> found;
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const UnitMember& member = members_[i];
-    const auto dtype = member.parameter.scalar_type();
-    const auto [bucket, is_new] = found.try_emplace({member.unit, dtype}, units_.size());
+    const auto dtype = tracked_[i].member.dtype();
+    const core::DType wire = tracked_[i].member.dtypes.reduce;
+    const auto [bucket, is_new] = found.try_emplace({member.unit, dtype, wire}, units_.size());
     if (is_new) {
-      units_.push_back({.unit = member.unit, .dtype = dtype, .block = {}, .shards = {}});
+      units_.push_back(
+          {.unit = member.unit, .dtype = dtype, .wire = wire, .block = {}, .shards = {}});
       buckets_.emplace_back();
     }
     UnitBlock& unit = units_[bucket->second];
@@ -118,9 +123,9 @@ void UnitBuckets::put(std::size_t parameter, const at::Tensor& gradient, bool mo
   }
 }
 
-comm::Work UnitBuckets::scatter(std::size_t bucket, const ShardOf& shard_of) {
+StartedSum UnitBuckets::scatter(std::size_t bucket, const ShardOf& shard_of) {
   const UnitBlock& unit = units_[bucket];
-  GradientBlock block{.name = names_[unit.unit]};
+  GradientBlock block{.name = names_[unit.unit], .wire = unit.wire, .lane = shards_lane_};
   for (std::size_t i : buckets_[bucket].members) {
     const auto& boxes = members_[i].shards.boxes;
     for (std::size_t b = 0; b < boxes.size(); ++b) {
@@ -136,15 +141,23 @@ comm::Work UnitBuckets::scatter(std::size_t bucket, const ShardOf& shard_of) {
 
 std::vector<at::Tensor> UnitBuckets::sum_late(std::size_t parameter, const at::Tensor& mine) {
   std::vector<at::Tensor> sums;
+  const BucketMember& member = tracked_[parameter].member;
+  const core::DType wire = member.dtypes.reduce;
+  const auto options = member.parameter.options().dtype(member.dtype()).requires_grad(false);
   for (const ShardedBox& box : members_[parameter].shards.boxes) {
-    const at::Tensor whole =
-        mine.defined() ? nn::part_of(mine, box.local()).reshape({-1}).contiguous()
-                       : at::zeros({box.numel()},
-                                   members_[parameter].parameter.options().requires_grad(false));
-    at::Tensor sum = at::empty({box.piece.count}, whole.options());
-    reducer_->start({.whole = {whole}, .shards = {sum}, .rows = {box.counts}}, sums_over_.shards)
+    const at::Tensor whole = mine.defined()
+                                 ? nn::part_of(mine, box.local()).reshape({-1}).contiguous()
+                                 : at::zeros({box.numel()}, options);
+    at::Tensor sum = at::empty({box.piece.count}, options);
+    reducer_
+        ->start({.whole = {whole},
+                 .shards = {sum},
+                 .rows = {box.counts},
+                 .wire = wire,
+                 .lane = shards_lane_},
+                sums_over_.shards)
         .wait();
-    reducer_->start({.data = sum}, sums_over_.rest).wait();
+    reducer_->start({.data = sum, .wire = wire, .lane = rest_lane_}, sums_over_.rest).wait();
     sums.push_back(std::move(sum));
   }
   return sums;
@@ -191,7 +204,8 @@ void WholeUnitBuckets::complete_oldest() {
   std::vector<at::Tensor> shards;
   for (std::size_t i : buckets_[oldest.bucket].members)
     for (at::Tensor& home : homes(i)) shards.push_back(std::move(home));
-  sums_.emplace_back(*reducer_, sums_over_.rest).start(shards);
+  sums_.emplace_back(*reducer_, sums_over_.rest, units_[oldest.bucket].wire, rest_lane_)
+      .start(shards);
 }
 
 void WholeUnitBuckets::wait() {
@@ -210,7 +224,8 @@ ScatteredBuckets::ScatteredBuckets(std::shared_ptr<Reducer> reducer, GradientSum
     total += padded(unit.shard_elems * item_bytes(unit.dtype));
   }
   for (std::size_t i = 0; i < std::min(kBlocks, units_.size()); ++i)
-    free_.push_back(reducer_->group(sums_over_.shards).allocate({largest}, byte_options()));
+    free_.push_back(
+        reducer_->group(sums_over_.shards, shards_lane_).allocate({largest}, byte_options()));
   shard_memory_ = rest_.allocate({total}, byte_options());
   int64_t begin = 0;
   for (UnitBlock& unit : units_) {
@@ -269,7 +284,8 @@ void ScatteredBuckets::complete_oldest() {
   if (unit.pooled) free_.push_back(unit.block);
   unit.block = at::Tensor();
   if (last_ && is_summed_over_rest())
-    sums_.push_back(reducer_->start({.data = unit.shards}, sums_over_.rest));
+    sums_.push_back(reducer_->start({.data = unit.shards, .wire = unit.wire, .lane = rest_lane_},
+                                    sums_over_.rest));
 }
 
 void ScatteredBuckets::end_micro() {
@@ -286,7 +302,7 @@ void ScatteredBuckets::discard() {
 
 void ScatteredBuckets::wait() {
   while (!in_flight_.empty()) complete_oldest();
-  for (comm::Work& work : sums_) work.wait();
+  for (StartedSum& work : sums_) work.wait();
   sums_.clear();
   for (UnitBlock& unit : units_) unit.summed = false;
   last_ = true;

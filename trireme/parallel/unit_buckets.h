@@ -41,6 +41,7 @@ class UnitBuckets : public Buckets {
   struct UnitBlock {  // the memory of a bucket
     std::size_t unit = 0;
     at::ScalarType dtype = at::kFloat;
+    core::DType wire = core::DType::Float32;
     int64_t bytes = 0, shard_elems = 0;
     at::Tensor block;     // holds the gradients; undefined: there are none
     at::Tensor shards;    // ScatteredBuckets: this rank's shards of the sum, flat
@@ -53,7 +54,7 @@ class UnitBuckets : public Buckets {
   virtual void need_block(UnitBlock& unit) = 0;
   /// Starts the reduce-scatter of a bucket; `shard_of` says where each shard goes.
   using ShardOf = std::function<at::Tensor(std::size_t parameter, std::size_t box)>;
-  comm::Work scatter(std::size_t bucket, const ShardOf& shard_of);
+  StartedSum scatter(std::size_t bucket, const ShardOf& shard_of);
 
   /// A box of a parameter in its unit's block, flat.
   at::Tensor box_in(const UnitBlock& unit, std::size_t parameter, const ShardedBox& box) const;
@@ -62,6 +63,7 @@ class UnitBuckets : public Buckets {
 
   std::shared_ptr<Reducer> reducer_;
   GradientSums sums_over_;
+  int shards_lane_, rest_lane_;
   comm::Communicator rest_;
   std::vector<UnitMember> members_;
   std::vector<std::string> names_;
@@ -91,7 +93,7 @@ class WholeUnitBuckets final : public UnitBuckets {
 
   struct InFlight {
     std::size_t bucket = 0;
-    comm::Work work;
+    StartedSum work;
   };
   at::Tensor memory_;
   std::deque<InFlight> in_flight_;
@@ -130,14 +132,14 @@ class ScatteredBuckets final : public UnitBuckets {
 
   struct InFlight {
     std::size_t bucket = 0;
-    comm::Work work;
+    StartedSum work;
     at::Tensor more;  // to be added to the shards
   };
   bool last_ = true;
   at::Tensor shard_memory_;
   std::vector<at::Tensor> free_;  // blocks of registered memory
   std::deque<InFlight> in_flight_;
-  std::vector<comm::Work> sums_;  // over the rest
+  std::vector<StartedSum> sums_;  // over the rest
 };
 
 }  // namespace trireme::parallel

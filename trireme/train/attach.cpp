@@ -15,10 +15,27 @@ std::shared_ptr<nn::ModelImpl> build(const ModelFactory& model, const Mesh& mesh
   return model(mesh);
 }
 
+namespace {
+
+core::DType dtype_of(config::Dtype dtype) {
+  switch (dtype) {
+    case config::Dtype::Float32: break;
+    case config::Dtype::Float64: return core::DType::Float64;
+    case config::Dtype::BFloat16: return core::DType::BFloat16;
+    case config::Dtype::Float16: return core::DType::Float16;
+  }
+  return core::DType::Float32;
+}
+
+}  // namespace
+
 Policy policy_of(const config::Config& config, const Degrees& degrees) {
-  const core::DType dtype = config.precision.compute == config::Dtype::Float64
-                                ? core::DType::Float64
-                                : core::DType::Float32;
+  const config::Precision& keys = config.precision;
+  const core::DType compute = dtype_of(keys.compute);
+  const bool rounds = is_half(compute) && keys.master == config::Master::Float32;
+  const Precision precision{.dtypes = ParameterDtypes{compute, dtype_of(keys.reduce),
+                                                      rounds ? core::DType::Float32 : compute},
+                            .keep = keys.keep};
   const auto sharding = [&] {
     if (degrees.shard == 1) return Sharding::None;
     switch (config.memory.shard) {
@@ -28,12 +45,12 @@ Policy policy_of(const config::Config& config, const Degrees& degrees) {
     }
     return Sharding::Parameters;
   };
-  return {.sharding = sharding(), .dtypes = {dtype, dtype, dtype}};
+  return {.sharding = sharding(), .precision = precision};
 }
 
 std::unique_ptr<parallel::Attached> attach(const config::Config& config, const Mesh& mesh,
                                            nn::ModelImpl& model, const AttachOptions& options) {
-  const Sharding sharding = policy_of(config, mesh.degrees()).sharding;
+  const auto [sharding, precision, local] = policy_of(config, mesh.degrees());
   const parallel::BucketSizes buckets{.bytes =
                                           static_cast<int64_t>(config.comm.bucket_mib * (1 << 20))};
   if (mesh.degrees().pipe > 1)
@@ -42,13 +59,18 @@ std::unique_ptr<parallel::Attached> attach(const config::Config& config, const M
                           .buckets = buckets,
                           .sharding = sharding,
                           .keep_gathered = config.pipeline.keep_gathered,
+                          .precision = precision,
                           .trace = options.trace,
                           .reducer = options.reducer});
   if (sharding == Sharding::None)
     return std::make_unique<parallel::DataParallel>(
-        model, mesh, parallel::DataParallelOptions{.buckets = buckets, .reducer = options.reducer});
+        model, mesh,
+        parallel::DataParallelOptions{
+            .buckets = buckets, .precision = precision, .reducer = options.reducer});
   return std::make_unique<parallel::FullySharded>(
-      model, mesh, parallel::FullyShardedOptions{.sharding = sharding, .reducer = options.reducer});
+      model, mesh,
+      parallel::FullyShardedOptions{
+          .sharding = sharding, .precision = precision, .reducer = options.reducer});
 }
 
 }  // namespace trireme::train

@@ -46,6 +46,8 @@ std::string StepReport::to_json() const {
       data_ms, pss_mib);
   if (floor) line += fmt::format(R"(,"floor":{})", number(*floor));
   if (eval_loss) line += fmt::format(R"(,"eval_loss":{})", number(*eval_loss));
+  if (loss_scale)
+    line += fmt::format(R"(,"loss_scale":{},"skipped":{})", number(*loss_scale), skipped ? 1 : 0);
   return line + "}";
 }
 
@@ -89,6 +91,7 @@ std::string Progress::line_of(const StepReport& report) const {
   text += fmt::format("  {} tokens/s  {} left", rate(report.tokens_per_s),
                       time_left(seconds_left(report.step)));
   if (report.eval_loss) text += fmt::format("  eval {:.4f}", *report.eval_loss);
+  if (report.skipped) text += fmt::format("  skipped at loss scale {}", *report.loss_scale);
   return text + "\n";
 }
 

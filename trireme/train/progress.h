@@ -14,6 +14,8 @@ struct StepReport {
   double tokens_per_s = 0, step_ms = 0, data_ms = 0;
   int64_t pss_mib = 0;
   std::optional<double> floor, eval_loss;
+  bool skipped = false;
+  std::optional<double> loss_scale;
 
   /// One line; each number in the shortest form that reads back the same.
   std::string to_json() const;

@@ -275,6 +275,8 @@ class Run {
     report.weight = result.weight;
     report.grad_norm = result.grad_norm;
     report.lr = result.lr;
+    report.skipped = result.skipped;
+    report.loss_scale = result.loss_scale;
     report.floor = data_->floor();
   }
 

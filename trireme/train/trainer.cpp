@@ -16,16 +16,34 @@ namespace trireme::train {
 
 namespace {
 
-optim::LearningRateSchedule rate_schedule(const config::Optim& keys, int64_t steps) {
+/// The learning rate of every update.
+std::vector<double> learning_rates(const config::Optim& keys, int64_t steps) {
   using Kind = optim::LearningRateSchedule::Kind;
-  return {.kind = keys.schedule == config::RateSchedule::Constant ? Kind::Constant
-                  : keys.schedule == config::RateSchedule::Linear ? Kind::Linear
-                                                                  : Kind::Cosine,
-          .peak = keys.lr,
-          .warmup = keys.warmup,
-          .steps = steps,
-          .final = keys.final};
+  const optim::LearningRateSchedule schedule{
+      .kind = keys.schedule == config::RateSchedule::Constant ? Kind::Constant
+              : keys.schedule == config::RateSchedule::Linear ? Kind::Linear
+                                                              : Kind::Cosine,
+      .peak = keys.lr,
+      .warmup = keys.warmup,
+      .steps = steps,
+      .final = keys.final};
+  std::vector<double> rates;
+  for (int64_t step = 1; step <= steps; ++step) rates.push_back(schedule.at(step));
+  return rates;
 }
+
+optim::UpdateControlOptions control_options(const config::Config& config, int64_t steps) {
+  const int64_t tokens = config.model.has_attention() ? config.model.seq : 1;
+  return {.rates = learning_rates(config.optim, steps),
+          .clip = config.optim.clip,
+          .check_finite = config.check.finite,
+          .scales = config.precision.compute == config::Dtype::Float16,
+          .first_scale = config.precision.loss_scale,
+          .growth = config.precision.growth,
+          .expected_weight = static_cast<double>(config.batch.global * tokens)};
+}
+
+constexpr double kLeastScale = 0x1p-30;  // below it no gradient can be the reason
 
 /// The name and the shape of the whole; a rank may hold only a part.
 std::string describe(const parallel::ParameterShard& shard) {
@@ -41,10 +59,12 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
       model_(prepare(std::move(model))),
       attached_(attach(config_, mesh_, *model_, options)),
       optimizer_(make_optimizer()),
-      schedule_(rate_schedule(config_.optim, steps)) {}
+      control_(control_options(config_, steps), mesh_.device()),
+      now_(control_.state()) {}
 
 std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> model) const {
-  // Set the dtype first: initial weights are computed in double and rounded once.
+  // Set the dtype first: initial weights are computed in double and rounded once. 16-bit weights
+  // are made of these masters by what is attached.
   const bool wide = config_.precision.compute == config::Dtype::Float64;
   nn::move_to(*model, wide ? at::kDouble : at::kFloat, mesh_.device());
   nn::initialize(*model, static_cast<uint64_t>(config_.run.seed));
@@ -58,8 +78,11 @@ std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> m
 std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
   std::vector<optim::Slot> slots;
   for (const parallel::ParameterShard& one : shards())  // by the shape of the whole, not of a shard
-    slots.push_back(
-        {one.name, one.master, optim::is_decayed(parameters()[one.parameter].layout.whole())});
+    slots.push_back({one.name, one.master,
+                     optim::is_decayed(parameters()[one.parameter].layout.whole()),
+                     [one, parameter = parameters()[one.parameter]](int64_t updates) {
+                       return parallel::random_bits(one, parameter, updates);
+                     }});
   const config::Optim& keys = config_.optim;
   // On the CPU the state is in the host's memory anyway.
   const bool offloads =
@@ -84,10 +107,12 @@ parallel::BatchRows Trainer::rows_of(const data::Batch& batch) const {
 /// This rank's rows as micro-batches.
 std::vector<nn::MicroBatch> Trainer::cut(int64_t step, const data::Batch& batch) const {
   std::vector<nn::MicroBatch> micros;
+  const at::Tensor loss_scale = control_.loss_scale();
   for (const auto& [begin, count] : attached_->micro_batches(rows_of(batch))) {
     auto where = std::make_shared<nn::Where>();
     where->step = step;
     where->micro = static_cast<int64_t>(micros.size());
+    where->loss_scale = loss_scale;
     where->sample_ids = {batch.sample_ids.begin() + begin,
                          batch.sample_ids.begin() + begin + count};
     micros.push_back({nn::Flow(batch.inputs.narrow(0, begin, count), std::move(where)),
@@ -102,18 +127,21 @@ StepResult Trainer::step(int64_t step, const data::Batch& batch, double wish_to_
                                                      .divide = parallel::Divide::Later,
                                                      .norm = true,
                                                      .on_sums = on_sums_});
-  StepResult result{.weight = totals.weight, .lr = schedule_.at(step), .stop = totals.sums[0]};
+  StepResult result{
+      .weight = totals.weight, .lr = control_.rate_of(now_.updates + 1), .stop = totals.sums[0]};
+  if (control_.scales()) result.loss_scale = now_.scale;
   if (totals.weight == 0) {
     result.loss = std::numeric_limits<double>::quiet_NaN();
     return result;
   }
   result.loss = totals.loss / totals.weight;
-  result.grad_norm = totals.norm / totals.weight;
-  if (on_gradients_) on_gradients_(totals.weight);
-  if (config_.check.finite && !(std::isfinite(result.loss) && std::isfinite(result.grad_norm)))
-    report_not_finite(step, result.loss);
-  optimizer_->step(result.lr,
-                   totals.weight * optim::clip_divisor(result.grad_norm, config_.optim.clip));
+  const double divisor = totals.weight * now_.multiplier;
+  result.grad_norm = totals.norm / divisor;
+  if (on_gradients_) on_gradients_(divisor);
+  optimizer_->step(control_.decide(totals.on_device));
+  const auto before = std::exchange(now_, control_.state());
+  result.skipped = now_.skipped > before.skipped;
+  if (now_.stopped || now_.scale < kLeastScale) report_not_finite(step, result.loss);
   attached_->updated();
   return result;
 }
@@ -181,11 +209,18 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
 }
 
 checkpoint::State Trainer::state() const {
-  return state_of(*attached_, *optimizer_);
+  checkpoint::State state = state_of(*attached_, *optimizer_);
+  state.extra["update"] = control_.to_json();
+  return state;
 }
 
 void Trainer::restore(const core::Json& extra) {
   train::restore(*attached_, *optimizer_, extra);
+  int64_t updates = 0;  // of a checkpoint that does not count them
+  for (const core::Json& count : extra.at("optimizer").at("steps"))
+    updates = std::max(updates, count.get<int64_t>());
+  control_.restore(extra.value("update", core::Json::object()), updates);
+  now_ = control_.state();
 }
 
 int64_t Trainer::num_parameters() const {

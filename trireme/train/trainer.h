@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "trireme/nn/model.h"
 #include "trireme/optim/learning_rate.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/optim/update_control.h"
 #include "trireme/train/attach.h"
 
 namespace trireme::train {
@@ -20,7 +22,9 @@ namespace trireme::train {
 struct StepResult {
   double loss = 0;  ///< sum / weight before the update; nan if the weight is 0
   double weight = 0, grad_norm = 0, lr = 0;
-  double stop = 0;  ///< the sum of the ranks' `wish_to_stop`
+  double stop = 0;                   ///< the sum of the ranks' `wish_to_stop`
+  bool skipped = false;              ///< float16: not finite, so nothing was updated
+  std::optional<double> loss_scale;  ///< float16: that of this step
 };
 
 /// A model, what it is attached to, and its optimizer: turns batches into updates.
@@ -30,9 +34,10 @@ class Trainer {
   Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl> model, int64_t steps,
           const AttachOptions& options = {});
 
-  /// Makes update number `step`. Every rank runs as many micro-batches as the one with most rows.
-  /// If the loss or a gradient is not finite, throws Error before anything is updated, and names
-  /// the first such tensor. Collective.
+  /// Runs the batch of step `step` and updates. Every rank runs as many micro-batches as the one
+  /// with most rows. If the loss or a gradient is not finite, nothing is updated: in float16 the
+  /// step is skipped and the loss scale halved; otherwise throws Error and names the first such
+  /// tensor. Collective.
   StepResult step(int64_t step, const data::Batch& batch, double wish_to_stop = 0);
 
   /// The mean loss over a dataset, each sample once; at most `batches` batches, 0: all. Collective.
@@ -44,9 +49,9 @@ class Trainer {
   void restore(const core::Json& extra);
 
   /// `on_sums` is called in every step when all sums of gradients are complete, before their norm
-  /// is computed; `on_gradients` after that, before they are used: with the weight to divide them
+  /// is computed; `on_gradients` after that, before they are used: with the number to divide them
   /// by.
-  void watch(std::function<void()> on_sums, std::function<void(double weight)> on_gradients) {
+  void watch(std::function<void()> on_sums, std::function<void(double divisor)> on_gradients) {
     on_sums_ = std::move(on_sums);
     on_gradients_ = std::move(on_gradients);
   }
@@ -83,7 +88,8 @@ class Trainer {
   std::shared_ptr<nn::ModelImpl> model_;
   std::unique_ptr<parallel::Attached> attached_;
   std::unique_ptr<optim::Optimizer> optimizer_;
-  optim::LearningRateSchedule schedule_;
+  optim::UpdateControl control_;
+  optim::UpdateControl::State now_;  // of the next step
   std::function<void()> on_sums_;
   std::function<void(double)> on_gradients_;
 };
