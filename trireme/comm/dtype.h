@@ -30,4 +30,9 @@ constexpr at::ScalarType scalar_type_of(core::DType dtype) {
   }
 }
 
+/// Does a dtype have 16 bits?
+constexpr bool is_half(at::ScalarType type) {
+  return type == at::kHalf || type == at::kBFloat16;
+}
+
 }  // namespace trireme::comm

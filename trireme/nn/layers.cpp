@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "trireme/comm/dtype.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/dropout.h"
 
@@ -14,7 +15,7 @@ namespace {
 namespace ag = torch::autograd;
 
 bool is_half(const at::Tensor& x) {
-  return x.element_size() < sizeof(float);
+  return comm::is_half(x.scalar_type());
 }
 
 /// Looks up rows of a 16-bit table. Its backward adds up the gradients of each row in float32 and

@@ -2,6 +2,7 @@
 
 #include <torch/autograd.h>
 
+#include "trireme/comm/dtype.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/matmul.h"
 
@@ -70,7 +71,7 @@ struct LossArgs {
 };
 
 at::Tensor in_float32(const at::Tensor& x) {
-  return x.element_size() < sizeof(float) ? x.to(at::kFloat) : x;
+  return comm::is_half(x.scalar_type()) ? x.to(at::kFloat) : x;
 }
 
 /// Per chunk of rows:
@@ -93,7 +94,7 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
     const bool may_look = args.chunks.may_look;
     const at::Tensor dx = needs_x ? at::empty_like(x_NC) : at::Tensor();
     const at::ScalarType dtype = x_NC.scalar_type();
-    const bool half = x_NC.element_size() < sizeof(float);
+    const bool half = comm::is_half(dtype);
     const auto accumulator = weight_VC.options().dtype(half ? at::kFloat : dtype);
     at::Tensor dweight = needs_weight && chunk_rows != rows
                              ? at::empty(weight_VC.sizes(), accumulator.requires_grad(false))

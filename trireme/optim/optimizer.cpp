@@ -14,6 +14,7 @@
 #include <map>
 #include <optional>
 
+#include "trireme/comm/dtype.h"
 #include "trireme/core/error.h"
 #include "trireme/optim/offload.h"
 
@@ -35,7 +36,7 @@ void with_rate(const at::Tensor& rate, const Run& run) {
 constexpr int64_t kMostCopied = 8 << 20;
 
 bool is_half(const at::Tensor& parameter) {
-  return parameter.element_size() < sizeof(float);
+  return comm::is_half(parameter.scalar_type());
 }
 
 class AdamW final : public Optimizer {

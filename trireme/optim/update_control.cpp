@@ -53,12 +53,9 @@ Update UpdateControl::decide(const at::Tensor& totals) {
     const at::Tensor bad = at::logical_and(loss.isfinite(), squares.isfinite()).logical_not();
     skip = options_.scales ? bad.to(at::kDouble) : at::maximum(stopped_, bad.to(at::kDouble));
   }
+  const auto last = static_cast<double>(rates_.numel() - 1);
   const at::Tensor rate =
-      rates_
-          .index_select(
-              0,
-              updates_.clamp_max(static_cast<double>(rates_.numel() - 1)).to(at::kLong).view({1}))
-          .view({});
+      rates_.index_select(0, updates_.clamp_max(last).to(at::kLong).unsqueeze(0)).squeeze(0);
   updates_ = updates_ + (1 - skip);
   skipped_ = skipped_ + skip;
   if (options_.scales) {

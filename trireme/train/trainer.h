@@ -24,7 +24,7 @@ struct StepResult {
   double weight = 0, grad_norm = 0, lr = 0;
   double stop = 0;                   ///< the sum of the ranks' `wish_to_stop`
   bool skipped = false;              ///< float16: not finite, so nothing was updated
-  std::optional<double> loss_scale;  ///< float16: that of this step
+  std::optional<double> loss_scale = {};  ///< float16: that of this step
 };
 
 /// A model, what it is attached to, and its optimizer: turns batches into updates.
