@@ -1,5 +1,6 @@
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 
@@ -11,6 +12,8 @@
 namespace trireme::cli {
 
 namespace {
+
+const std::vector<std::string> kDtypes = {"float64", "float32", "bfloat16", "float16"};
 
 constexpr const char* kVerifyPurpose =
     "Proves that a mesh trains like one rank, or names the first tensor that differs.";
@@ -25,10 +28,9 @@ constexpr const char* kVerifyExamples =
     "it. In the middle the mesh is saved, rebuilt and resumed; at the end both evaluate. The "
     "report\n"
     "names the first tensor that differs, in order of computation, and the likely mistake.\n\n"
-    "With --dtype float32 the mesh computes as in training. For every tensor the 2-norm of its "
-    "error\n"
-    "against one rank in float64 is at most twice that of one rank in float32, plus four\n"
-    "roundings of the tensor's norm.\n\n"
+    "With --dtype float32, bfloat16 or float16 the mesh computes as in training. For every tensor\n"
+    "the 2-norm of its error against one rank in float64 is at most twice that of one rank in the\n"
+    "same dtype, plus four roundings of the tensor's norm.\n\n"
     "Mistakes that --plant makes on purpose: average (gradients are not averaged), reduce (one\n"
     "gradient is not reduced), order (shards in the wrong order), stale (one rank misses an "
     "update),\n"
@@ -42,22 +44,22 @@ constexpr const char* kVerifyExamples =
 int verify_command(const std::vector<std::string>& args) {
   Arguments arguments("trireme verify", kVerifyPurpose);
   arguments.usage(
-      "CONFIG [KEY=VALUE]... [--steps 3] [--dtype float64|float32] [--json FILE] [--plant KIND]");
+      "CONFIG [KEY=VALUE]... [--steps 3] [--dtype float64] [--json FILE] [--plant KIND]");
   arguments.footer(kVerifyExamples);
   int steps = 3;
   std::string json, plant, dtype = "float64";
   arguments.value("--steps", steps, "how many updates to compare");
-  arguments.value("--dtype", dtype, "what the mesh computes in: float64, or float32 as it runs");
+  arguments.value("--dtype", dtype, "what the mesh computes in: float64, or as it runs: float32, bfloat16, float16");
   arguments.value("--json", json, "write the report to this file, too");
   arguments.value("--plant", plant, "make a known mistake on purpose");
-  arguments.words("--dtype", {"float64", "float32"});
+  arguments.words("--dtype", kDtypes);
   arguments.words("--plant", {"average", "reduce", "order", "stale", "data", "dropout"});
   const auto words = arguments.parse_anywhere(args);  // the file and its overrides
   if (steps < 1) throw ConfigError(fmt::format("--steps {}: at least one step is needed", steps));
   if (!json.empty() && !std::ofstream(json, std::ios::app))
     throw ConfigError(fmt::format("--json {}: {}", json, core::errno_text(errno)));
-  if (dtype != "float64" && dtype != "float32")
-    throw ConfigError(fmt::format("--dtype {}: must be float64 or float32", dtype));
+  if (std::ranges::find(kDtypes, dtype) == kDtypes.end())
+    throw ConfigError(fmt::format("--dtype {}: must be one of {}", dtype, fmt::join(kDtypes, ", ")));
   return train_ranks({"verify", std::to_string(steps), json, plant, dtype}, words, "trireme verify",
                      {kDifferent});
 }

@@ -150,6 +150,11 @@ int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
   const int64_t head = hidden / options_.heads, wide = (ffn + cut - 1) / cut;
   const int64_t classes = (options_.vocab + cut - 1) / cut;
 
+  // On the CPU norms of 16 bits save their inputs in float32.
+  const int64_t item = of.item_bytes;
+  const bool half = item < 4, on_cpu = of.device == c10::DeviceType::CPU;
+  const int64_t norm_extra = half && on_cpu ? own * hidden * (4 - item) : 0;
+
   // What a block saves for backward: the inputs of its norms and matrices, q, k and v, the log-sum-
   // exp (or the scores) of attention, the input and the output of GELU.
   const int64_t stream = own * hidden;
@@ -179,11 +184,16 @@ int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
   const auto kept =
       static_cast<int64_t>(static_cast<double>(kept_of_one) * layers +
                            static_cast<double>(of_head) * std::max(0.0, of.heads - 1));
+  const double norms = of.recompute == Recompute::Block ? 2 : 2 * layers;
   // In the backward of the last block: the gradients of the residual stream, of GELU's output, of
   // the matrix before it, and of a tied table, which stays until the embedding adds its part.
   const int64_t in_block = again + 2 * all * hidden + all * wide + wide * hidden +
                            (options_.tie && of.layers < 0 ? head_weight : 0);
-  return (kept + std::max(in_head, in_block)) * of.item_bytes;
+  return (kept + std::max(in_head, in_block)) * item +
+         static_cast<int64_t>(norms * static_cast<double>(norm_extra)) +
+         // logits in float32, and a gradient in float32 while it is added
+         (half && of.heads > 0 ? chunk * classes * 4 : 0) +
+         (half && on_cpu && of.accumulates ? 4 * wide * hidden : 0);
 }
 
 std::vector<std::shared_ptr<nn::LayerImpl>> GptImpl::blocks() const {

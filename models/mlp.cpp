@@ -104,7 +104,10 @@ int64_t MlpImpl::activation_bytes(const nn::Batching& of) const {
   const int64_t first = width * options_.hidden;  // the gradient of the first, largest matrix
   const int64_t in_head = classes * options_.hidden + of.rows * (classes + 2 * options_.hidden);
   const int64_t in_layer = first + of.rows * (width + 2 * options_.hidden);
-  return (of.rows * (kept + (again ? layer : 0)) + std::max(in_head, in_layer)) * of.item_bytes;
+  // In 16 bits a gradient is also in float32 while it is added.
+  const bool half = of.item_bytes < 4 && of.device == c10::DeviceType::CPU && of.accumulates;
+  return (of.rows * (kept + (again ? layer : 0)) + std::max(in_head, in_layer)) * of.item_bytes +
+         (half ? 4 * first : 0);
 }
 
 }  // namespace trireme::models

@@ -22,16 +22,17 @@ using parallel::Reducer;
 /// Counts what passes.
 class CountingReducer final : public Reducer {
  public:
-  explicit CountingReducer(const Mesh& mesh)
-      : Reducer(mesh), inner_(parallel::make_reducer(mesh)) {}
-  comm::Work start(GradientBlock block, const RankSet& over) override {
+  explicit CountingReducer(const Mesh& mesh) : CountingReducer(parallel::make_reducer(mesh)) {}
+  parallel::StartedSum start(GradientBlock block, const RankSet& over) override {
     const auto tensors = block.data.defined() ? 1 : static_cast<int>(block.whole.size());
-    if (group(over).size() > 1) sums += tensors;  // a trace has each of them
+    if (group(over, block.lane).size() > 1) sums += tensors;  // a trace has each of them
     return inner_->start(std::move(block), over);
   }
   int sums = 0;
 
  private:
+  explicit CountingReducer(const std::shared_ptr<Reducer>& inner)
+      : Reducer(inner), inner_(inner) {}
   std::shared_ptr<Reducer> inner_;
 };
 
@@ -40,10 +41,12 @@ class CountingReducer final : public Reducer {
 class RoundingReducer final : public Reducer {
  public:
   RoundingReducer(const Mesh& mesh, std::size_t blocks)
-      : Reducer(mesh), inner_(parallel::make_reducer(mesh)), lost_(blocks) {
+      : RoundingReducer(parallel::make_reducer(mesh), blocks) {}
+  RoundingReducer(const std::shared_ptr<Reducer>& inner, std::size_t blocks)
+      : Reducer(inner), inner_(inner), lost_(blocks) {
     for (at::Tensor& one : lost_) one = torch::zeros({kMost}, torch::kDouble);
   }
-  comm::Work start(GradientBlock block, const RankSet& over) override {
+  parallel::StartedSum start(GradientBlock block, const RankSet& over) override {
     at::Tensor lost = lost_[next_++ % lost_.size()].narrow(0, 0, block.data.numel());
     block.data.add_(lost);
     const at::Tensor rounded = torch::round(block.data * 64) / 64;
@@ -90,6 +93,7 @@ TEST(Reducer, CarriesEveryGradientAndOneSmallReductionTheRest) {
                                                         {{.replica = 2, .shard = 2}, Gradients},
                                                         {{.replica = 2, .shard = 2}, Parameters},
                                                         {{.pipe = 2, .tensor = 4}},
+                                                        {{.pipe = 4}},  // tied on 0 and 3 only
                                                         {{.pipe = 2, .replica = 2, .shard = 2}}}) {
     SCOPED_TRACE(to_string(degrees));
     const Case c{.what = what, .heads = 4, .kv_heads = 2, .batch = 8, .micro = 8};

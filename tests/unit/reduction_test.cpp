@@ -65,7 +65,7 @@ std::vector<Policy> policies_for(const Degrees& mesh, const Layout& layout) {
     for (const Sharding sharding :
          {Sharding::None, Sharding::Optimizer, Sharding::Gradients, Sharding::Parameters})
       if (sharding == Sharding::None || mesh.shard > 1)
-        all.push_back({.sharding = sharding, .dtypes = {}, .local_replicas = local});
+        all.push_back({.sharding = sharding, .precision = {}, .local_replicas = local});
   }
   return all;
 }

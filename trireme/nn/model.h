@@ -6,9 +6,10 @@ namespace trireme::nn {
 
 /// What the memory for activations depends on, besides the model.
 struct Batching {
-  int64_t rows = 1;        ///< of a micro-batch
-  int64_t item_bytes = 4;  ///< of an element
-  int tensor = 1;          ///< degree of the tensor axis
+  int64_t rows = 1;          ///< of a micro-batch
+  bool accumulates = false;  ///< a step has several micro-batches
+  int64_t item_bytes = 4;    ///< of an element
+  int tensor = 1;            ///< degree of the tensor axis
   c10::DeviceType device = c10::DeviceType::CPU;
   /// For a pipeline, where a rank has some of the layers and several micro-batches in flight: of
   /// how many layers it keeps activations (micro-batches x layers), and of how many micro-batches

@@ -187,8 +187,8 @@ at::Tensor random_bits(const Parameter& parameter, const Piece& piece, int64_t s
   const std::array<uint64_t, 3> what = {parameter.seed, core::hash64(parameter.name),
                                         static_cast<uint64_t>(step)};
   const uint64_t key = core::hash64(what.data(), sizeof what);
-  at::Tensor bits = at::empty({piece.count}, at::kInt);
-  auto* to = bits.data_ptr<int32_t>();
+  at::Tensor bits = at::empty({piece.count}, at::kShort);
+  auto* to = bits.data_ptr<int16_t>();
   for_each_row({piece.offset, piece.shape}, piece.begin, piece.count, piece.whole,
                [&](int64_t at, int64_t first, int64_t length) {
                  for (int64_t element = first; element < first + length;) {
@@ -198,7 +198,7 @@ at::Tensor random_bits(const Parameter& parameter, const Piece& piece, int64_t s
                    for (; element < end; ++element) {
                      const uint32_t word = words[static_cast<std::size_t>(element % kNumbers / 2)];
                      to[at + element - first] =
-                         static_cast<int32_t>(element % 2 == 0 ? word & 0xffff : word >> 16);
+                         static_cast<int16_t>(element % 2 == 0 ? word & 0xffff : word >> 16);
                    }
                  }
                });

@@ -48,8 +48,8 @@ void fill(const Parameter& parameter);
 /// Writes the initial values of a piece of the parameter to `to`, one after the other.
 void fill_piece(const Parameter& parameter, const Piece& piece, const at::Tensor& to);
 
-/// Random numbers below 2^16, int32, for the elements of a piece, one after the other: a function
-/// of (seed, name, `step`, element), so that they are the same however the parameter is cut.
+/// 16 random bits, as int16, for each element of a piece, one after the other: a function of (seed,
+/// name, `step`, element), so that they are the same however the parameter is cut.
 at::Tensor random_bits(const Parameter& parameter, const Piece& piece, int64_t step);
 
 }  // namespace trireme::nn

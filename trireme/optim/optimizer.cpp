@@ -32,8 +32,8 @@ void with_rate(const at::Tensor& rate, const Run& run) {
     run(rate.to(at::kFloat));
 }
 
-/// Copies of 16-bit parameters exist for about as many elements at a time.
-constexpr int64_t kMostCopied = 8 << 20;
+/// Copies of 16-bit parameters exist for at most so many elements at a time.
+constexpr int64_t kMostCopied = 1 << 20;
 
 bool is_half(const at::Tensor& parameter) {
   return comm::is_half(parameter.scalar_type());
@@ -109,7 +109,12 @@ class Sgd final : public Optimizer {
 /// (channels_last, for one).
 at::Tensor laid_out_as(const at::Tensor& parameter, const at::Tensor& gradient) {
   if (gradient.strides() == parameter.strides()) return gradient;
-  return at::empty_like(parameter.detach()).copy_(gradient);
+  return at::empty_like(parameter.detach(), gradient.options()).copy_(gradient);
+}
+
+/// The elements in the order of memory.
+at::Tensor flat(const at::Tensor& dense) {
+  return dense.as_strided({dense.numel()}, {1});
 }
 
 }  // namespace
@@ -157,65 +162,85 @@ void Optimizer::step(const Update& update) {
 
 /// Updates slots [begin, end).
 void Optimizer::step_some(std::size_t begin, std::size_t end, const Update& update) {
-  std::map<std::tuple<at::ScalarType, bool, int64_t>, KernelCall> calls;
-  int64_t copied = 0;  // elements of float32 copies
+  std::map<std::pair<at::ScalarType, bool>, KernelCall> calls;
   for (std::size_t i = begin; i < end; ++i) {
     const Slot& slot = slots_[i];
     const at::Tensor& gradient = slot.parameter.grad();
     if (!gradient.defined()) continue;
-    if (is_half(slot.parameter)) copied += slot.parameter.numel();
-    KernelCall& call = calls[{slot.parameter.scalar_type(), slot.decay, copied / kMostCopied}];
+    if (is_half(slot.parameter)) {
+      update_half(i, update);
+      continue;
+    }
+    KernelCall& call = calls[{slot.parameter.scalar_type(), slot.decay}];
     call.decay = slot.decay;
     call.slots.push_back(i);
-    call.gradients.push_back(gradient);
+    call.parameters.push_back(slot.parameter.detach());
+    call.gradients.push_back(laid_out_as(slot.parameter, gradient));
     call.steps.push_back(steps_[i]);
   }
-  for (auto& [key, call] : calls) run(call, update);
+  for (auto& [key, call] : calls) {
+    count(call.steps, update);
+    run(call, update);
+  }
+}
+
+void Optimizer::count(const std::vector<at::Tensor>& steps, const Update& update) const {
+  if (update.skip.defined())
+    at::_foreach_add_(steps, 1 - update.skip);
+  else
+    at::_foreach_add_(steps, 1);
 }
 
 void Optimizer::run(KernelCall& call, const Update& update) {
-  const bool half = is_half(slots_[call.slots.front()].parameter);
-  std::vector<int64_t> before;  // updates of each slot, for random bits
-  for (std::size_t i : call.slots) {
-    const at::Tensor parameter = slots_[i].parameter.detach();
-    call.parameters.push_back(half ? parameter.to(at::kFloat) : parameter);
-    if (half) before.push_back(static_cast<int64_t>(steps_[i].item<float>()));
-  }
-  for (std::size_t n = 0; n < call.slots.size(); ++n)
-    call.gradients[n] = laid_out_as(call.parameters[n], call.gradients[n]);
-  if (update.skip.defined()) {
-    call.skip = update.skip;
-    at::_foreach_add_(call.steps, 1 - update.skip);
-  } else {
-    at::_foreach_add_(call.steps, 1);
-  }
+  call.rate = update.rate;
+  if (update.skip.defined()) call.skip = update.skip;
   // The kernels divide by a float: enough for float32, not for float64.
   if (call.parameters.front().scalar_type() == at::kFloat)
     call.divisor = update.divisor.to(at::kFloat);
   else
     for (at::Tensor& gradient : call.gradients) gradient.div_(update.divisor);
-  call.rate = update.rate;
   this->update(call);
-  for (std::size_t n = 0; n < before.size(); ++n) {
-    const Slot& slot = slots_[call.slots[n]];
-    core::check(slot.random_bits != nullptr, "optimizer: '{}' has 16 bits and no random numbers",
-                slot.name);
-    const at::Tensor& updated = call.parameters[n];
-    const at::Tensor bits = slot.random_bits(before[n]).to(updated.device());
-    slot.parameter.detach().copy_(round_at_random(updated, bits.view(updated.sizes())));
+}
+
+/// Updates a parameter of 16 bits, in a float32 copy of some of its elements at a time.
+void Optimizer::update_half(std::size_t i, const Update& update) {
+  const Slot& slot = slots_[i];
+  core::check(slot.random_bits != nullptr, "optimizer: '{}' has 16 bits and no random numbers",
+              slot.name);
+  const at::Tensor bits = slot.random_bits(static_cast<int64_t>(steps_[i].item<float>()));
+  const at::Tensor parameter = flat(slot.parameter.detach()),
+                   gradient = flat(laid_out_as(slot.parameter, slot.parameter.grad())),
+                   random = flat(laid_out_as(slot.parameter, bits.to(parameter.device())));
+  count({steps_[i]}, update);
+  for (int64_t begin = 0; begin < parameter.numel(); begin += kMostCopied) {
+    const int64_t length = std::min(kMostCopied, parameter.numel() - begin);
+    const auto part = [&](const at::Tensor& all) { return all.narrow(0, begin, length); };
+    KernelCall call{.slots = {i},
+                    .parameters = {part(parameter).to(at::kFloat)},
+                    .gradients = {part(gradient)},
+                    .steps = {steps_[i]},
+                    .decay = slot.decay,
+                    .elements = {{begin, length}}};
+    run(call, update);
+    part(parameter).copy_(round_at_random(call.parameters.front(), part(random)));
   }
 }
 
 at::Tensor round_at_random(const at::Tensor& x, const at::Tensor& bits) {
   // A bfloat16 is the upper half of a float32. Adding the bits to the lower half carries into the
   // upper one with the right probability; infinities do not change.
-  constexpr int64_t kUpper = ~int64_t{0xffff};
-  return x.contiguous()
-      .view(at::kInt)
-      .add(bits)
-      .bitwise_and_(kUpper)
+  constexpr int64_t kLower = 0xffff;
+  return bits.to(at::kInt)
+      .bitwise_and_(kLower)
+      .add_(x.contiguous().view(at::kInt))
+      .bitwise_and_(~kLower)
       .view(at::kFloat)
       .to(at::kBFloat16);
+}
+
+int64_t bytes_to_round(int64_t elements) {
+  // Random bits of all; of some, a float32 copy, the bits in 32 bits, and the result.
+  return 2 * elements + (4 + 4 + 2) * std::min(elements, kMostCopied);
 }
 
 const std::vector<Slot>& Optimizer::slots() const {
@@ -237,7 +262,10 @@ std::vector<int64_t> Optimizer::steps() const {
 std::vector<at::Tensor> Optimizer::pick(const std::vector<at::Tensor>& all,
                                         const KernelCall& call) const {
   std::vector<at::Tensor> picked;
-  for (std::size_t slot : call.slots) picked.push_back(all[slot]);
+  for (std::size_t slot : call.slots) {
+    const auto& some = call.elements;
+    picked.push_back(some ? flat(all[slot]).narrow(0, some->first, some->second) : all[slot]);
+  }
   return picked;
 }
 

@@ -53,11 +53,14 @@ class Optimizer : public Resumable {
  protected:
   /// The slots of one call of the kernel. They have the same dtype and decay.
   struct KernelCall {
-    std::vector<std::size_t> slots;
-    std::vector<at::Tensor> parameters, gradients, steps;
+    std::vector<std::size_t> slots = {};
+    std::vector<at::Tensor> parameters = {}, gradients = {}, steps = {};
     bool decay = false;
-    at::Tensor rate;
-    std::optional<at::Tensor> divisor, skip;
+    /// If it is only a part of its one slot: the first element, in the order of memory, and how
+    /// many.
+    std::optional<std::pair<int64_t, int64_t>> elements = {};
+    at::Tensor rate = {};
+    std::optional<at::Tensor> divisor = {}, skip = {};
   };
   virtual void update(const KernelCall& call) = 0;
 
@@ -67,6 +70,8 @@ class Optimizer : public Resumable {
 
  private:
   void step_some(std::size_t begin, std::size_t end, const Update& update);
+  void update_half(std::size_t slot, const Update& update);
+  void count(const std::vector<at::Tensor>& steps, const Update& update) const;
   void run(KernelCall& call, const Update& update);
 
   std::vector<Slot> slots_;  // as the kernels see them
@@ -94,9 +99,12 @@ double clip_divisor(double norm, double clip);
 /// The same of a norm on the device; `clip` is more than 0.
 at::Tensor clip_divisor(const at::Tensor& norm, double clip);
 
-/// Rounds float32 numbers to bfloat16. `bits`, int32, has as many random numbers below 2^16. A
+/// Rounds float32 numbers to bfloat16. `bits`, int16, has 16 random bits for each. A
 /// number between two neighbours becomes the upper one with the probability (x - lower) / (upper -
 /// lower), so that its expected value is x.
 at::Tensor round_at_random(const at::Tensor& x, const at::Tensor& bits);
+
+/// The bytes that an update of so many elements of 16 bits needs for a moment.
+int64_t bytes_to_round(int64_t elements);
 
 }  // namespace trireme::optim

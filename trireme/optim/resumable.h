@@ -18,8 +18,8 @@ struct Slot {
   std::string name;
   at::Tensor parameter;
   bool decay = true;  ///< does weight decay apply?
-  /// For a parameter of 16 bits: as many random numbers below 2^16, int32 on the host, for the
-  /// update that follows `updates` others.
+  /// For a parameter of 16 bits: 16 random bits for each element, int16 on the host, for the update
+  /// that follows `updates` others.
   std::function<at::Tensor(int64_t updates)> random_bits = {};
 };
 

@@ -135,12 +135,16 @@ void ReducedBuckets::lay_out() {
 }
 
 void ReducedBuckets::put(std::size_t parameter, const at::Tensor& gradient, bool more) {
+  at::Tensor& home = homes_[parameter];
+  const at::ScalarType dtype = tracked_[parameter].member.dtype();
   if (more)
-    homes_[parameter].add_(gradient);
-  else if (alone())
-    homes_[parameter] = gradient.to(tracked_[parameter].member.dtype()).contiguous();
+    home.add_(gradient);
+  else if (alone() && gradient.scalar_type() == dtype)
+    home = gradient.contiguous();
+  else if (home.defined())
+    home.copy_(gradient);
   else
-    homes_[parameter].copy_(gradient);
+    home = gradient.to(dtype).contiguous();
 }
 
 void ReducedBuckets::start(std::size_t bucket) {

@@ -74,7 +74,7 @@ ParameterShard box_shard(const nn::Parameter& parameter, std::size_t index,
 }
 
 at::Tensor random_bits(const ParameterShard& shard, const nn::Parameter& parameter, int64_t step) {
-  at::Tensor all = at::empty(shard.master.sizes(), at::kInt);
+  at::Tensor all = at::empty(shard.master.sizes(), at::kShort);
   for (std::size_t i = 0; i < shard.pieces.size(); ++i) {
     at::Tensor to = shard.part(all, i);
     to.copy_(nn::random_bits(parameter, shard.pieces[i], step).view(to.sizes()));

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <map>
 
+#include "trireme/comm/dtype.h"
 #include "trireme/core/units.h"
+#include "trireme/optim/optimizer.h"
 #include "trireme/parallel/block_pool.h"
 #include "trireme/parallel/byte_block.h"
 #include "trireme/parallel/unit_buckets.h"
@@ -25,6 +27,7 @@ nn::Batching batching(const config::Config& config, const Degrees& degrees, int6
   using Recompute = nn::Batching::Recompute;
   const int64_t block = even_range(config.batch.global, degrees.samples(), 0).count;
   return {.rows = std::min(config.batch.micro, block),
+          .accumulates = block > config.batch.micro,
           .item_bytes = item,
           .tensor = degrees.tensor,
           .device = uses_cuda(config) ? c10::DeviceType::CUDA : c10::DeviceType::CPU,
@@ -34,22 +37,49 @@ nn::Batching batching(const config::Config& config, const Degrees& degrees, int6
                            : Recompute::None};
 }
 
-/// The bytes that the first rank keeps of a parameter.
+int64_t item_bytes(core::DType dtype) {
+  return static_cast<int64_t>(c10::elementSize(comm::scalar_type_of(dtype)));
+}
+
+/// A kind of state of a parameter on the first rank, in bytes: all of the rank's own part, the same
+/// padded, and its shard.
+struct StateBytes {
+  int64_t local = 0, padded_local = 0, shard = 0;
+
+  void operator+=(const StateBytes& other) {
+    local += other.local;
+    padded_local += other.padded_local;
+    shard += other.shard;
+  }
+};
+
+/// The state of a parameter on the first rank.
 struct ParameterBytes {
-  int64_t local = 0, shard = 0;
+  StateBytes weight, master, gradient, state;  ///< `master`: 0 if it is the weight itself
+  StateBytes saved;                            ///< of the parameter in a checkpoint
+  bool rounds_at_random = false;               ///< it has no master
   int holders = 1;  ///< how many ranks keep the same; they share the writing
 };
 
-ParameterBytes bytes_of(const nn::Parameter& one, const Degrees& degrees, const Policy& policy,
-                        int64_t item) {
-  ParameterBytes bytes;
+ParameterBytes bytes_of(const nn::Parameter& one, const Degrees& degrees, const Policy& policy) {
   const auto cut = parallel::shard(one, {}, degrees, policy);
-  bytes.local = cut.numel * item;
-  for (const auto& box : cut.boxes) {
-    bytes.shard += padded(box.piece.count * item);
-    bytes.holders = position_in(box.reduction.same, {}, degrees).count;
-  }
-  return bytes;
+  const auto bytes = [&](core::DType dtype) {
+    const int64_t item = item_bytes(dtype);
+    StateBytes all{cut.numel * item, padded(cut.numel * item), 0};
+    for (const auto& box : cut.boxes) all.shard += padded(box.piece.count * item);
+    return all;
+  };
+  const ParameterDtypes& dtypes = cut.dtypes;
+  ParameterBytes all{
+      .weight = bytes(dtypes.compute),
+      .master = dtypes.master != dtypes.compute ? bytes(dtypes.master) : StateBytes{},
+      .gradient = bytes(dtypes.gradient()),
+      .state = bytes(is_half(dtypes.master) ? core::DType::Float32 : dtypes.master),
+      .saved = bytes(dtypes.master),
+      .rounds_at_random = is_half(dtypes.master)};
+  for (const auto& box : cut.boxes)
+    all.holders = position_in(box.reduction.same, {}, degrees).count;
+  return all;
 }
 
 /// The bytes of the blocks in which units are gathered: runs forward and backward, one unit ahead,
@@ -73,17 +103,19 @@ int64_t gathered_at_most(const std::vector<int64_t>& unit_bytes) {
 struct RankShare {
   std::vector<nn::Parameter> parameters;
   nn::Batching batching;
+  bool shares_weights = false;  ///< several of its stages use one weight
 };
 
 Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees,
                        const RankShare& own) {
-  const int64_t item = own.batching.item_bytes;
   const int64_t states = config.optim.kind == config::OptimizerKind::AdamW ? 2
                          : config.optim.momentum != 0                      ? 1
                                                                            : 0;
   const Policy policy = policy_of(config, degrees);
   const bool sharded = policy.sharding != Sharding::None;
-  const bool holds = sharded && degrees.pipe > 1 && config.pipeline.keep_gathered;
+  // As Pipeline: stages of one rank that share a weight are held for a step in any case.
+  const bool holds =
+      sharded && degrees.pipe > 1 && (config.pipeline.keep_gathered || own.shares_weights);
   const auto all_parameters = nn::parameters_of(whole);
   const parallel::Units units =
       sharded ? parallel::find_units(whole, all_parameters) : parallel::Units{};
@@ -94,40 +126,43 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   const bool shards_parameters = policy.sharding == Sharding::Parameters;
 
   Footprint all;
-  ParameterBytes sum, trained;
-  int64_t padded_sum = 0, padded_trained = 0;
+  StateBytes weights, masters, gradients, state;
+  int64_t updating = 0;  // while the largest parameter is updated
   std::vector<int64_t> unit_bytes(units.units.size());
   std::map<GradientSums, std::vector<int64_t>>
       set_units;  // by the ranks over which gradients are summed
   for (const nn::Parameter& one : own.parameters) {
-    const ParameterBytes bytes = bytes_of(one, degrees, policy, item);
-    sum.local += bytes.local;
-    sum.shard += bytes.shard;
-    padded_sum += padded(bytes.local);
+    const ParameterBytes bytes = bytes_of(one, degrees, policy);
+    weights += bytes.weight;
+    masters += bytes.master;
     const bool is_trained = one.tensor.requires_grad();
-    all.copy +=
-        (sharded ? bytes.shard : bytes.local) * (is_trained ? 1 + states : 1) / bytes.holders;
-    if (sharded) unit_bytes[unit_of[one.name]] += padded(bytes.local);
+    const auto kept = [&](const StateBytes& of) { return sharded ? of.shard : of.local; };
+    all.copy += (kept(bytes.saved) + (is_trained ? states * kept(bytes.state) : 0)) / bytes.holders;
+    if (sharded) unit_bytes[unit_of[one.name]] += bytes.weight.padded_local;
     if (!is_trained) continue;
-    trained.local += bytes.local;
-    trained.shard += bytes.shard;
-    padded_trained += padded(bytes.local);
+    gradients += bytes.gradient;
+    state += bytes.state;
+    if (bytes.rounds_at_random)
+      updating = std::max(updating, optim::bytes_to_round(kept(bytes.saved) / 2));
     if (!sharded) continue;
     auto& of_set = set_units[gradient_sums_of(one.layout, degrees, policy)];
     of_set.resize(units.units.size());
-    of_set[unit_of[one.name]] += padded(bytes.local);
+    of_set[unit_of[one.name]] += bytes.gradient.padded_local;
   }
-  all.parameters = shards_parameters ? sum.shard : sharded ? padded_sum : sum.local;
-  all.optimizer = states * (sharded ? trained.shard : padded_trained);
-  all.gradients = degrees.data() == 1 ? trained.local : padded_trained;
+  all.parameters = (shards_parameters ? weights.shard
+                    : sharded         ? weights.padded_local
+                                      : weights.local) +
+                   (sharded ? masters.shard : masters.local);
+  all.optimizer = states * (sharded ? state.shard : state.padded_local);
+  all.gradients = degrees.data() == 1 ? gradients.local : gradients.padded_local;
   if (shards_gradients) {
-    all.gradients = trained.shard;
+    all.gradients = gradients.shard;
     for (const auto& [sums, bytes] : set_units)
       all.gradients += *std::max_element(bytes.begin(), bytes.end()) *
                        static_cast<int64_t>(parallel::ScatteredBuckets::kBlocks);
   }
-  if (shards_parameters) all.gathered = holds ? padded_sum : gathered_at_most(unit_bytes);
-  all.activations = whole.activation_bytes(own.batching);
+  if (shards_parameters) all.gathered = holds ? weights.padded_local : gathered_at_most(unit_bytes);
+  all.activations = std::max(whole.activation_bytes(own.batching), updating);
   return all;
 }
 
@@ -139,11 +174,17 @@ RankShare share_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
   bool head = false;
   std::size_t begin = 0;
   std::vector<std::shared_ptr<nn::LayerImpl>> own;
+  std::map<const void*, int> stage_of;  // of a weight
+  bool shares = false;
   for (int stage = 0; stage < schedule.stages(); ++stage) {
     const std::size_t end = begin + static_cast<std::size_t>(cut[static_cast<std::size_t>(stage)]);
     if (schedule.rank_of(stage) == rank) {
       for (const nn::Link* link : chain.all_between(begin, end))
-        own.insert(own.end(), link->layers.begin(), link->layers.end());
+        for (const auto& layer : link->layers) {
+          own.push_back(layer);
+          for (const at::Tensor& one : layer->parameters())
+            shares |= stage_of.try_emplace(one.unsafeGetTensorImpl(), stage).first->second != stage;
+        }
       std::size_t place = 0;
       for (const nn::Link& link : chain.links) {
         const std::size_t first = place, parts = std::max<std::size_t>(1, link.inside.size());
@@ -160,16 +201,16 @@ RankShare share_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
   const double in_flight = pipeline::peak_in_flight(schedule)[static_cast<std::size_t>(rank)];
   batching.layers = layers / stages * in_flight;
   batching.heads = head ? std::max(1.0, in_flight / stages) : 0;
-  return {nn::parameters_of(*nn::part_of_model(whole, own)), batching};
+  return {nn::parameters_of(*nn::part_of_model(whole, own)), batching, shares};
 }
 
 }  // namespace
 
 Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees) {
-  const int64_t item = config.precision.compute == config::Dtype::Float64 ? 8 : 4;
-  const nn::Batching of_all = batching(config, degrees, item);
+  const core::DType compute = policy_of(config, degrees).precision.dtypes->compute;
+  const nn::Batching of_all = batching(config, degrees, item_bytes(compute));
   if (degrees.pipe == 1)
-    return footprint_of(config, whole, degrees, {nn::parameters_of(whole), of_all});
+    return footprint_of(config, whole, degrees, {nn::parameters_of(whole), of_all, false});
   const pipeline::Schedule schedule = schedule_of(config, degrees);
   // The times that balancing would measure are not known here.
   config::Balance how = config.pipeline.balance;

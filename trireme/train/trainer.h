@@ -22,8 +22,8 @@ namespace trireme::train {
 struct StepResult {
   double loss = 0;  ///< sum / weight before the update; nan if the weight is 0
   double weight = 0, grad_norm = 0, lr = 0;
-  double stop = 0;                   ///< the sum of the ranks' `wish_to_stop`
-  bool skipped = false;              ///< float16: not finite, so nothing was updated
+  double stop = 0;                        ///< the sum of the ranks' `wish_to_stop`
+  bool skipped = false;                   ///< float16: not finite, so nothing was updated
   std::optional<double> loss_scale = {};  ///< float16: that of this step
 };
 

@@ -153,8 +153,7 @@ std::vector<ComparedTensor> compare(const std::vector<TensorRecord>& alone,
 std::vector<ComparedTensor> compare_rounded(const std::vector<TensorRecord>& exact,
                                             const std::vector<TensorRecord>& rounded,
                                             const std::vector<std::vector<TensorRecord>>& ranks,
-                                            const Degrees& degrees) {
-  constexpr double kRounding = 0x1p-24;
+                                            const Degrees& degrees, double rounding) {
   std::vector<ComparedTensor> all = compare(exact, ranks, degrees);
   for (ComparedTensor& one : all) {
     const TensorRecord* alone = find(rounded, one.role, one.name);
@@ -162,7 +161,7 @@ std::vector<ComparedTensor> compare_rounded(const std::vector<TensorRecord>& exa
     if (!known || alone == nullptr || !alone->value.defined()) continue;
     const double error = error_of_mesh(one);
     const double bound = 2 * (alone->value - one.alone).norm().item<double>() +
-                         4 * kRounding * one.alone.norm().item<double>();
+                         4 * rounding * one.alone.norm().item<double>();
     one.difference = error == 0 ? 0 : bound == 0 ? kInfinite : error / bound;
   }
   return all;

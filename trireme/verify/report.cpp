@@ -76,7 +76,7 @@ std::string Finding::sentence() const {
           ? fmt::format("the output of layer '{}' in step {}", name, step)
           : fmt::format("the {} '{}' of step {}", to_string(role), name, step);
   const std::string how_much =
-      dtype == Dtype::Float32
+      dtype != Dtype::Float64
           ? fmt::format("its error is {:.2g} times what rounding explains, the largest", difference)
           : fmt::format("by {:.2g} of its largest value", difference);
   return fmt::format("{} is the first that differs, {} on rank {} ({}: {})", what, how_much, rank,
@@ -84,13 +84,22 @@ std::string Finding::sentence() const {
 }
 
 Dtype dtype_of(const std::string& word) {
-  if (word == "float64") return Dtype::Float64;
-  if (word == "float32") return Dtype::Float32;
-  throw ConfigError(fmt::format("--dtype {}: there are float64 and float32", word));
+  std::string known;
+  for (const auto& [text, dtype, built] : config::Words<Dtype>::all) {
+    if (text == word) return dtype;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", text);
+  }
+  throw ConfigError(fmt::format("--dtype {}: must be one of {}", word, known));
 }
 
-std::string_view to_string(Dtype dtype) {
-  return dtype == Dtype::Float64 ? "float64" : "float32";
+double rounding_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::Float64: return 0x1p-53;
+    case Dtype::Float32: return 0x1p-24;
+    case Dtype::Float16: return 0x1p-11;
+    case Dtype::BFloat16: return 0x1p-8;
+  }
+  return 0;
 }
 
 std::string Report::text() const {
@@ -100,7 +109,7 @@ std::string Report::text() const {
     by_name[row.name][row.role] = row.worst;
     width = std::max(width, row.name.size());
   }
-  const char* measure = dtype == Dtype::Float32 ? "|error| / allowed" : "max|a-b| / max|b|";
+  const char* measure = dtype != Dtype::Float64 ? "|error| / allowed" : "max|a-b| / max|b|";
   std::string text =
       fmt::format("{:<{}}  {:>9}  {:>9}  {:>9}\n", measure, width, "output", "gradient", "weight");
   for (const std::string& name : lines_of(rows)) {
@@ -126,8 +135,9 @@ std::string Report::text() const {
         fmt::join(skipped, ", "));
   if (!not_resumed.empty())
     text += fmt::format("not proved: saving and resuming in the middle ({})\n", not_resumed);
-  const std::string measured = dtype == Dtype::Float32
-                                   ? "float32 within twice the error of one rank's float32"
+  const std::string measured = dtype != Dtype::Float64
+                                   ? fmt::format("{0} within twice the error of one rank's {0}",
+                                                 to_string(dtype))
                                    : fmt::format("float64, tolerance {:.0e}", tolerance);
   const std::string what =
       fmt::format("{} step{} of {} against one rank, {}", steps, steps == 1 ? "" : "s",

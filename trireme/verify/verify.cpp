@@ -21,12 +21,19 @@ namespace trireme::verify {
 
 namespace {
 
-/// The tolerance of diagnoses in float32: looser, because rounding errors are not mistakes.
-constexpr double kToleranceInFloat32 = 1e-4;
+/// The tolerance of diagnoses where results are rounded: looser, because rounding errors are not
+/// mistakes.
+double diagnosis_tolerance(Dtype dtype) {
+  constexpr double kRoundings = 1600;  // in float32 1e-4
+  constexpr double kMost = 0.05;
+  return std::min(kMost, kRoundings * rounding_of(dtype));
+}
 
 config::Config computing_in(config::Config config, Dtype dtype) {
-  config.precision.compute = config.precision.reduce =
-      dtype == Dtype::Float64 ? config::Dtype::Float64 : config::Dtype::Float32;
+  config::Precision& keys = config.precision;
+  keys.compute = dtype;
+  if (dtype == Dtype::Float64) keys.reduce = Dtype::Float64;
+  if (dtype != Dtype::Float64 && keys.reduce == Dtype::Float64) keys.reduce = Dtype::Float32;
   return config;
 }
 
@@ -132,7 +139,7 @@ class Reference {
             c10::Device device, const Options& options)
       : options_(options) {
     const ComparedRun::Options steps{.steps = options.steps};
-    if (options.dtype == Dtype::Float32)
+    if (options.dtype != Dtype::Float64)
       rounded_.emplace(setup, config, mesh_of_one(device), steps);
     exact_.emplace(setup, exact, mesh_of_one(device), steps);
   }
@@ -142,7 +149,8 @@ class Reference {
              Report& report) {
     auto records = records_of(*exact_, moment, step);
     const auto compared = rounded_ ? compare_rounded(records, records_of(*rounded_, moment, step),
-                                                     ranks, report.degrees)
+                                                     ranks, report.degrees,
+                                                     rounding_of(options_.dtype))
                                    : compare(records, ranks, report.degrees);
     add_rows(report, compared);
     const auto found = std::find_if(
@@ -152,7 +160,7 @@ class Reference {
     if (found != compared.end()) {
       const DiagnosisContext context{
           .degrees = report.degrees,
-          .tolerance = rounded_ ? kToleranceInFloat32 : options_.tolerance,
+          .tolerance = rounded_ ? diagnosis_tolerance(options_.dtype) : options_.tolerance,
           .before = weight_of(found->name, before_),
           .bias = bias_of(found->name, compared)};
       report.first = Finding{at,
@@ -195,7 +203,7 @@ void start_from_same_state(std::optional<Reference>& reference, ComparedRun& on_
 Report verify(const TrainingSetup& setup, const comm::Communicator& world, const Degrees& degrees,
               const Options& options) {
   config::Config asked = setup.config;
-  if (options.dtype == Dtype::Float32) asked.optim.eps = kProportional;
+  if (options.dtype != Dtype::Float64) asked.optim.eps = kProportional;
   const config::Config config = computing_in(asked, options.dtype),
                        exact = computing_in(asked, Dtype::Float64);
   core::check(options.steps >= 1, "verify: {} steps prove nothing", options.steps);
@@ -206,7 +214,7 @@ Report verify(const TrainingSetup& setup, const comm::Communicator& world, const
   std::optional<Reference> reference;
   if (world.rank() == 0) reference.emplace(setup, config, exact, device, options);
   TemporaryFolder folder(world);
-  const bool rounds = options.dtype == Dtype::Float32, plants = options.plant != Mistake::None;
+  const bool rounds = options.dtype != Dtype::Float64, plants = options.plant != Mistake::None;
 
   Report report{.degrees = degrees,
                 .steps = 0,

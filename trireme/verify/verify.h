@@ -15,13 +15,16 @@
 
 namespace trireme::verify {
 
-/// The dtype of both runs. Float32 also tests the kernels that real training uses: the mesh may
-/// then be at most twice as far from one rank's float64 as one rank's float32 is.
-enum class Dtype : uint8_t { Float64, Float32 };
+/// The dtype that the mesh computes in. All but Float64 also test the kernels that real training
+/// uses: the mesh may then be at most twice as far from one rank's float64 as one rank in the same
+/// precision is.
+using config::Dtype;
 
-/// "float64", "float32"; throws ConfigError for another word.
+/// "float64", "float32", "bfloat16", "float16"; throws ConfigError for another word.
 Dtype dtype_of(const std::string& word);
-std::string_view to_string(Dtype dtype);
+
+/// The unit roundoff: half the distance from 1 to the next number.
+double rounding_of(Dtype dtype);
 
 struct Options {
   int64_t steps = 3;
@@ -34,7 +37,7 @@ struct Options {
 /// model is made anew on each mesh. The dataset may be a different object on every rank, but must
 /// hold the same samples.
 struct TrainingSetup {
-  config::Config config;  ///< everything except precision is used
+  config::Config config;  ///< everything except precision.compute is used
   std::function<std::shared_ptr<nn::ModelImpl>(const Mesh& mesh)> model;
   std::shared_ptr<const data::Dataset> data;
 };
