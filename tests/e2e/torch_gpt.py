@@ -1,6 +1,9 @@
 """The same GPT in PyTorch, from our initial weights and on our samples: prints its losses.
 
-    python3 torch_gpt.py RUN_DIR TOKENS_FILE STEPS
+    python3 torch_gpt.py RUN_DIR TOKENS_FILE STEPS [float64|bfloat16|float16]
+
+With a precision of 16 bits it runs under torch.autocast, and float16 with a torch.amp.GradScaler; it then prints the
+loss scale of each step and whether it was skipped, too.
 
 RUN_DIR holds the run that is judged: config.toml, checkpoints/step-00000000 (the weights before the first
 update), samples.jsonl and metrics.jsonl, of which only the learning rates are read.
@@ -61,6 +64,7 @@ def forward(p, ids, heads):
 
 def main():
     run, tokens_file, steps = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    precision = sys.argv[4] if len(sys.argv) > 4 else "float32"
     config = keys(run / "config.toml")
     seq, heads = int(config["model.seq"]), int(config["model.heads"])
     raw = tokens_file.read_bytes()
@@ -68,6 +72,7 @@ def main():
     p = {}
     for part in sorted((run / "checkpoints/step-00000000").glob("*.safetensors")):
         p.update({k: v for k, v in read_safetensors(part).items() if "/" not in k})
+    p = {k: v.double() if precision == "float64" else v for k, v in p.items()}
     for tensor in p.values():
         tensor.requires_grad_()
     decay = float(config["optim.weight_decay"])
@@ -78,16 +83,24 @@ def main():
         lr=1.0, betas=betas, eps=float(config["optim.eps"]))
     rates = [json.loads(line)["lr"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     batches = [json.loads(line)["samples"] for line in (run / "samples.jsonl").read_text().splitlines()]
+    half = precision in ("bfloat16", "float16")
+    scaler = torch.amp.GradScaler("cpu", init_scale=float(config["precision.loss_scale"]),
+                                  growth_interval=int(config["precision.growth"]), enabled=precision == "float16")
     for step in range(steps):
         rows = torch.stack([tokens[i * seq:i * seq + seq + 1] for i in batches[step]]).long()
-        loss = F.cross_entropy(forward(p, rows[:, :-1], heads).flatten(0, 1), rows[:, 1:].flatten())
+        with torch.autocast("cpu", dtype=torch.float16 if precision == "float16" else torch.bfloat16, enabled=half):
+            loss = F.cross_entropy(forward(p, rows[:, :-1], heads).flatten(0, 1), rows[:, 1:].flatten())
         optimizer.zero_grad()
-        loss.backward()
+        scale = scaler.get_scale()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(p.values(), float(config["optim.clip"]))
         for group in optimizer.param_groups:
             group["lr"] = rates[step]
-        optimizer.step()
-        print(repr(loss.item()), flush=True)
+        scaler.step(optimizer)
+        scaler.update()
+        skipped = int(scaler.is_enabled() and scaler.get_scale() < scale)
+        print(repr(loss.item()), scale, skipped, flush=True) if half else print(repr(loss.item()), flush=True)
 
 
 main()

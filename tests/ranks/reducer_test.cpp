@@ -124,7 +124,8 @@ TEST(Reducer, CarriesEveryGradientAndOneSmallReductionTheRest) {
                         count_ops(ops, {"reduce_scatter", "float32"}) -
                         count_ops(ops, {"all_reduce", "float32", "'tensor'"}) -
                         count_ops(ops, {"reduce_scatter", "float32", "'tensor'"});
-      EXPECT_GT(reducer->sums, 0);
+      const bool has_none = degrees.pipe == 4 && mesh.coord().pipe % 3 != 0;  // no tied weight
+      EXPECT_EQ(reducer->sums == 0, has_none);
       EXPECT_EQ(large, reducer->sums);
     });
   }

@@ -193,7 +193,7 @@ TEST(VerifyNames, ARankOnOldWeights) {
     EXPECT_EQ(report.first->role, TensorRole::Weight) << report.text();
     EXPECT_EQ(report.first->diagnosis.kind, MistakeKind::Stale) << report.text();
     EXPECT_THAT(report.first->sentence(),
-                AllOf(HasSubstr("after step 1"), HasSubstr("rank 3 still has")));
+                AllOf(HasSubstr("after step 1"), HasSubstr("on rank 3 is still")));
   });
 }
 

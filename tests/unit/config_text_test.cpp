@@ -61,6 +61,8 @@ Value another(const Key& key, const Value& value) {
   if (const auto* whole = std::get_if<int64_t>(&value)) return *whole == 0 ? 1 : 2 * *whole;
   if (const auto* number = std::get_if<double>(&value)) return *number == 0 ? 0.1 : *number / 3;
   if (std::holds_alternative<std::vector<double>>(value)) return std::vector<double>{0.1 / 3, 0};
+  if (std::holds_alternative<std::vector<std::string>>(value))
+    return std::vector<std::string>{"*.ln*", "odd \"text\""};
   auto words = key.limits.words;
   words.insert(words.end(), key.limits.later.begin(), key.limits.later.end());
   if (words.empty()) return "odd \"text\" \\ with\n\t\x01\x7f and é";

@@ -27,14 +27,25 @@ class Case {
       all_.push_back({part.rank, flat(part, part.value), flat_of(tensor.alone, part.boxes)});
       if (!is_close(all_.back().got, all_.back().wanted)) wrong_.push_back(all_.back());
     }
+    close_everywhere_ = wrong_.empty();
+    for (const Pair& pair : all_)
+      if (close_everywhere_ && pair.rank == tensor.worst_rank) wrong_.push_back(pair);
   }
 
   Diagnosis diagnose() const {
     if (tensor_.role == TensorRole::Input) return data();
+    if (close_everywhere_ && !std::isfinite(tensor_.difference))
+      return {MistakeKind::Missing, "the ranks together do not have all of it"};
+    if (close_everywhere_) {
+      const Diagnosis late = stale();
+      return late.kind != MistakeKind::None
+                 ? late
+                 : Diagnosis{MistakeKind::Unknown,
+                             "every element is close, but the error of all of them is too large"};
+    }
     for (const auto& look : {&Case::stale, &Case::factor, &Case::bias, &Case::partial, &Case::extra,
-                             &Case::permutation, &Case::dropout})
+                             &Case::dropout, &Case::permutation})
       if (Diagnosis found = (this->*look)(); found.kind != MistakeKind::None) return found;
-    if (wrong_.empty()) return {MistakeKind::Missing, "the ranks together do not have all of it"};
     return {MistakeKind::Unknown, "no known shape of error"};
   }
 
@@ -88,7 +99,7 @@ class Case {
       if (is_wrong && !is_close(flat(part, part.value), flat_of(context_.before, part.boxes)))
         return {MistakeKind::None, ""};
     }
-    return {MistakeKind::Stale, fmt::format("{} still has the value of one step before", ranks())};
+    return {MistakeKind::Stale, fmt::format("the value on {} is still that of one step before", ranks())};
   }
 
   Diagnosis factor() const {
@@ -103,7 +114,7 @@ class Case {
         !all_wrong([&](const Pair& pair) { return is_close(pair.got, pair.wanted * found); }))
       return {MistakeKind::None, ""};
     const double times = found > 1 ? found : 1 / found;
-    if (std::abs(times - std::round(times)) > 1e-6 * times)
+    if (std::abs(times - std::round(times)) > std::max(1e-6, context_.tolerance) * times)
       return {MistakeKind::Factor, fmt::format("it is {:.6g} times what it should be", found)};
     return {MistakeKind::Factor,
             fmt::format(
@@ -201,6 +212,7 @@ class Case {
   const ComparedTensor& tensor_;
   const DiagnosisContext& context_;
   std::vector<Pair> all_, wrong_;
+  bool close_everywhere_ = false;  // then `wrong_` is the rank with the largest error
 };
 
 }  // namespace

@@ -1,0 +1,522 @@
+// Sixteen bits: every mesh gives the numbers of one rank in the same precision; a step that
+// overflows on one rank is skipped by all; checkpoints go from any precision to any other; weights
+// without masters round at random, without bias.
+#include <gmock/gmock.h>
+
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "models/registry.h"
+#include "support/scratch.h"
+#include "support/tiny_model.h"
+#include "trireme/checkpoint/resume.h"
+#include "trireme/checkpoint/saver.h"
+#include "trireme/core/trace.h"
+#include "trireme/data/loader.h"
+#include "trireme/format/folder.h"
+#include "trireme/optim/update_control.h"
+#include "trireme/parallel/data_parallel.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme::test {
+namespace {
+
+using comm::Communicator;
+using config::Dtype;
+using config::ShardedState;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// A mesh, and what the configuration says besides it.
+struct MeshCase {
+  Degrees degrees;
+  std::function<void(config::Config&)> change = [](config::Config&) {};
+};
+
+config::Config gpt_config(Dtype compute, const MeshCase& setup) {
+  config::Config config = small_config();
+  config.model.layers = 2;
+  config.model.hidden = 16;
+  config.model.heads = 4;
+  config.model.kv_heads = 2;
+  config.model.seq = kPositions;
+  config.model.vocab = kVocab;
+  config.batch.global = 8;
+  config.batch.micro = 2;
+  config.precision.compute = compute;
+  config.pipeline.balance.by = config::Balance::By::Parameters;
+  setup.change(config);
+  return config;
+}
+
+std::vector<MeshCase> all_meshes() {
+  const auto level = [](ShardedState what) {
+    return [what](config::Config& config) { config.memory.shard = what; };
+  };
+  const auto schedule = [](const char* name) {
+    return [name](config::Config& config) { config.pipeline.schedule = name; };
+  };
+  return {
+      {{.replica = 2}},
+      {{.replica = 5}, [](auto& config) { config.batch.global = 4; }},  // one has no rows
+      {{.shard = 2}, level(ShardedState::Optimizer)},
+      {{.shard = 2}, level(ShardedState::Gradients)},
+      {{.shard = 2}, level(ShardedState::Parameters)},
+      {{.tensor = 2}},
+      {{.tensor = 4}},  // each kv head on two ranks
+      {{.tensor = 2}, [](auto& config) { config.tensor.sequence = false; }},
+      {{.pipe = 2}, schedule("1f1b")},
+      {{.pipe = 2}, schedule("gpipe")},
+      {{.pipe = 2}, schedule("zb-h1")},
+      {{.replica = 2}, [](auto& config) { config.memory.recompute = config::Recompute::Block; }},
+      {{.pipe = 2, .shard = 2, .tensor = 2}, [](auto& config) {
+         config.memory.recompute = config::Recompute::Selective;
+         config.model.dropout = 0.1;
+       }}};
+}
+
+verify::Report prove_gpt(const Communicator& world, const config::Config& config,
+                         const Degrees& degrees, const verify::Options& options) {
+  return verify::verify({config, [&](const Mesh& mesh) { return models::make_model(config, mesh); },
+                         std::make_shared<Texts>()},
+                        world, degrees, options);
+}
+
+void expect_proved(Dtype dtype, const std::function<void(config::Config&)>& more = {}) {
+  for (const MeshCase& setup : all_meshes()) {
+    run_world(kThreads, setup.degrees.world(), [&](const Communicator& world) {
+      config::Config config = gpt_config(dtype, setup);
+      if (more) more(config);
+      const auto report = prove_gpt(world, config, setup.degrees, {.steps = 2, .dtype = dtype});
+      EXPECT_TRUE(report.same()) << to_string(setup.degrees) << "\n" << report.text();
+      EXPECT_EQ(report.not_resumed, "");
+    });
+  }
+}
+
+TEST(SixteenBits, AreProvedOnEveryMesh) {
+  expect_proved(Dtype::BFloat16);
+  expect_proved(Dtype::Float16);
+}
+
+TEST(SixteenBits, AreProvedOnTheWireWithoutMastersAndWithSomeParametersKept) {
+  expect_proved(Dtype::BFloat16, [](auto& config) { config.precision.reduce = Dtype::BFloat16; });
+  expect_proved(Dtype::BFloat16, [](auto& config) {
+    config.precision.master = config::Master::None;
+    config.precision.keep = {"*.ln_*", "*.bias"};
+  });
+}
+
+TEST(SixteenBits, HideNoPlantedMistake) {
+  using verify::Mistake;
+  using verify::MistakeKind;
+  const std::pair<Mistake, MistakeKind> kinds[] = {
+      {Mistake::Average, MistakeKind::Factor},    {Mistake::Reduce, MistakeKind::Partial},
+      {Mistake::Order, MistakeKind::Permutation}, {Mistake::Stale, MistakeKind::Stale},
+      {Mistake::Data, MistakeKind::Data},         {Mistake::Dropout, MistakeKind::Dropout}};
+  for (const Dtype dtype : {Dtype::BFloat16, Dtype::Float16}) {
+    for (const Degrees& degrees : {Degrees{.replica = 2}, Degrees{.tensor = 2}}) {
+      for (const auto& [mistake, kind] : kinds) {
+        run_world(kThreads, degrees.world(), [&](const Communicator& world) {
+          config::Config config = gpt_config(dtype, {});
+          config.model.dropout = 0.2;
+          const auto report =
+              prove_gpt(world, config, degrees, {.steps = 2, .plant = mistake, .dtype = dtype});
+          ASSERT_FALSE(report.same()) << to_string(kind);
+          EXPECT_EQ(to_string(report.first->diagnosis.kind), to_string(kind)) << report.text();
+        });
+      }
+    }
+  }
+}
+
+/// A trainer on the samples of `Texts`.
+struct Training {
+  Training(const config::Config& with, const Communicator& world, const Degrees& degrees,
+           int64_t steps = 20)
+      : config(with),
+        mesh(world, degrees),
+        trainer(config, mesh,
+                train::build([&](const Mesh& on) { return models::make_model(config, on); }, mesh),
+                steps),
+        order(3, data.size(), config.batch.global) {
+    at::set_num_threads(1);
+  }
+  train::StepResult step(int64_t number) {
+    const Communicator ranks = mesh.samples();
+    return trainer.step(number,
+                        data::Loader::read(data, order, ranks.rank(), ranks.size(), number - 1));
+  }
+  /// Masters, weights and the optimizer's state, copied.
+  std::vector<at::Tensor> state() {
+    std::vector<at::Tensor> all;
+    for (const checkpoint::Item& item : trainer.state().items) all.push_back(item.tensor.clone());
+    for (const auto& shard : trainer.shards()) all.push_back(shard.weight.detach().clone());
+    return all;
+  }
+
+  config::Config config;
+  Mesh mesh;
+  Texts data;
+  train::Trainer trainer;
+  data::Order order;
+};
+
+bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& one, const auto& other) { return one.equal(other); });
+}
+
+TEST(Overflow, OfOneRankIsSkippedByAll) {
+  const auto level = [](ShardedState what) {
+    return [what](config::Config& config) { config.memory.shard = what; };
+  };
+  const MeshCase setups[] = {{{.replica = 2}},
+                             {{.shard = 2}, level(ShardedState::Optimizer)},
+                             {{.shard = 2}, level(ShardedState::Gradients)},
+                             {{.shard = 2}, level(ShardedState::Parameters)},
+                             {{.tensor = 2}},
+                             {{.pipe = 2}},
+                             {{.pipe = 2, .replica = 2, .tensor = 2}}};
+  for (const MeshCase& setup : setups) {
+    for (const int bad : {0, setup.degrees.world() - 1}) {
+      SCOPED_TRACE(to_string(setup.degrees) + ", rank " + std::to_string(bad));
+      run_world(kThreads, setup.degrees.world(), [&](const Communicator& world) {
+        Training run(gpt_config(Dtype::Float16, setup), world, setup.degrees);
+        EXPECT_FALSE(run.step(1).skipped);
+        const auto before = run.state();
+        const auto steps = run.trainer.state().extra.at("optimizer");
+        // What a product that is too large leaves behind, in one gradient of one rank.
+        at::Tensor victim = run.trainer.parameters().back().tensor;
+        unsigned hook = 0;
+        if (world.rank() == bad)
+          hook = victim.register_hook([](const at::Tensor& gradient) {
+            return gradient * std::numeric_limits<double>::infinity();
+          });
+        const auto skipped = run.step(2);
+        if (world.rank() == bad) victim.remove_hook(hook);
+        EXPECT_TRUE(skipped.skipped);
+        EXPECT_EQ(skipped.loss_scale, 65536);
+        EXPECT_TRUE(std::isfinite(skipped.loss));
+        EXPECT_TRUE(same_bits(run.state(), before));
+        EXPECT_EQ(run.trainer.state().extra.at("optimizer"), steps);
+        const auto next = run.step(3);
+        EXPECT_FALSE(next.skipped);
+        EXPECT_EQ(next.loss_scale, 32768);
+        EXPECT_EQ(next.lr, skipped.lr) << "the schedule has not moved";
+        EXPECT_LT(next.loss, 10);
+        EXPECT_FALSE(same_bits(run.state(), before));
+        run.trainer.check_same();
+      });
+    }
+  }
+}
+
+TEST(Overflow, WithoutAScaleEndsTheRunAndSpoilsNothing) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    Training run(gpt_config(Dtype::BFloat16, {}), world, {.replica = 2});
+    run.step(1);
+    const auto before = run.state();
+    at::Tensor victim = run.trainer.parameters().front().tensor;
+    if (world.rank() == 1)
+      victim.register_hook([](const at::Tensor& gradient) {
+        return gradient * std::numeric_limits<double>::quiet_NaN();
+      });
+    for (const int64_t step : {2, 3}) {  // the second one, too: the verdict stays
+      try {
+        run.step(step);
+        ADD_FAILURE() << "step " << step;
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr("nothing was updated"));
+      }
+      EXPECT_TRUE(same_bits(run.state(), before));
+    }
+  });
+}
+
+TEST(UpdateControl, FollowsTheRulesOfALossScale) {
+  optim::UpdateControl control({.rates = {0.1, 0.2, 0.3, 0.4},
+                                .clip = 1,
+                                .scales = true,
+                                .first_scale = 1024,
+                                .growth = 2,
+                                .expected_weight = 7},
+                               c10::kCPU);
+  const auto step = [&](double squares) {
+    const auto update = control.decide(torch::tensor({4.0, 8.0, squares}, torch::kDouble));
+    return std::tuple(update.rate.item<double>(), update.divisor.item<double>(),
+                      update.skip.item<float>());
+  };
+  // Losses are multiplied by 1024 / 8. A norm of 512 x 2 is one of 2, which is clipped to 1.
+  EXPECT_EQ(control.loss_scale().item<float>(), 128);
+  const auto [rate, divisor, skip] = step(1024.0 * 1024);
+  EXPECT_EQ(rate, 0.1);
+  EXPECT_NEAR(divisor, 512 * 2, 1e-3);
+  EXPECT_EQ(skip, 0);
+  const double infinite = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(std::get<2>(step(infinite)), 1);
+  EXPECT_EQ(control.state().scale, 512) << "halved, and the good step before is forgotten";
+  EXPECT_EQ(std::get<0>(step(1)), 0.2) << "a skipped step takes no rate";
+  EXPECT_EQ(control.state().scale, 512);
+  step(1);
+  EXPECT_EQ(control.state().scale, 1024) << "two good steps";
+  EXPECT_EQ(control.state().updates, 3);
+  EXPECT_EQ(control.state().skipped, 1);
+  optim::UpdateControl resumed({.rates = {0.1, 0.2, 0.3, 0.4}, .scales = true}, c10::kCPU);
+  resumed.restore(control.to_json(), 0);
+  EXPECT_EQ(resumed.to_json(), control.to_json());
+  optim::UpdateControl plain({.rates = {0.1}}, c10::kCPU);
+  plain.restore(control.to_json(), 0);  // another precision: no scale
+  EXPECT_EQ(plain.state().updates, 3);
+  EXPECT_FALSE(plain.loss_scale().defined());
+}
+
+TEST(SixteenBits, KeepMastersAndGradientsInFloat32) {
+  for (const auto master : {config::Master::Float32, config::Master::None}) {
+    const bool none = master == config::Master::None;
+    run_world(kThreads, 4, [&](const Communicator& world) {
+      config::Config config = gpt_config(Dtype::BFloat16, {});
+      config.precision.master = master;
+      config.precision.keep = {"*ln_*"};
+      Training run(config, world, {.shard = 4});
+      run.step(1);
+      int64_t elements = 0, bytes = 0;
+      for (const auto& shard : run.trainer.shards()) {
+        const bool kept = shard.name.find("ln_") != std::string::npos;
+        EXPECT_EQ(shard.weight.scalar_type(), kept ? at::kFloat : at::kBFloat16) << shard.name;
+        EXPECT_EQ(shard.master.scalar_type(), kept || !none ? at::kFloat : at::kBFloat16);
+        EXPECT_EQ(shard.gradient().scalar_type(), at::kFloat) << shard.name;
+        EXPECT_TRUE(shard.weight.equal(shard.master.to(shard.weight.scalar_type())));
+        EXPECT_EQ(shard.weight.is_same(shard.master), kept || none);
+        if (kept) continue;
+        elements += shard.master.numel();
+        bytes += static_cast<int64_t>(shard.weight.nbytes() + shard.gradient().nbytes());
+        if (!none) bytes += static_cast<int64_t>(shard.master.nbytes());
+      }
+      for (const checkpoint::Item& item : run.trainer.state().items)
+        if (item.piece.name.starts_with("optim/") &&
+            item.piece.name.find("ln_") == std::string::npos) {
+          EXPECT_EQ(item.tensor.scalar_type(), at::kFloat) << item.piece.name;
+          bytes += static_cast<int64_t>(item.tensor.nbytes());
+        }
+      EXPECT_EQ(bytes, elements * (none ? 14 : 18)) << "weight, master, two moments, gradient";
+    });
+  }
+}
+
+/// How many bytes of a kind of operation a trace has, by the shapes in its text.
+int64_t bytes_in(const std::string& trace, const std::string& kind, const std::string& dtype,
+                 int64_t item) {
+  std::istringstream lines(trace);
+  int64_t bytes = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("\"ph\":\"b\"") == line.npos) continue;
+    const auto at = line.find(kind + " '"), begin = line.find('[', at),
+               end = line.find("] " + dtype, at);
+    if (at == line.npos || end == line.npos) continue;
+    int64_t numel = 1;
+    std::istringstream dims(line.substr(begin + 1, end - begin - 1));
+    for (std::string dim; std::getline(dims, dim, ',');) numel *= std::stoll(dim);
+    bytes += numel * item;
+  }
+  return bytes;
+}
+
+TEST(SixteenBits, HalveTheBytesOfGathersAndOfReductionsOnRequest) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    const auto traced = [&](Dtype compute, Dtype reduce) {
+      config::Config config = gpt_config(compute, {});
+      config.precision.reduce = reduce;
+      Training run(config, world, {.shard = 2});
+      run.step(1);
+      const auto trace = std::make_shared<core::Trace>(world.rank());
+      world.set_trace(trace);
+      run.step(2);
+      world.set_trace(nullptr);
+      return trace->take();
+    };
+    const std::string wide = traced(Dtype::Float32, Dtype::Float32),
+                      mixed = traced(Dtype::BFloat16, Dtype::Float32),
+                      narrow = traced(Dtype::BFloat16, Dtype::BFloat16);
+    const int64_t gathered = bytes_in(wide, "all_gather", "float32", 4);
+    EXPECT_GT(gathered, 0);
+    EXPECT_EQ(2 * bytes_in(mixed, "all_gather", "bfloat16", 2), gathered);
+    EXPECT_EQ(bytes_in(mixed, "all_gather", "float32", 4), 0);
+    const int64_t reduced = bytes_in(wide, "reduce_scatter", "float32", 4);
+    EXPECT_GT(reduced, 0);
+    EXPECT_EQ(bytes_in(mixed, "reduce_scatter", "float32", 4), reduced);
+    EXPECT_EQ(2 * bytes_in(narrow, "reduce_scatter", "bfloat16", 2), reduced);
+  });
+}
+
+TEST(SixteenBits, MoveBetweenPrecisionsAndMeshes) {
+  const Scratch scratch;
+  struct Stop {
+    Degrees degrees;
+    Dtype compute;
+  };
+  const Stop stops[] = {{{.replica = 2}, Dtype::Float32}, {{.shard = 2}, Dtype::BFloat16},
+                        {{.tensor = 2}, Dtype::Float16},  {{.pipe = 2}, Dtype::BFloat16},
+                        {{.replica = 2}, Dtype::Float16}, {{.shard = 2}, Dtype::Float32}};
+  // From stop to stop: load, save, and every bit is still there. At the end all have trained on.
+  std::map<std::string, at::Tensor> first;
+  for (std::size_t i = 0; i < std::size(stops); ++i) {
+    const auto& [degrees, compute] = stops[i];
+    SCOPED_TRACE(to_string(degrees) + " " + std::string(to_string(compute)));
+    run_world(kThreads, 2, [&](const Communicator& world) {
+      Training run(gpt_config(compute, {}), world, degrees);
+      if (i == 0) {
+        run.step(1);
+        run.step(2);
+      } else {
+        const std::string from = scratch / std::to_string(i - 1);
+        format::Checkpoint saved(from + "/" + format::step_name(2));
+        checkpoint::load(saved, run.trainer.state());
+        world.barrier();
+        run.trainer.restore(saved.index().extra);
+        EXPECT_EQ(run.trainer.state().extra.at("update").at("updates"), 2);
+      }
+      checkpoint::Saver saver(scratch / std::to_string(i), run.mesh, 1);
+      saver.save(2, run.trainer.state());
+      ASSERT_EQ(saver.wait(), std::nullopt);
+      const auto result = run.step(3);
+      EXPECT_FALSE(result.skipped);
+      EXPECT_LT(result.loss, 4);
+      if (world.rank() != 0) return;
+      format::Checkpoint saved((scratch / std::to_string(i)) + "/" + format::step_name(2));
+      for (const auto& [name, info] : saved.index().tensors) {
+        EXPECT_EQ(info.dtype, "F32") << name;
+        Piece piece{.name = name, .whole = info.shape, .offset = {}, .shape = info.shape};
+        piece.offset.assign(info.shape.size(), 0);
+        piece.count = Box{{}, info.shape}.numel();
+        at::Tensor values = torch::empty({piece.count});
+        saved.read(piece, "F32", values.data_ptr());
+        if (i == 0)
+          first[name] = values;
+        else
+          EXPECT_TRUE(values.equal(first.at(name))) << name;
+      }
+    });
+  }
+  EXPECT_GT(first.size(), 30u);
+}
+
+TEST(StochasticRounding, IsUnbiased) {
+  // 2^20 roundings of each number. The mean differs from the number by more than 6 standard
+  // deviations with a probability of 2e-9 each, and so for any of the six with 1.2e-8.
+  constexpr int64_t kSamples = 1 << 20;
+  const nn::Parameter parameter{"weight", torch::zeros({kSamples}), Layout({kSamples}), {}};
+  const Piece all{.name = "weight",
+                  .whole = {kSamples},
+                  .offset = {0},
+                  .shape = {kSamples},
+                  .begin = 0,
+                  .count = kSamples};
+  for (const float x : {1.001F, 1.0039F, -3.14159F, 1e-20F, 7.77e12F, 1.5F}) {
+    const at::Tensor bits = nn::random_bits(parameter, all, static_cast<int64_t>(x * 100));
+    const at::Tensor rounded =
+        optim::round_at_random(torch::full({kSamples}, x), bits).to(at::kDouble);
+    const double least = rounded.min().item<double>(), most = rounded.max().item<double>();
+    const double mean = rounded.mean().item<double>();
+    EXPECT_LE(least, x);
+    EXPECT_GE(most, x);
+    const double share = least == most ? 0 : (x - least) / (most - least);
+    const double deviation = (most - least) * std::sqrt(share * (1 - share) / kSamples);
+    EXPECT_LE(std::abs(mean - x), 6 * deviation + 1e-12 * std::abs(x)) << x;
+    if (x == 1.5F) {
+      EXPECT_EQ(least, most) << "a number that fits is not rounded";
+    }
+  }
+  const at::Tensor odd = torch::tensor(
+      {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), 0.0F});
+  EXPECT_TRUE(optim::round_at_random(odd, torch::full({3}, -1, torch::kShort))
+                  .equal(odd.to(torch::kBFloat16)));
+}
+
+TEST(StochasticRounding, HasTheSameBitsOnEveryMesh) {
+  // A column cut, a row cut and flat shards: each rank's bits are those of its elements.
+  const nn::Parameter parameter{"h.0.weight", torch::zeros({6, 10}), Layout({6, 10}), {}};
+  const auto whole = nn::random_bits(parameter, {"", {6, 10}, {0, 0}, {6, 10}, 0, 60}, 5);
+  const at::Tensor matrix = whole.view({6, 10});
+  const auto box = nn::random_bits(parameter, {"", {6, 10}, {2, 3}, {3, 4}, 0, 12}, 5);
+  EXPECT_TRUE(box.view({3, 4}).equal(matrix.narrow(0, 2, 3).narrow(1, 3, 4)));
+  const auto shard = nn::random_bits(parameter, {"", {6, 10}, {2, 3}, {3, 4}, 5, 6}, 5);
+  EXPECT_TRUE(shard.equal(box.narrow(0, 5, 6)));
+  EXPECT_FALSE(whole.equal(nn::random_bits(parameter, {"", {6, 10}, {0, 0}, {6, 10}, 0, 60}, 6)));
+}
+
+/// The losses of a line fitted by SGD in bfloat16 without masters, rounded by `bits`.
+std::vector<double> fit(at::ScalarType dtype,
+                        const std::function<at::Tensor(const at::Tensor&, int64_t)>& bits) {
+  at::Tensor weight = torch::ones({64}).to(dtype);
+  const at::Tensor wanted = torch::linspace(1.2, 2.8, 64);
+  const auto optimizer =
+      optim::make_sgd({{"weight", weight, false, [&](int64_t step) { return bits(weight, step); }}},
+                      {.momentum = 0});
+  std::vector<double> losses;
+  for (int step = 0; step < 2000; ++step) {
+    const at::Tensor error = weight.to(at::kFloat) - wanted;
+    losses.push_back(error.square().mean().item<double>());
+    weight.mutable_grad() = error;
+    optimizer->step(2e-3);
+  }
+  return losses;
+}
+
+TEST(StochasticRounding, FollowsFloat32WhereNearestStalls) {
+  const nn::Parameter parameter{"weight", torch::zeros({64}), Layout({64}), {}};
+  const auto random = [&](const at::Tensor&, int64_t step) {
+    return nn::random_bits(parameter, {"weight", {64}, {0}, {64}, 0, 64}, step);
+  };
+  const auto half = [](const at::Tensor& weight, int64_t) {  // always the same: rounds to nearest
+    return torch::full_like(weight, -0x8000, torch::kShort);
+  };
+  const auto exact = fit(at::kFloat, {}), rounded = fit(at::kBFloat16, random),
+             nearest = fit(at::kBFloat16, half);
+  EXPECT_LT(exact.back(), 1e-3 * exact.front());
+  EXPECT_LT(rounded.back(), 1e-3 * rounded.front());
+  EXPECT_GT(nearest.back(), 0.5 * nearest.front()) << "updates below half of the last bit are lost";
+  for (std::size_t step = 0; step < 600; step += 100)  // later the noise of rounding shows
+    EXPECT_NEAR(rounded[step] / exact[step], 1, 0.1) << step;
+}
+
+TEST(SixteenBits, ServeAnOwnLoop) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    const auto train = [&](Precision precision) {
+      torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Tanh(),
+                                torch::nn::Linear(8, 1));
+      {
+        const at::NoGradGuard guard;  // ranks are threads: they would share a random generator
+        for (at::Tensor& one : net->parameters())
+          one.copy_(torch::sin(torch::arange(one.numel(), torch::kFloat)).view(one.sizes()) / 2);
+      }
+      const bool half = precision.dtypes.has_value();
+      parallel::DataParallel replicas(*net, world, {.precision = std::move(precision)});
+      std::vector<at::Tensor> masters;
+      for (const auto& shard : replicas.shards()) masters.push_back(shard.master);
+      torch::optim::SGD optimizer(masters, torch::optim::SGDOptions(0.1));
+      double loss = 0;
+      for (int step = 0; step < 40; ++step) {
+        const auto x = torch::sin(torch::arange(16) + step + world.rank()).view({4, 4});
+        const auto y = net->forward(half ? x.to(torch::kBFloat16) : x);
+        replicas.backward({(y.to(torch::kFloat) - x.sum(1, true)).pow(2).sum(), 4});
+        const auto totals = replicas.finish();
+        optimizer.step();
+        replicas.updated();
+        loss = totals.loss / totals.weight;
+      }
+      for (const auto& shard : replicas.shards())
+        EXPECT_TRUE(shard.weight.equal(shard.master.to(shard.weight.scalar_type())));
+      return loss;
+    };
+    using core::DType;
+    const double mixed = train(
+                     {.dtypes = ParameterDtypes{DType::BFloat16, DType::Float32, DType::Float32}}),
+                 wide = train({});
+    EXPECT_NEAR(mixed / wide, 1, 0.05);
+  });
+}
+
+}  // namespace
+}  // namespace trireme::test
