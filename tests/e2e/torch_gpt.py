@@ -1,6 +1,6 @@
 """The same GPT in PyTorch, from our initial weights and on our samples: prints its losses.
 
-    python3 torch_gpt.py RUN_DIR TOKENS_FILE STEPS [float64|bfloat16|float16]
+    python3 torch_gpt.py RUN_DIR TOKENS_FILE STEPS [float64|bfloat16|float16 [cuda]]
 
 With a precision of 16 bits it runs under torch.autocast, and float16 with a torch.amp.GradScaler; it then prints the
 loss scale of each step and whether it was skipped, too.
@@ -65,6 +65,7 @@ def forward(p, ids, heads):
 def main():
     run, tokens_file, steps = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     precision = sys.argv[4] if len(sys.argv) > 4 else "float32"
+    device = sys.argv[5] if len(sys.argv) > 5 else "cpu"
     config = keys(run / "config.toml")
     seq, heads = int(config["model.seq"]), int(config["model.heads"])
     raw = tokens_file.read_bytes()
@@ -72,7 +73,7 @@ def main():
     p = {}
     for part in sorted((run / "checkpoints/step-00000000").glob("*.safetensors")):
         p.update({k: v for k, v in read_safetensors(part).items() if "/" not in k})
-    p = {k: v.double() if precision == "float64" else v for k, v in p.items()}
+    p = {k: v.to(device, torch.float64 if precision == "float64" else v.dtype) for k, v in p.items()}
     for tensor in p.values():
         tensor.requires_grad_()
     decay = float(config["optim.weight_decay"])
@@ -84,11 +85,11 @@ def main():
     rates = [json.loads(line)["lr"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     batches = [json.loads(line)["samples"] for line in (run / "samples.jsonl").read_text().splitlines()]
     half = precision in ("bfloat16", "float16")
-    scaler = torch.amp.GradScaler("cpu", init_scale=float(config["precision.loss_scale"]),
+    scaler = torch.amp.GradScaler(device, init_scale=float(config["precision.loss_scale"]),
                                   growth_interval=int(config["precision.growth"]), enabled=precision == "float16")
     for step in range(steps):
-        rows = torch.stack([tokens[i * seq:i * seq + seq + 1] for i in batches[step]]).long()
-        with torch.autocast("cpu", dtype=torch.float16 if precision == "float16" else torch.bfloat16, enabled=half):
+        rows = torch.stack([tokens[i * seq:i * seq + seq + 1] for i in batches[step]]).long().to(device)
+        with torch.autocast(device, dtype=torch.float16 if precision == "float16" else torch.bfloat16, enabled=half):
             loss = F.cross_entropy(forward(p, rows[:, :-1], heads).flatten(0, 1), rows[:, 1:].flatten())
         optimizer.zero_grad()
         scale = scaler.get_scale()

@@ -83,7 +83,8 @@ LayerNormImpl::LayerNormImpl(int64_t width, double epsilon)
 at::Tensor LayerNormImpl::compute(const at::Tensor& x, const Where*) {
   // In 16 bits a GPU's kernel computes in float32 by itself; the CPU's adds up the gradients of
   // weight and bias in 16 bits.
-  const bool same = weight.scalar_type() == x.scalar_type();
+  const bool same =
+      weight.scalar_type() == x.scalar_type() && bias.scalar_type() == x.scalar_type();
   if (same && (!is_half(x) || x.is_cuda()))
     return at::layer_norm(x, {x.size(-1)}, weight, bias, epsilon_);
   const auto wide = at::promote_types(x.scalar_type(), at::kFloat);
