@@ -49,7 +49,8 @@ int verify_command(const std::vector<std::string>& args) {
   int steps = 3;
   std::string json, plant, dtype = "float64";
   arguments.value("--steps", steps, "how many updates to compare");
-  arguments.value("--dtype", dtype, "what the mesh computes in: float64, or as it runs: float32, bfloat16, float16");
+  arguments.value("--dtype", dtype,
+                  "what the mesh computes in: float64, or as it runs: float32, bfloat16, float16");
   arguments.value("--json", json, "write the report to this file, too");
   arguments.value("--plant", plant, "make a known mistake on purpose");
   arguments.words("--dtype", kDtypes);
@@ -59,7 +60,8 @@ int verify_command(const std::vector<std::string>& args) {
   if (!json.empty() && !std::ofstream(json, std::ios::app))
     throw ConfigError(fmt::format("--json {}: {}", json, core::errno_text(errno)));
   if (std::ranges::find(kDtypes, dtype) == kDtypes.end())
-    throw ConfigError(fmt::format("--dtype {}: must be one of {}", dtype, fmt::join(kDtypes, ", ")));
+    throw ConfigError(
+        fmt::format("--dtype {}: must be one of {}", dtype, fmt::join(kDtypes, ", ")));
   return train_ranks({"verify", std::to_string(steps), json, plant, dtype}, words, "trireme verify",
                      {kDifferent});
 }

@@ -74,10 +74,9 @@ void expect_gradients_of_one_rank(const std::vector<int>& ties, const char* sche
   const auto expected = alone.named_parameters();
   run_world(kThreads, ranks, [&](const Communicator& world) {
     TimesModel model(ties);
-    const auto made =
-        pipeline::make(schedule, {.ranks = ranks,
-                                  .micros = 1,
-                                  .stages_per_rank = static_cast<int>(cut.size()) / ranks});
+    const auto made = pipeline::make(
+        schedule,
+        {.ranks = ranks, .micros = 1, .stages_per_rank = static_cast<int>(cut.size()) / ranks});
     parallel::Pipeline pipe(model, Mesh(world, {.pipe = ranks}), made, {.cut = cut});
     for (int step = 0; step < 2; ++step) {
       pipe.run({{x, x * 2}});

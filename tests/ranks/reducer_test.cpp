@@ -31,8 +31,7 @@ class CountingReducer final : public Reducer {
   int sums = 0;
 
  private:
-  explicit CountingReducer(const std::shared_ptr<Reducer>& inner)
-      : Reducer(inner), inner_(inner) {}
+  explicit CountingReducer(const std::shared_ptr<Reducer>& inner) : Reducer(inner), inner_(inner) {}
   std::shared_ptr<Reducer> inner_;
 };
 

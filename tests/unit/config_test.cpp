@@ -269,8 +269,8 @@ TEST(ConfigTable, OffersOnlyWhatIsBuilt) {
       {"sync.kind=diloco", "sync.kind = \"diloco\" is not built yet; leave sync.kind out"}};
   for (const auto& [text, message] : cases)
     EXPECT_EQ(error_of([&] { load("/dev/null", Overrides{text}); }), message);
-  for (const char* hidden : {"llama", "cifar", "nccl", "sync.", "compress.", "tensorboard",
-                             "mesh.context", "pipedream"})
+  for (const char* hidden :
+       {"llama", "cifar", "nccl", "sync.", "compress.", "tensorboard", "mesh.context", "pipedream"})
     EXPECT_EQ(list_keys().find(hidden), std::string::npos) << hidden;
   EXPECT_EQ(load("/dev/null", {}), parse("", "a"));
 }

@@ -23,10 +23,10 @@ namespace trireme::optim {
 namespace {
 
 /// Calls a kernel with the learning rate as a number, or on a GPU as a tensor, so that the host
-/// does not wait for it.
+/// does not wait for it. Such a tensor is float32, which is not enough for float64 parameters.
 template <class Run>
-void with_rate(const at::Tensor& rate, const Run& run) {
-  if (rate.is_cpu())
+void with_rate(const at::Tensor& rate, at::ScalarType dtype, const Run& run) {
+  if (rate.is_cpu() || dtype == at::kDouble)
     run(rate.item<double>());
   else
     run(rate.to(at::kFloat));
@@ -65,7 +65,7 @@ class AdamW final : public Optimizer {
                         call.decay ? options_.weight_decay : 0, options_.epsilon,
                         /*amsgrad=*/false, /*maximize=*/false, call.divisor, call.skip);
     };
-    with_rate(call.rate, run);
+    with_rate(call.rate, call.parameters.front().scalar_type(), run);
   }
 
  private:
@@ -97,7 +97,7 @@ class Sgd final : public Optimizer {
                       /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false,
                       /*is_first_step=*/false, call.divisor, call.skip);
     };
-    with_rate(call.rate, run);
+    with_rate(call.rate, call.parameters.front().scalar_type(), run);
   }
 
  private:

@@ -50,8 +50,8 @@ std::vector<ComparedTensor> compare(const std::vector<TensorRecord>& alone,
                                     const Degrees& degrees);
 
 /// The same for a mesh that rounds, where `exact` is one rank's step in float64 and `rounded` one
-/// rank's in the precision of the mesh. A difference is then the 2-norm of the mesh's error, by what
-/// it may be: twice that of the one rank, and four roundings of the tensor's norm.
+/// rank's in the precision of the mesh. A difference is then the 2-norm of the mesh's error, by
+/// what it may be: twice that of the one rank, and four roundings of the tensor's norm.
 std::vector<ComparedTensor> compare_rounded(const std::vector<TensorRecord>& exact,
                                             const std::vector<TensorRecord>& rounded,
                                             const std::vector<std::vector<TensorRecord>>& ranks,

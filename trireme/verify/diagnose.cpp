@@ -99,7 +99,8 @@ class Case {
       if (is_wrong && !is_close(flat(part, part.value), flat_of(context_.before, part.boxes)))
         return {MistakeKind::None, ""};
     }
-    return {MistakeKind::Stale, fmt::format("the value on {} is still that of one step before", ranks())};
+    return {MistakeKind::Stale,
+            fmt::format("the value on {} is still that of one step before", ranks())};
   }
 
   Diagnosis factor() const {

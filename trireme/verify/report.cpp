@@ -135,10 +135,10 @@ std::string Report::text() const {
         fmt::join(skipped, ", "));
   if (!not_resumed.empty())
     text += fmt::format("not proved: saving and resuming in the middle ({})\n", not_resumed);
-  const std::string measured = dtype != Dtype::Float64
-                                   ? fmt::format("{0} within twice the error of one rank's {0}",
-                                                 to_string(dtype))
-                                   : fmt::format("float64, tolerance {:.0e}", tolerance);
+  const std::string measured =
+      dtype != Dtype::Float64
+          ? fmt::format("{0} within twice the error of one rank's {0}", to_string(dtype))
+          : fmt::format("float64, tolerance {:.0e}", tolerance);
   const std::string what =
       fmt::format("{} step{} of {} against one rank, {}", steps, steps == 1 ? "" : "s",
                   degrees.world() == 1 ? "one rank" : to_string(degrees), measured);

@@ -148,10 +148,10 @@ class Reference {
   void judge(Moment moment, int64_t step, const std::vector<std::vector<TensorRecord>>& ranks,
              Report& report) {
     auto records = records_of(*exact_, moment, step);
-    const auto compared = rounded_ ? compare_rounded(records, records_of(*rounded_, moment, step),
-                                                     ranks, report.degrees,
-                                                     rounding_of(options_.dtype))
-                                   : compare(records, ranks, report.degrees);
+    const auto compared = rounded_
+                              ? compare_rounded(records, records_of(*rounded_, moment, step), ranks,
+                                                report.degrees, rounding_of(options_.dtype))
+                              : compare(records, ranks, report.degrees);
     add_rows(report, compared);
     const auto found = std::find_if(
         compared.begin(), compared.end(),
