@@ -50,6 +50,7 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/optim/optimizer.h
   trireme/optim/resumable.h
   trireme/optim/learning_rate.h
+  trireme/optim/update_control.h
   trireme/parallel/attached.h
   trireme/parallel/data_parallel.h
   trireme/parallel/fully_sharded.h

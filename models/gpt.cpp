@@ -184,16 +184,24 @@ int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
   const auto kept =
       static_cast<int64_t>(static_cast<double>(kept_of_one) * layers +
                            static_cast<double>(of_head) * std::max(0.0, of.heads - 1));
-  const double norms = of.recompute == Recompute::Block ? 2 : 2 * layers;
   // In the backward of the last block: the gradients of the residual stream, of GELU's output, of
   // the matrix before it, and of a tied table, which stays until the embedding adds its part.
   const int64_t in_block = again + 2 * all * hidden + all * wide + wide * hidden +
                            (options_.tie && of.layers < 0 ? head_weight : 0);
-  return (kept + std::max(in_head, in_block)) * item +
-         static_cast<int64_t>(norms * static_cast<double>(norm_extra)) +
-         // logits in float32, and a gradient in float32 while it is added
-         (half && of.heads > 0 ? chunk * classes * 4 : 0) +
-         (half && on_cpu && of.accumulates ? 4 * wide * hidden : 0);
+  if (!half) return (kept + std::max(in_head, in_block)) * item;
+
+  // In 16 bits there are float32 tensors, too. Of the norms: their inputs, on the CPU. Of the head:
+  // the logits, and the gradient of its weight if that is added up over chunks. Of a block: a
+  // gradient while it is added. Of the embedding: the gradients of its rows.
+  const double norms = of.recompute == Recompute::Block ? 2 : 2 * layers;
+  const int64_t added_up = chunk < all ? head_weight * 4 : 0;
+  const int64_t head_bytes = in_head * item + (of.heads > 0 ? chunk * classes * 4 + added_up : 0);
+  const int64_t block_bytes = in_block * item + (on_cpu && of.accumulates ? 4 * wide * hidden : 0);
+  const int64_t table_bytes =
+      head_weight * (4 + item + (options_.tie ? item : 0)) + own * hidden * (4 + item);
+  return std::max(kept * item + static_cast<int64_t>(norms * static_cast<double>(norm_extra)) +
+                      std::max(head_bytes, block_bytes),
+                  of.layers < 0 ? table_bytes : 0);
 }
 
 std::vector<std::shared_ptr<nn::LayerImpl>> GptImpl::blocks() const {

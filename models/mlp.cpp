@@ -104,10 +104,12 @@ int64_t MlpImpl::activation_bytes(const nn::Batching& of) const {
   const int64_t first = width * options_.hidden;  // the gradient of the first, largest matrix
   const int64_t in_head = classes * options_.hidden + of.rows * (classes + 2 * options_.hidden);
   const int64_t in_layer = first + of.rows * (width + 2 * options_.hidden);
-  // In 16 bits a gradient is also in float32 while it is added.
-  const bool half = of.item_bytes < 4 && of.device == c10::DeviceType::CPU && of.accumulates;
-  return (of.rows * (kept + (again ? layer : 0)) + std::max(in_head, in_layer)) * of.item_bytes +
-         (half ? 4 * first : 0);
+  const int64_t bytes =
+      (of.rows * (kept + (again ? layer : 0)) + std::max(in_head, in_layer)) * of.item_bytes;
+  if (of.item_bytes >= 4) return bytes;
+  // In 16 bits a gradient is also in float32: while it is added on the CPU, and that of the table.
+  const bool adds = of.device == c10::DeviceType::CPU && of.accumulates;
+  return std::max(bytes + (adds ? 4 * first : 0), classes * options_.hidden * (4 + of.item_bytes));
 }
 
 }  // namespace trireme::models

@@ -45,6 +45,7 @@
 #include "trireme/optim/learning_rate.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/resumable.h"
+#include "trireme/optim/update_control.h"
 #include "trireme/parallel/attached.h"
 #include "trireme/parallel/balance.h"
 #include "trireme/parallel/data_parallel.h"

@@ -118,6 +118,8 @@ TEST(TrainIn16Bits, TakesTheMemoryThatCheckForetells) {
       {"mesh.replica=1", "precision.compute=bfloat16"},
       {"mesh.replica=1", "mesh.tensor=2", "precision.compute=float16"},
       {"mesh.replica=1", "mesh.shard=4", "precision.compute=bfloat16"},
+      {"mesh.replica=2", "precision.compute=bfloat16", "precision.reduce=bfloat16"},
+      {"mesh.replica=1", "precision.compute=bfloat16", "model.vocab=30000", "model.hidden=64"},
       {"mesh.replica=1", "mesh.shard=2", "memory.shard=optimizer", "precision.compute=bfloat16",
        "precision.master=none"},
       {"mesh.replica=1", "model.kind=mlp", "model.seq=8", "precision.compute=bfloat16",

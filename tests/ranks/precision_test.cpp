@@ -83,54 +83,6 @@ verify::Report prove_gpt(const Communicator& world, const config::Config& config
                         world, degrees, options);
 }
 
-void expect_proved(Dtype dtype, const std::function<void(config::Config&)>& more = {}) {
-  for (const MeshCase& setup : all_meshes()) {
-    run_world(kThreads, setup.degrees.world(), [&](const Communicator& world) {
-      config::Config config = gpt_config(dtype, setup);
-      if (more) more(config);
-      const auto report = prove_gpt(world, config, setup.degrees, {.steps = 2, .dtype = dtype});
-      EXPECT_TRUE(report.same()) << to_string(setup.degrees) << "\n" << report.text();
-      EXPECT_EQ(report.not_resumed, "");
-    });
-  }
-}
-
-TEST(SixteenBits, AreProvedOnEveryMesh) {
-  expect_proved(Dtype::BFloat16);
-  expect_proved(Dtype::Float16);
-}
-
-TEST(SixteenBits, AreProvedOnTheWireWithoutMastersAndWithSomeParametersKept) {
-  expect_proved(Dtype::BFloat16, [](auto& config) { config.precision.reduce = Dtype::BFloat16; });
-  expect_proved(Dtype::BFloat16, [](auto& config) {
-    config.precision.master = config::Master::None;
-    config.precision.keep = {"*.ln_*", "*.bias"};
-  });
-}
-
-TEST(SixteenBits, HideNoPlantedMistake) {
-  using verify::Mistake;
-  using verify::MistakeKind;
-  const std::pair<Mistake, MistakeKind> kinds[] = {
-      {Mistake::Average, MistakeKind::Factor},    {Mistake::Reduce, MistakeKind::Partial},
-      {Mistake::Order, MistakeKind::Permutation}, {Mistake::Stale, MistakeKind::Stale},
-      {Mistake::Data, MistakeKind::Data},         {Mistake::Dropout, MistakeKind::Dropout}};
-  for (const Dtype dtype : {Dtype::BFloat16, Dtype::Float16}) {
-    for (const Degrees& degrees : {Degrees{.replica = 2}, Degrees{.tensor = 2}}) {
-      for (const auto& [mistake, kind] : kinds) {
-        run_world(kThreads, degrees.world(), [&](const Communicator& world) {
-          config::Config config = gpt_config(dtype, {});
-          config.model.dropout = 0.2;
-          const auto report =
-              prove_gpt(world, config, degrees, {.steps = 2, .plant = mistake, .dtype = dtype});
-          ASSERT_FALSE(report.same()) << to_string(kind);
-          EXPECT_EQ(to_string(report.first->diagnosis.kind), to_string(kind)) << report.text();
-        });
-      }
-    }
-  }
-}
-
 /// A trainer on the samples of `Texts`.
 struct Training {
   Training(const config::Config& with, const Communicator& world, const Degrees& degrees,
@@ -162,6 +114,85 @@ struct Training {
   train::Trainer trainer;
   data::Order order;
 };
+
+void expect_proved(Dtype dtype, const std::function<void(config::Config&)>& more = {}) {
+  for (const MeshCase& setup : all_meshes()) {
+    run_world(kThreads, setup.degrees.world(), [&](const Communicator& world) {
+      config::Config config = gpt_config(dtype, setup);
+      if (more) more(config);
+      const auto report = prove_gpt(world, config, setup.degrees, {.steps = 2, .dtype = dtype});
+      EXPECT_TRUE(report.same()) << to_string(setup.degrees) << "\n" << report.text();
+      EXPECT_EQ(report.not_resumed, "");
+    });
+  }
+}
+
+TEST(SixteenBits, AreProvedOnEveryMesh) {
+  expect_proved(Dtype::BFloat16);
+  expect_proved(Dtype::Float16);
+}
+
+TEST(SixteenBits, AreProvedOnTheWireWithoutMastersAndWithSomeParametersKept) {
+  expect_proved(Dtype::BFloat16, [](auto& config) { config.precision.reduce = Dtype::BFloat16; });
+  expect_proved(Dtype::BFloat16, [](auto& config) {
+    config.precision.master = config::Master::None;
+    config.precision.keep = {"*.ln_*", "*.bias"};
+  });
+}
+
+TEST(SixteenBits, AreProvedWithWhateverIsKept) {
+  for (const std::vector<std::string>& keep :
+       {std::vector<std::string>{"*.bias"}, {"head.weight"}, {"embed*", "layers.1*"}}) {
+    run_world(kThreads, 2, [&](const Communicator& world) {
+      config::Config config = gpt_config(Dtype::BFloat16, {});
+      config.model.kind = "mlp";
+      config.precision.keep = keep;
+      for (const Degrees& degrees : {Degrees{.tensor = 2}, Degrees{.shard = 2}}) {
+        const auto report =
+            prove_gpt(world, config, degrees, {.steps = 2, .dtype = Dtype::BFloat16});
+        EXPECT_TRUE(report.same()) << report.text();
+      }
+      // A table of float32 does not make the layers behind it compute in float32.
+      config.precision.keep = {"wte*", "wpe*"};
+      config.model.kind = "gpt";
+      Training run(config, world, {.replica = 2});
+      at::ScalarType seen = at::kByte;
+      run.trainer.model().apply([&](torch::nn::Module& module) {
+        auto* layer = dynamic_cast<nn::LayerImpl*>(&module);
+        if (layer != nullptr && layer->full_name() == "h.0")
+          layer->around(nn::Seam::Profile, [&](nn::Flow in, const nn::LayerImpl::Call& inner) {
+            seen = in.x().scalar_type();
+            return inner(std::move(in));
+          });
+      });
+      run.step(1);
+      EXPECT_EQ(seen, at::kBFloat16);
+    });
+  }
+}
+
+TEST(SixteenBits, HideNoPlantedMistake) {
+  using verify::Mistake;
+  using verify::MistakeKind;
+  const std::pair<Mistake, MistakeKind> kinds[] = {
+      {Mistake::Average, MistakeKind::Factor},    {Mistake::Reduce, MistakeKind::Partial},
+      {Mistake::Order, MistakeKind::Permutation}, {Mistake::Stale, MistakeKind::Stale},
+      {Mistake::Data, MistakeKind::Data},         {Mistake::Dropout, MistakeKind::Dropout}};
+  for (const Dtype dtype : {Dtype::BFloat16, Dtype::Float16}) {
+    for (const Degrees& degrees : {Degrees{.replica = 2}, Degrees{.tensor = 2}}) {
+      for (const auto& [mistake, kind] : kinds) {
+        run_world(kThreads, degrees.world(), [&](const Communicator& world) {
+          config::Config config = gpt_config(dtype, {});
+          config.model.dropout = 0.2;
+          const auto report =
+              prove_gpt(world, config, degrees, {.steps = 2, .plant = mistake, .dtype = dtype});
+          ASSERT_FALSE(report.same()) << to_string(kind);
+          EXPECT_EQ(to_string(report.first->diagnosis.kind), to_string(kind)) << report.text();
+        });
+      }
+    }
+  }
+}
 
 bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
@@ -402,6 +433,35 @@ TEST(SixteenBits, MoveBetweenPrecisionsAndMeshes) {
   EXPECT_GT(first.size(), 30u);
 }
 
+TEST(SixteenBits, WithoutMastersMoveToFloat32AndBack) {
+  const Scratch scratch;
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    config::Config none = gpt_config(Dtype::BFloat16, {});
+    none.precision.master = config::Master::None;
+    const auto hand_on = [&](Training& from, const char* name, Training& to) {
+      checkpoint::Saver saver(scratch / name, from.mesh, 1);
+      saver.save(2, from.trainer.state());
+      ASSERT_EQ(saver.wait(), std::nullopt);
+      world.barrier();
+      format::Checkpoint saved((scratch / name) + "/" + format::step_name(2));
+      checkpoint::load(saved, to.trainer.state());
+      world.barrier();
+      to.trainer.restore(saved.index().extra);
+    };
+    Training first(none, world, {.replica = 2}),
+        second(gpt_config(Dtype::Float32, {}), world, {.tensor = 2}),
+        third(none, world, {.replica = 2});
+    first.step(1);
+    first.step(2);
+    hand_on(first, "a", second);
+    hand_on(second, "b", third);
+    EXPECT_TRUE(same_bits(first.state(), third.state())) << "float32 holds every bfloat16";
+    // The random bits of an update are those of its number: the two go on alike.
+    EXPECT_EQ(first.step(3).loss, third.step(3).loss);
+    EXPECT_TRUE(same_bits(first.state(), third.state()));
+  });
+}
+
 TEST(StochasticRounding, IsUnbiased) {
   // 2^20 roundings of each number. The mean differs from the number by more than 6 standard
   // deviations with a probability of 2e-9 each, and so for any of the six with 1.2e-8.
@@ -432,6 +492,9 @@ TEST(StochasticRounding, IsUnbiased) {
       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), 0.0F});
   EXPECT_TRUE(optim::round_at_random(odd, torch::full({3}, -1, torch::kShort))
                   .equal(odd.to(torch::kBFloat16)));
+  const at::Tensor nan = torch::full({1}, 0x7fffffff, torch::kInt).view(torch::kFloat);  // CUDA's
+  EXPECT_TRUE(
+      optim::round_at_random(nan, torch::full({1}, -1, torch::kShort)).isnan().all().item<bool>());
 }
 
 TEST(StochasticRounding, HasTheSameBitsOnEveryMesh) {
@@ -474,6 +537,10 @@ TEST(StochasticRounding, FollowsFloat32WhereNearestStalls) {
   };
   const auto exact = fit(at::kFloat, {}), rounded = fit(at::kBFloat16, random),
              nearest = fit(at::kBFloat16, half);
+  if (std::getenv("TRIREME_PRINT_CURVES") != nullptr)  // for docs/precision.md
+    for (const std::size_t step : {0, 50, 100, 200, 400, 800, 1600})
+      fmt::print("| {} | {:.4f} | {:.4f} | {:.4f} |\n", step, exact[step], rounded[step],
+                 nearest[step]);
   EXPECT_LT(exact.back(), 1e-3 * exact.front());
   EXPECT_LT(rounded.back(), 1e-3 * rounded.front());
   EXPECT_GT(nearest.back(), 0.5 * nearest.front()) << "updates below half of the last bit are lost";

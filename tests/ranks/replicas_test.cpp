@@ -1,8 +1,10 @@
 // Replicas begin alike and stay alike, and whoever is not is named.
 #include <gmock/gmock.h>
 
+#include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 
+#include "models/registry.h"
 #include "support/backends.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/bind.h"
@@ -41,6 +43,38 @@ TEST(Replicas, StartFromTheFirstRanksValues) {
     DataParallel replicas(*model, world);
     EXPECT_EQ(model->weight[0].item<float>(), 0);
     EXPECT_EQ(model->running_mean[0].item<float>(), 7);
+  });
+}
+
+TEST(Replicas, StartFromTheSameCopiesOfAHead) {
+  config::Config config;
+  config.model.layers = 1;
+  config.model.hidden = 16;
+  config.model.heads = 4;
+  config.model.kv_heads = 2;  // over tensor 4: each on two ranks
+  run_world(kThreads, 4, [&](const Communicator& world) {
+    const Mesh mesh(world, {.tensor = 4});
+    const auto model = models::make_model(config, mesh);
+    {
+      const at::NoGradGuard guard;
+      for (at::Tensor& one : model->parameters()) one.fill_(world.rank());
+    }
+    const parallel::DataParallel replicas(*model, mesh);
+    replicas.check_same();
+    const at::Tensor weight = model->named_parameters()["h.0.attn.c_attn.weight"];
+    EXPECT_EQ(weight[0][0].item<float>(), static_cast<float>(world.rank())) << "a query of its own";
+    EXPECT_EQ(weight[-1][0].item<float>(), static_cast<float>(world.rank() / 2 * 2));
+  });
+}
+
+TEST(Replicas, LeaveNoHookBehindWhereTheyCannotAttach) {
+  run_world(kThreads, 1, [&](const Communicator& world) {
+    torch::nn::Linear body(2, 2), head(2, 1);
+    torch::nn::Sequential both(body, head);
+    const parallel::DataParallel of_head(*head, world);
+    EXPECT_THROW(parallel::DataParallel(*both, world), c10::Error);
+    for (const at::Tensor& one : body->parameters())
+      EXPECT_EQ(torch::autograd::impl::post_acc_grad_hooks(one), nullptr);
   });
 }
 

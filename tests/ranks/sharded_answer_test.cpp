@@ -127,5 +127,44 @@ TEST(Sharded, AUsersModelIsProvedRightWithBoxesThatDoNotLieOneByOne) {
   }
 }
 
+/// A norm with one more weight, for some samples only: most ranks have no gradient for it.
+struct GatedNorm : nn::LayerNormImpl {
+  explicit GatedNorm(int64_t width)
+      : LayerNormImpl(width), gate(parameter("gate", {width}, nn::InitRule::ones())) {}
+  at::Tensor compute(const at::Tensor& x, const nn::Where* where) override {
+    const at::Tensor y = LayerNormImpl::compute(x, where);
+    std::vector<int64_t> rows;
+    for (std::size_t i = 0; where != nullptr && i < where->sample_ids.size(); ++i)
+      if (where->sample_ids[i] % 5 == 0) rows.push_back(static_cast<int64_t>(i));
+    if (rows.empty()) return y;
+    const auto count = static_cast<int64_t>(rows.size());
+    return y.index_add(0, torch::tensor(rows, torch::kLong), gate.expand({count, y.size(1), -1}));
+  }
+  using LayerNormImpl::compute;
+  at::Tensor gate;
+};
+
+TEST(Sharded, AWeightThatOnlySomeRanksUseDelaysNoOtherSet) {
+  // Under sequence parallelism the gate is summed over more ranks than the other weights: two sets
+  // of buckets scatter over the same shard axis, and come in another order on every rank.
+  for (const config::ShardedState what : kWhat) {
+    run_world(kThreads, 4, [&](const Communicator& world) {
+      config::Config config = small_config();
+      config.memory.shard = what;
+      config.batch.micro = 3;
+      const auto report =
+          verify::verify({config,
+                          [](const Mesh& mesh) {
+                            Layers layers;
+                            layers.norm = std::make_shared<GatedNorm>(kWidth);
+                            return std::make_shared<TinyImpl>(layers, mesh, Sequence::Cut);
+                          },
+                          std::make_shared<Texts>()},
+                         world, {.shard = 2, .tensor = 2}, {.steps = 4});
+      EXPECT_TRUE(report.same()) << report.text();
+    });
+  }
+}
+
 }  // namespace
 }  // namespace trireme::test

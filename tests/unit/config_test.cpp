@@ -279,6 +279,10 @@ TEST(ConfigValidate, RefusesKeysThatDoNotFitEachOther) {
   const std::pair<const char*, const char*> cases[] = {
       {"model.hidden = 130", "gpt.toml: model.hidden = 130 is not a multiple of model.heads = 4"},
       {"model.kv_heads = 3", "gpt.toml: model.heads = 4 is not a multiple of model.kv_heads = 3"},
+      {"precision = {compute = 'bfloat16', reduce = 'float16'}",
+       "gpt.toml: precision.reduce = \"float16\" does not go with precision.compute = "
+       "\"bfloat16\": "
+       "use \"float32\", \"bfloat16\", or the same"},
       {"model.kind = 'moe-gpt'\nmodel.top_k = 9",
        "gpt.toml: model.top_k = 9 is more than model.experts = 8"},
       {"run.epochs = 2\nrun.steps = 200",

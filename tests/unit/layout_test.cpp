@@ -10,6 +10,12 @@
 namespace trireme {
 namespace {
 
+std::vector<Box> boxes_of(const Layout& layout, const Coord& coord, const Degrees& degrees) {
+  std::vector<Box> boxes;
+  for (LocalBox& one : layout.local_boxes(coord, degrees)) boxes.push_back(std::move(one.box));
+  return boxes;
+}
+
 std::string refusal(const std::function<void()>& body) {
   try {
     body();
@@ -171,7 +177,7 @@ TEST(Layout, CutsFusedHeadsEachForItself) {
   // 6 query heads and 2 key heads of 8 rows, over 4 ranks; a key head is held by two.
   const Layout layout({64, 3}, {{Axis::Tensor, 0, {{48, 1, 8}, {16, 2, 8}}}});
   const Degrees mesh{.tensor = 4};
-  const auto held = [&](int rank) { return layout.boxes(coord_of(rank, mesh), mesh); };
+  const auto held = [&](int rank) { return boxes_of(layout, coord_of(rank, mesh), mesh); };
   EXPECT_EQ(held(0), (std::vector<Box>{{{0, 0}, {16, 3}}, {{48, 0}, {8, 3}}}));
   EXPECT_EQ(held(1), (std::vector<Box>{{{16, 0}, {16, 3}}, {{48, 0}, {8, 3}}}));
   EXPECT_EQ(held(2), (std::vector<Box>{{{32, 0}, {8, 3}}, {{56, 0}, {8, 3}}}));
@@ -210,7 +216,8 @@ TEST(Layout, RefusesWithTheNumbers) {
             "Layout: a section of size 8, copies -1, grain 1 is not possible");
   EXPECT_EQ(
       refusal([] {
-        Layout({12}, {{Axis::Tensor, 0, {{12, Section::kAsNeeded, 4}}}}).boxes({}, {.tensor = 5});
+        Layout({12}, {{Axis::Tensor, 0, {{12, Section::kAsNeeded, 4}}}})
+            .local_boxes({}, {.tensor = 5});
       }),
       "Layout: 12 of dim 0 are 3 grains of 4, which can neither be dealt nor copied evenly to "
       "tensor 5");
@@ -224,16 +231,16 @@ TEST(Layout, RefusesWithTheNumbers) {
             }),
             "Layout: shard does not cut [8] along a dim; a Policy says what it divides");
   EXPECT_EQ(refusal([] {
-              Layout({8}, {{Axis::Tensor, 0, {{8, 3, 1}}}}).boxes({}, {.tensor = 4});
+              Layout({8}, {{Axis::Tensor, 0, {{8, 3, 1}}}}).local_boxes({}, {.tensor = 4});
             }),
             "Layout: 3 copies do not divide tensor 4");
   EXPECT_EQ(refusal([] {
               Layout({8}, {{Axis::Context, 0}, {Axis::Tensor, 0, {{8, 1, 4}}}})
-                  .boxes({}, {.context = 3, .tensor = 2});
+                  .local_boxes({}, {.context = 3, .tensor = 2});
             }),
             "Layout: an earlier cut left 3 of dim 0, which cannot be cut in grains of 4");
   EXPECT_EQ(refusal([] {
-              Layout({8}, {{Axis::Tensor, 0}}).boxes({.tensor = 2}, {.tensor = 2});
+              Layout({8}, {{Axis::Tensor, 0}}).local_boxes({.tensor = 2}, {.tensor = 2});
             }),
             "Layout: there is no place 2 along tensor 2");
 }

@@ -50,7 +50,8 @@ int64_t State::bytes() const {
 std::vector<Item> share(const std::vector<Item>& items, const Coord& coord,
                         const Degrees& degrees) {
   std::map<RankSet, std::vector<std::size_t>> by_ranks;
-  for (std::size_t i = 0; i < items.size(); ++i) by_ranks[items[i].same].push_back(i);
+  for (std::size_t i = 0; i < items.size(); ++i)
+    if (items[i].writes) by_ranks[items[i].same].push_back(i);
   std::vector<std::size_t> mine;
   for (auto& [same, some] : by_ranks) {
     // Sort by what is the same on all ranks: they may list the same items in different orders.

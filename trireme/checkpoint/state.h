@@ -19,6 +19,7 @@ struct Item {
   Piece piece;
   at::Tensor tensor;
   RankSet same = same_stage();  ///< the ranks that hold the same: one of them writes it
+  bool writes = true;           ///< false: another replica writes it; this one only loads it
   /// If a checkpoint does not have it, loading leaves the tensor unchanged.
   bool optional = false;
 };

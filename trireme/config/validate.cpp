@@ -83,6 +83,12 @@ void validate(const Config& config) {
   need(data.kind == DataKind::Markov || config.eval.every == 0 || !data.valid.empty(),
        "eval.every asks for evaluation, but data.valid names no file; name one, or set "
        "eval.every=0");
+  const auto& [compute, reduce] = std::tie(config.precision.compute, config.precision.reduce);
+  need(reduce == Dtype::Float32 || reduce == compute ||
+           (reduce == Dtype::BFloat16 && compute != Dtype::Float64),
+       "precision.reduce = \"{}\" does not go with precision.compute = \"{}\": use \"float32\", "
+       "\"bfloat16\", or the same",
+       to_string(reduce), to_string(compute));
   need(config.precision.compute != Dtype::Float16 || config.precision.master == Master::Float32,
        "precision.master = \"none\" rounds weights at random to bfloat16, not to float16; use "
        "precision.compute = \"bfloat16\", or leave precision.master out");

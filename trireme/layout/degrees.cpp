@@ -11,7 +11,6 @@ namespace {
 
 /// The axes whose degrees multiply to the world, slowest varying first.
 constexpr Axis kWorldAxes[] = {Axis::Pipe, Axis::Replica, Axis::Shard, Axis::Context, Axis::Tensor};
-constexpr Axis kDataAxes[] = {Axis::Replica, Axis::Shard, Axis::Context};
 
 template <class Axes>
 int product(const Degrees& degrees, const Axes& axes) {
@@ -35,6 +34,10 @@ int Degrees::world() const {
 
 int Degrees::data() const {
   return product(*this, kDataAxes);
+}
+
+int Degrees::samples() const {
+  return product(*this, kSampleAxes);
 }
 
 void check(const Degrees& degrees, int world_size) {

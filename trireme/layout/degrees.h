@@ -21,7 +21,7 @@ struct Degrees {
   int data() const;
 
   /// Replica x shard: the ranks among which the samples of a batch are dealt.
-  int samples() const { return replica * shard; }
+  int samples() const;
 
   bool operator==(const Degrees&) const = default;
 };

@@ -173,12 +173,6 @@ std::vector<LocalBox> Layout::local_boxes(const Coord& coord, const Degrees& deg
   return result;
 }
 
-std::vector<Box> Layout::boxes(const Coord& coord, const Degrees& degrees) const {
-  std::vector<Box> result;
-  for (LocalBox& one : local_boxes(coord, degrees)) result.push_back(std::move(one.box));
-  return result;
-}
-
 std::vector<int64_t> Layout::local_shape(const Coord& coord, const Degrees& degrees) const {
   std::vector<int64_t> shape;
   for (int dim = 0; dim < static_cast<int>(whole_.size()); ++dim) {

@@ -68,11 +68,8 @@ class Layout {
   explicit Layout(std::vector<int64_t> whole, std::vector<Cut> cuts = {},
                   std::vector<Axis> partial = {});
 
-  /// What the rank at `coord` holds after the cuts, in order. A later cut of a dim divides what the
-  /// earlier one left. Empty boxes are dropped.
-  std::vector<Box> boxes(const Coord& coord, const Degrees& degrees) const;
-
-  /// The same with their places in the rank's own tensor.
+  /// What the rank at `coord` holds after the cuts, in order, in the whole and in the rank's own
+  /// tensor. A later cut of a dim divides what the earlier one left. Empty boxes are dropped.
   std::vector<LocalBox> local_boxes(const Coord& coord, const Degrees& degrees) const;
 
   /// The shape of the rank's own tensor.

@@ -14,7 +14,7 @@ std::vector<Axis> sorted(std::vector<Axis> axes) {
 
 bool counts_ranks_twice(const std::vector<Axis>& axes) {
   const auto has = [&](Axis axis) { return std::ranges::find(axes, axis) != axes.end(); };
-  return has(Axis::Expert) && (has(Axis::Replica) || has(Axis::Shard) || has(Axis::Context));
+  return has(Axis::Expert) && std::ranges::any_of(kDataAxes, has);
 }
 
 std::vector<std::vector<Axis>> axis_sets(const Degrees& degrees) {
@@ -43,7 +43,7 @@ bool contains(const RankSet& set, const Coord& mine, const Coord& other, const D
     // The expert axis re-uses ranks of the data axes: only the rest of the data place must agree.
     if (rest_of(mine, degrees) != rest_of(other, degrees)) return false;
   } else {
-    for (const Axis axis : {Axis::Replica, Axis::Shard, Axis::Context})
+    for (const Axis axis : kDataAxes)
       if (!varies(axis) && mine.of(axis) != other.of(axis)) return false;
   }
   if (set.same_experts && mine.expert != other.expert) return false;

@@ -23,8 +23,8 @@ std::vector<Axis> union_of(std::vector<Axis> axes, const std::vector<Axis>& more
 
 /// The axes whose ranks train the same model on different tokens and sum gradients in every step.
 std::vector<Axis> data_axes(const Policy& policy) {
-  if (policy.local_replicas) return {Axis::Shard, Axis::Context};
-  return {Axis::Replica, Axis::Shard, Axis::Context};
+  const std::vector<Axis> all(kDataAxes.begin(), kDataAxes.end());
+  return policy.local_replicas ? without(all, Axis::Replica) : all;
 }
 
 }  // namespace
@@ -105,6 +105,9 @@ std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holder
     if (box.copies > 1) one.later.push_back({.copies = box.copies});
     if (!stages.empty()) one.later.push_back({.holders = stages});
     one.counts = position_in(one.same, coord, degrees).index == 0;
+    one.repeats = std::ranges::any_of(one.same.axes, [&](Axis axis) {
+      return degrees.of(axis) > 1 && std::ranges::find(sums.all.axes, axis) == sums.all.axes.end();
+    });
     one.writes = !policy.local_replicas || coord.replica == 0;
     result.push_back(std::move(one));
   }
@@ -139,7 +142,11 @@ RankSet same_stage() {
 }
 
 std::vector<Axis> sample_axes() {
-  return {Axis::Replica, Axis::Shard};
+  return {kSampleAxes.begin(), kSampleAxes.end()};
+}
+
+Sharding sharding_on(const Degrees& degrees, Sharding asked) {
+  return degrees.shard == 1 ? Sharding::None : asked;
 }
 
 bool reports_loss(const Coord& coord) {

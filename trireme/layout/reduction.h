@@ -14,6 +14,9 @@ namespace trireme {
 /// level includes those before it; at None every rank of the axis is one more replica.
 enum class Sharding : uint8_t { None, Optimizer, Gradients, Parameters };
 
+/// What is sharded on a mesh of these degrees: nothing if no ranks share the state.
+Sharding sharding_on(const Degrees& degrees, Sharding asked);
+
 /// The dtypes of one parameter: the one that layers compute in, the one its gradient is summed in
 /// over ranks, and the one in which the optimizer keeps and updates it.
 ///
@@ -91,11 +94,12 @@ struct Reduction {
   /// Afterwards the result is summed over each of these sets in turn: the ranks that hold a copy of
   /// the box, then the stages that hold the same weight.
   std::vector<RankSet> later;
-  Position shard;       ///< this rank among `sums.shards`
-  Range kept;           ///< the elements of the flat box that this rank keeps as its state
-  RankSet same;         ///< the ranks that keep the same elements
-  RankSet same_weight;  ///< the ranks that have the same box to compute with
-  bool counts = true;   ///< the first rank of `same`: its elements count in norms and sums
+  Position shard;        ///< this rank among `sums.shards`
+  Range kept;            ///< the elements of the flat box that this rank keeps as its state
+  RankSet same;          ///< the ranks that keep the same elements
+  RankSet same_weight;   ///< the ranks that have the same box to compute with
+  bool counts = true;    ///< the first rank of `same`: its elements count in norms and sums
+  bool repeats = false;  ///< ranks of `same` compute the gradient each for itself, without a sum
   bool writes =
       true;  ///< the ranks of `same` write them to checkpoints; false: another replica does
   ParameterDtypes dtypes;

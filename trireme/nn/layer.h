@@ -65,6 +65,11 @@ class LayerImpl : public torch::nn::Module {
   /// The seed of the run, for layers that draw random numbers; set by `initialize`.
   uint64_t seed() const { return declared_.seed(); }
 
+  /// The dtype of activations, if it is not that of the layer's own parameters: a table of float32
+  /// may belong to a model that computes in 16 bits.
+  void set_compute_dtype(at::ScalarType dtype) { compute_dtype_ = dtype; }
+  std::optional<at::ScalarType> compute_dtype() const { return compute_dtype_; }
+
   /// How this layer is cut over the tensor axis.
   LayerCut& cut() { return cut_; }
   Style style() const { return cut_.style(); }
@@ -108,6 +113,7 @@ class LayerImpl : public torch::nn::Module {
   DeclaredParameters declared_;
   LayerCut cut_;
   std::string full_name_;
+  std::optional<at::ScalarType> compute_dtype_;
 };
 
 /// Tells every layer below `root` its full name. A layer that has a name keeps it.

@@ -40,6 +40,11 @@ at::Tensor look_up(const at::Tensor& weight, const at::Tensor& index) {
   return is_half(weight) ? HalfEmbedding::apply(weight, index) : at::embedding(weight, index);
 }
 
+/// What a table gives, in the dtype of the model.
+at::Tensor as_activation(const at::Tensor& found, const LayerImpl& layer) {
+  return found.to(layer.compute_dtype().value_or(found.scalar_type()));
+}
+
 }  // namespace
 
 EmbeddingImpl::EmbeddingImpl(int64_t rows, int64_t width, double deviation)
@@ -51,7 +56,9 @@ at::Tensor EmbeddingImpl::rows(int64_t begin, int64_t count) {
   core::check(begin >= 0 && begin + count <= weight.size(0),
               "embedding '{}': it has {} rows, not {}", full_name(), weight.size(0), begin + count);
   // A copy: the table may have no memory any more when the rows are used.
-  const auto copy = [&](const Flow& in) { return in.with(weight.narrow(0, begin, count).clone()); };
+  const auto copy = [&](const Flow& in) {
+    return in.with(as_activation(weight.narrow(0, begin, count).clone(), *this));
+  };
   return with_weights(Flow(at::Tensor()), {.run = copy, .backward_reads_weights = false}).x();
 }
 
@@ -63,7 +70,7 @@ Layouts EmbeddingImpl::layouts(Style style, Sequence sequence) const {
 Flow EmbeddingImpl::compute(const Flow& indices) {
   const at::Tensor& index = indices.x();
   if (style() != Style::Vocabulary || region()->size() == 1)
-    return indices.with(look_up(weight, index));
+    return indices.with(as_activation(look_up(weight, index), *this));
   const at::Tensor known = at::logical_and(index >= 0, index < rows_);
   if (!known.all().item<bool>())
     throw Error(fmt::format("embedding '{}': {} is not one of its {} rows", full_name(),
@@ -71,7 +78,8 @@ Flow EmbeddingImpl::compute(const Flow& indices) {
   // Rows of other ranks become zeros here; `leave` adds up the outputs of all ranks.
   const Range mine = even_range(rows_, region()->size(), region()->group().rank());
   const at::Tensor outside = at::logical_or(index < mine.begin, index >= mine.begin + mine.count);
-  const at::Tensor found = look_up(weight, (index - mine.begin).masked_fill_(outside, 0));
+  const at::Tensor found =
+      as_activation(look_up(weight, (index - mine.begin).masked_fill_(outside, 0)), *this);
   return region()->leave(indices.with(found.masked_fill(outside.unsqueeze(-1), 0)));
 }
 
@@ -144,7 +152,8 @@ at::Tensor CausalAttentionImpl::attend(const at::Tensor& q, const at::Tensor& k,
   const auto keys = repeat != 1 ? k.repeat_interleave(repeat, 1) : k;
   const auto values = repeat != 1 ? v.repeat_interleave(repeat, 1) : v;
   const auto future = at::ones({T, T}, q.options().dtype(at::kBool)).triu(1);
-  const auto scores = at::matmul(q, keys.transpose(-2, -1)) / std::sqrt(double(q.size(3)));
+  // Divided before the product, which could overflow in float16.
+  const auto scores = at::matmul(q / std::sqrt(double(q.size(3))), keys.transpose(-2, -1));
   const auto wide = at::promote_types(q.scalar_type(), at::kFloat);
   const auto chances =
       at::softmax(scores.masked_fill(future, -std::numeric_limits<double>::infinity()), -1, wide)

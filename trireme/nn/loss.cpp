@@ -12,6 +12,17 @@ namespace {
 
 namespace ag = torch::autograd;
 
+at::Tensor in_float32(const at::Tensor& x) {
+  return comm::is_half(x.scalar_type()) ? x.to(at::kFloat) : x;
+}
+
+/// x W^T + b, in at least float32; the bias may have another dtype.
+at::Tensor logits_of(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  if (!bias.defined() || bias.scalar_type() == weight.scalar_type())
+    return in_float32(product(x, weight, bias));
+  return in_float32(product(x, weight)).add_(bias);
+}
+
 /// The loss of each row, and its softmax in place of the logits, on one rank. The loss is
 ///
 ///   log(sum over all classes of exp(logit)) - logit[target]  =  -log(softmax[target])
@@ -31,7 +42,7 @@ at::Tensor softmax_alone(at::Tensor& logits_NV, const at::Tensor& target_N1, con
   const at::Tensor nats = -chance.log();
   if (chance.min().item<double>() >= kTiny) return nats;
   const auto [top, where] = logits_NV.max(1, /*keepdim=*/true);
-  const at::Tensor largest = at::linear(x, weight, bias).gather(1, where).to(chosen.scalar_type());
+  const at::Tensor largest = logits_of(x, weight, bias).gather(1, where);
   return at::where(chance < kTiny, largest - chosen - top.log(), nats);
 }
 
@@ -70,10 +81,6 @@ struct LossArgs {
   bool trains = true;
 };
 
-at::Tensor in_float32(const at::Tensor& x) {
-  return comm::is_half(x.scalar_type()) ? x.to(at::kFloat) : x;
-}
-
 /// Per chunk of rows:
 ///
 ///   l = x W^T + b       logits; from here to the next product in float32
@@ -108,7 +115,7 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
       const at::Tensor x = x_NC.narrow(0, begin, count);
       const at::Tensor target = targets_N.narrow(0, begin, count).unsqueeze(1);
       const at::Tensor ignored = target == kIgnored;
-      at::Tensor logits = in_float32(product(x, weight_VC, bias));
+      at::Tensor logits = logits_of(x, weight_VC, bias);
       at::Tensor nats = classes.group == nullptr && may_look
                             ? softmax_alone(logits, target, x, weight_VC, bias)
                             : softmax_over_ranks(logits, target, classes);

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
@@ -230,17 +231,17 @@ at::Tensor round_at_random(const at::Tensor& x, const at::Tensor& bits) {
   // A bfloat16 is the upper half of a float32. Adding the bits to the lower half carries into the
   // upper one with the right probability; infinities do not change.
   constexpr int64_t kLower = 0xffff;
-  return bits.to(at::kInt)
-      .bitwise_and_(kLower)
-      .add_(x.contiguous().view(at::kInt))
-      .bitwise_and_(~kLower)
-      .view(at::kFloat)
-      .to(at::kBFloat16);
+  const at::Tensor rounded = bits.to(at::kInt)
+                                 .bitwise_and_(kLower)
+                                 .add_(x.contiguous().view(at::kInt))
+                                 .bitwise_and_(~kLower)
+                                 .view(at::kFloat);
+  return at::where(x.isnan(), x, rounded).to(at::kBFloat16);  // the sum may turn a nan into 0
 }
 
 int64_t bytes_to_round(int64_t elements) {
-  // Random bits of all; of some, a float32 copy, the bits in 32 bits, and the result.
-  return 2 * elements + (4 + 4 + 2) * std::min(elements, kMostCopied);
+  // Random bits of all; of some a float32 copy, the bits in 32 bits, which are nan, the result.
+  return 2 * elements + (4 + 4 + 1 + 4 + 2) * std::min(elements, kMostCopied);
 }
 
 const std::vector<Slot>& Optimizer::slots() const {

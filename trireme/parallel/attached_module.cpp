@@ -13,7 +13,13 @@ AttachedModule::AttachedModule(torch::nn::Module& module, const Mesh& mesh,
     : module_(module),
       mesh_(mesh),
       reducer_(reducer != nullptr ? std::move(reducer) : make_reducer(mesh)),
-      precision_(std::move(precision)) {}
+      precision_(std::move(precision)) {
+  if (!precision_.dtypes) return;
+  module.apply([&](torch::nn::Module& one) {
+    if (auto* layer = dynamic_cast<nn::LayerImpl*>(&one))
+      layer->set_compute_dtype(scalar_type_of(precision_.dtypes->compute));
+  });
+}
 
 void AttachedModule::backward(const nn::Loss& loss, Micro micro, const at::Tensor& scale) {
   check(loss);

@@ -151,7 +151,12 @@ void ReducedBuckets::start(std::size_t bucket) {
   for (std::size_t i : buckets_[bucket].members) {
     if (!tracked_[i].here) homes_[i].zero_();
   }
-  const core::DType wire = tracked_[buckets_[bucket].members.front()].member.dtypes.reduce;
+  const BucketMember& first = tracked_[buckets_[bucket].members.front()].member;
+  const core::DType wire = first.dtypes.reduce;
+  if (first.dtypes.gradient() != wire && works_.size() >= kMostCopies) {
+    works_.front().wait();
+    works_.pop_front();
+  }
   works_.push_back(reducer_->start({.data = data_[bucket], .wire = wire, .lane = lane_}, over_));
 }
 

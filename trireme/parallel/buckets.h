@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <deque>
 #include <vector>
 
 #include "trireme/parallel/precision.h"
@@ -143,6 +144,9 @@ class ReducedBuckets final : public Buckets {
   ReducedBuckets(std::shared_ptr<Reducer> reducer, RankSet over, std::vector<BucketMember> members,
                  BucketSizes sizes);
 
+  /// Buckets that travel in another dtype exist twice while they are in flight: at most so many.
+  static constexpr std::size_t kMostCopies = 2;
+
   void begin_step() override;
   void start_rest() override;
   void wait() override;
@@ -168,7 +172,7 @@ class ReducedBuckets final : public Buckets {
   std::vector<at::Tensor> homes_, data_;  // of each parameter, of each bucket
   at::Tensor memory_;
   bool moves_ = false;  // the order is new: lay out before the next step
-  std::vector<StartedSum> works_;
+  std::deque<StartedSum> works_;
 };
 
 }  // namespace trireme::parallel

@@ -10,14 +10,6 @@ namespace trireme::parallel {
 
 namespace {
 
-/// Makes sure that all ranks have the same model with the same values, before anything attaches.
-torch::nn::Module& made_equal(torch::nn::Module& module, const Mesh& mesh) {
-  check_cut_on(module, mesh);
-  check_same_module(module, mesh.world());
-  broadcast_parameters(module, mesh);
-  return module;
-}
-
 std::vector<nn::Parameter> trained(const torch::nn::Module& module) {
   std::vector<nn::Parameter> all = nn::parameters_of(module);
   std::erase_if(all, [](const nn::Parameter& one) { return !one.tensor.requires_grad(); });
@@ -27,8 +19,10 @@ std::vector<nn::Parameter> trained(const torch::nn::Module& module) {
 }  // namespace
 
 DataParallel::DataParallel(torch::nn::Module& module, const Mesh& mesh, DataParallelOptions options)
-    : AttachedModule(made_equal(module, mesh), mesh, std::move(options.reducer),
-                     std::move(options.precision)) {
+    : AttachedModule(module, mesh, std::move(options.reducer), std::move(options.precision)) {
+  check_cut_on(module, mesh);
+  check_same_module(module, mesh.world());
+  broadcast_parameters(module, mesh, *reducer_);
   make_masters();
   const auto all = trained(module);
   const auto make = [&](const GradientSums& sums, const std::vector<std::size_t>& members) {

@@ -27,7 +27,7 @@ FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullySha
               "use processes (comm.backend \"shm\"), or the CPU");
   check_cut_on(module, mesh);
   check_same_module(module, mesh.world());
-  broadcast_parameters(module, mesh);
+  broadcast_parameters(module, mesh, *reducer_);
   const bool for_a_step = options.gathered == Gathered::ForAStep;
   if (keeps_weights_whole())
     weights_ = std::make_unique<WholeWeights>(all_, find_units(module, all_), mesh, policy_);

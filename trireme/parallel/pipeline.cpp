@@ -117,7 +117,8 @@ Pipeline::Pipeline(nn::ModelImpl& model, const Mesh& mesh, Schedule schedule,
     : mesh_(mesh),
       of_stage_(mesh_of_stage(mesh)),
       schedule_(completed(std::move(schedule), mesh,
-                          mesh.size(Axis::Shard) > 1 && options.keep_gathered)),
+                          sharding_on(mesh.degrees(), options.sharding) != Sharding::None &&
+                              options.keep_gathered)),
       options_(std::move(options)),
       pipe_(mesh.group(Axis::Pipe).split("stages", 0, mesh.coord(Axis::Pipe))),
       transfers_(pipe_, mesh.device()),
@@ -224,7 +225,7 @@ void Pipeline::build_parts(const nn::ModelImpl& model) {
     StagePart& part = *parts_[i];
     part.module = nn::part_of_model(model, layers[i]);
     nn::defer_weights(*part.module, part.queue);
-    if (mesh_.size(Axis::Shard) == 1) {
+    if (policy().sharding == Sharding::None) {
       nn::materialize(*part.module);
       part.attached = std::make_unique<DataParallel>(
           *part.module, of_stage_,
@@ -244,7 +245,7 @@ void Pipeline::build_parts(const nn::ModelImpl& model) {
 }
 
 Policy Pipeline::policy() const {
-  return {.sharding = mesh_.size(Axis::Shard) == 1 ? Sharding::None : options_.sharding,
+  return {.sharding = sharding_on(mesh_.degrees(), options_.sharding),
           .precision = options_.precision};
 }
 

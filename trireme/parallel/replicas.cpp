@@ -131,14 +131,18 @@ void check_same_module(const torch::nn::Module& module, const comm::Communicator
   }
 }
 
-void broadcast_parameters(const torch::nn::Module& module, const Mesh& mesh) {
+void broadcast_parameters(const torch::nn::Module& module, const Mesh& mesh, Reducer& reducer) {
   const at::NoGradGuard guard;
   for (const nn::Parameter& one : nn::parameters_of(module)) {
-    // The axes are the same for all boxes of a parameter; copies along a cut start from the same
-    // seed.
+    if (!nn::is_bound(one.tensor)) continue;
     const auto boxes = reductions_of(one.layout, {}, mesh.degrees(), mesh.coord(), Policy{});
-    if (nn::is_bound(one.tensor) && !boxes.empty())
-      broadcast(one.tensor, mesh.group(boxes.front().same_weight.axes));
+    // First the copies of a box along a cut; then the axes, which are the same for all boxes.
+    for (const RankSet& set : copy_sets_of(one.layout, mesh.degrees())) {
+      const comm::Communicator& group = reducer.group(set);
+      for (const Reduction& box : boxes)
+        if (box.box.copies == set.copies) broadcast(nn::part_of(one.tensor, box.box), group);
+    }
+    if (!boxes.empty()) broadcast(one.tensor, mesh.group(boxes.front().same_weight.axes));
   }
   broadcast_buffers(module, mesh.world());
 }

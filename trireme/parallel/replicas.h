@@ -17,7 +17,7 @@ void check_same_module(const torch::nn::Module& module, const comm::Communicator
 
 /// Copies parameters (that have memory) and buffers, or buffers only, from the first rank that
 /// holds them to all others that hold the same. Collective.
-void broadcast_parameters(const torch::nn::Module& module, const Mesh& mesh);
+void broadcast_parameters(const torch::nn::Module& module, const Mesh& mesh, Reducer& reducer);
 void broadcast_buffers(const torch::nn::Module& module, const comm::Communicator& group);
 
 /// Throws CommError on every rank if two ranks that keep the same elements of a tensor have

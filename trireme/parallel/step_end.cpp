@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -100,16 +101,21 @@ void StepEnd::assign() {
   }
 }
 
-/// The sum of the squares of all gradient elements that this rank counts.
+/// The sum of the squares of all gradient elements that this rank counts; nan if an element that it
+/// has computed for itself, and another rank counts, is not finite.
 double StepEnd::squares() const {
   double sum = 0;
   for (const ParameterShard& shard : shards_) {
     const at::Tensor& gradient = shard.gradient();
     if (!gradient.defined()) continue;
     for (std::size_t i = 0; i < shard.reductions.size(); ++i) {
-      if (!shard.reductions[i].counts) continue;
+      const Reduction& one = shard.reductions[i];
+      if (!one.counts && !one.repeats) continue;
       const double norm = at::linalg_vector_norm(shard.part(gradient, i)).item<double>();
-      sum += norm * norm;
+      if (one.counts)
+        sum += norm * norm;
+      else if (!std::isfinite(norm))
+        sum = std::numeric_limits<double>::quiet_NaN();
     }
   }
   return sum;

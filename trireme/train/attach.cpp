@@ -33,11 +33,13 @@ Policy policy_of(const config::Config& config, const Degrees& degrees) {
   const config::Precision& keys = config.precision;
   const core::DType compute = dtype_of(keys.compute);
   const bool rounds = is_half(compute) && keys.master == config::Master::Float32;
-  const Precision precision{.dtypes = ParameterDtypes{compute, dtype_of(keys.reduce),
-                                                      rounds ? core::DType::Float32 : compute},
-                            .keep = keys.keep};
+  const Precision precision{
+      .dtypes = ParameterDtypes{.compute = compute,
+                                .reduce = compute == core::DType::Float64 ? compute
+                                                                          : dtype_of(keys.reduce),
+                                .master = rounds ? core::DType::Float32 : compute},
+      .keep = keys.keep};
   const auto sharding = [&] {
-    if (degrees.shard == 1) return Sharding::None;
     switch (config.memory.shard) {
       case config::ShardedState::Optimizer: return Sharding::Optimizer;
       case config::ShardedState::Gradients: return Sharding::Gradients;
@@ -45,7 +47,7 @@ Policy policy_of(const config::Config& config, const Degrees& degrees) {
     }
     return Sharding::Parameters;
   };
-  return {.sharding = sharding(), .precision = precision};
+  return {.sharding = sharding_on(degrees, sharding()), .precision = precision};
 }
 
 std::unique_ptr<parallel::Attached> attach(const config::Config& config, const Mesh& mesh,

@@ -99,6 +99,23 @@ int64_t gathered_at_most(const std::vector<int64_t>& unit_bytes) {
   return most;
 }
 
+/// Gradients that travel in another dtype exist twice while they are in flight: two buckets, or two
+/// units with what comes back. `set_units`: the bytes of each unit, by the ranks that sum it.
+int64_t travelling_bytes(const config::Config& config, const Degrees& degrees, const Policy& policy,
+                         const StateBytes& gradients,
+                         const std::map<GradientSums, std::vector<int64_t>>& set_units) {
+  const ParameterDtypes& dtypes = *policy.precision.dtypes;
+  if (dtypes.reduce == dtypes.gradient() || degrees.data() == 1) return 0;
+  int64_t most = 0;
+  for (const auto& [sums, units] : set_units)
+    for (const int64_t bytes : units) most = std::max(most, bytes + bytes / degrees.shard);
+  if (policy.sharding == Sharding::None)
+    most = std::min(gradients.padded_local / 2,
+                    static_cast<int64_t>(config.comm.bucket_mib * (1 << 20)));
+  return static_cast<int64_t>(parallel::ReducedBuckets::kMostCopies) * most *
+         item_bytes(dtypes.reduce) / item_bytes(dtypes.gradient());
+}
+
 /// The part of the model that one rank has.
 struct RankShare {
   std::vector<nn::Parameter> parameters;
@@ -149,10 +166,12 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
     of_set.resize(units.units.size());
     of_set[unit_of[one.name]] += bytes.gradient.padded_local;
   }
-  all.parameters = (shards_parameters ? weights.shard
-                    : sharded         ? weights.padded_local
-                                      : weights.local) +
-                   (sharded ? masters.shard : masters.local);
+  const int64_t weight_bytes = shards_parameters ? weights.shard
+                               : sharded         ? weights.padded_local
+                                                 : weights.local;
+  const int64_t master_bytes = sharded ? masters.shard : masters.local;
+  all.parameters = weight_bytes + master_bytes;
+  all.updated = master_bytes > 0 ? master_bytes : weight_bytes;
   all.optimizer = states * (sharded ? state.shard : state.padded_local);
   all.gradients = degrees.data() == 1 ? gradients.local : gradients.padded_local;
   if (shards_gradients) {
@@ -161,6 +180,7 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
       all.gradients += *std::max_element(bytes.begin(), bytes.end()) *
                        static_cast<int64_t>(parallel::ScatteredBuckets::kBlocks);
   }
+  all.gradients += travelling_bytes(config, degrees, policy, gradients, set_units);
   if (shards_parameters) all.gathered = holds ? weights.padded_local : gathered_at_most(unit_bytes);
   all.activations = std::max(whole.activation_bytes(own.batching), updating);
   return all;
@@ -253,9 +273,9 @@ std::string to_text(const Footprint& memory, Placement placement,
   line("together", memory.without_copy() - offloaded, placement.gpu ? "" : libtorch);
   if (placement.gpu) text += "host memory of the same rank:\n";
   if (offload) line("optimizer", memory.optimizer, "by memory.offload");
-  if (offload) line("parameters", memory.parameters, "a copy, for the update");
+  if (offload) line("parameters", memory.updated, "a copy, for the update");
   line("copy while saving", memory.copy, "this rank's share of the state");
-  const int64_t updated = offload ? memory.parameters : 0;
+  const int64_t updated = offload ? memory.updated : 0;
   if (placement.gpu) line("together", offloaded + updated + memory.copy, libtorch);
   return text;
 }

@@ -14,10 +14,10 @@ namespace {
 void add(checkpoint::State& state, const std::string& prefix, const parallel::ParameterShard& shard,
          const at::Tensor& tensor) {
   for (std::size_t i = 0; i < shard.pieces.size(); ++i) {
-    if (!shard.reductions[i].writes) continue;
+    const Reduction& one = shard.reductions[i];
     Piece piece = shard.pieces[i];
     piece.name = prefix + piece.name;
-    state.items.push_back({std::move(piece), shard.part(tensor, i), shard.reductions[i].same});
+    state.items.push_back({std::move(piece), shard.part(tensor, i), one.same, one.writes});
   }
 }
 

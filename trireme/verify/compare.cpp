@@ -162,7 +162,8 @@ std::vector<ComparedTensor> compare_rounded(const std::vector<TensorRecord>& exa
     const double error = error_of_mesh(one);
     const double bound = 2 * (alone->value - one.alone).norm().item<double>() +
                          4 * rounding * one.alone.norm().item<double>();
-    one.difference = error == 0 ? 0 : bound == 0 ? kInfinite : error / bound;
+    const bool measurable = bound > 0 && std::isfinite(bound) && std::isfinite(error);
+    one.difference = error == 0 ? 0 : measurable ? error / bound : kInfinite;
   }
   return all;
 }

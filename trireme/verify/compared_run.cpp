@@ -58,6 +58,10 @@ std::vector<TensorRecord> ComparedRun::step(int64_t step) {
   recorder_.begin(batch, even_range(whole, replicas.size(), replicas.rank()).begin,
                   trainer_.num_micros(batch));
   const auto result = trainer_.step(step, batch);
+  if (result.skipped)
+    throw Error(fmt::format(
+        "step {} is not finite in float16 at a loss scale of {}; lower precision.loss_scale", step,
+        *result.loss_scale));
   auto records = recorder_.end(result);
   plant_.touch_weights(step);
   return records;

@@ -29,11 +29,16 @@ double diagnosis_tolerance(Dtype dtype) {
   return std::min(kMost, kRoundings * rounding_of(dtype));
 }
 
+/// The loss scale of float16. Training finds the largest one by trying, and skips steps on the way;
+/// here no step may be skipped.
+constexpr double kMostScale = 1024;
+
 config::Config computing_in(config::Config config, Dtype dtype) {
   config::Precision& keys = config.precision;
   keys.compute = dtype;
   if (dtype == Dtype::Float64) keys.reduce = Dtype::Float64;
   if (dtype != Dtype::Float64 && keys.reduce == Dtype::Float64) keys.reduce = Dtype::Float32;
+  keys.loss_scale = std::min(keys.loss_scale, kMostScale);
   return config;
 }
 
