@@ -191,10 +191,11 @@ int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
   if (!half) return (kept + std::max(in_head, in_block)) * item;
 
   // In 16 bits there are float32 tensors, too. Of the norms: their inputs, on the CPU. Of the head:
-  // the logits, and the gradient of its weight if that is added up over chunks. Of a block: a
-  // gradient while it is added. Of the embedding: the gradients of its rows.
+  // the logits, and the gradient of its weight if that is added up over chunks (on the CPU also
+  // what is added). Of a block: a gradient while it is added. Of the embedding: the gradients of
+  // its rows.
   const double norms = of.recompute == Recompute::Block ? 2 : 2 * layers;
-  const int64_t added_up = chunk < all ? head_weight * 4 : 0;
+  const int64_t added_up = chunk < all ? head_weight * (on_cpu ? 8 : 4) : 0;
   const int64_t head_bytes = in_head * item + (of.heads > 0 ? chunk * classes * 4 + added_up : 0);
   const int64_t block_bytes = in_block * item + (on_cpu && of.accumulates ? 4 * wide * hidden : 0);
   const int64_t table_bytes =

@@ -99,6 +99,9 @@ int64_t gathered_at_most(const std::vector<int64_t>& unit_bytes) {
   return most;
 }
 
+constexpr int64_t kUnitsInFlight = 2;
+static_assert(kUnitsInFlight == parallel::ReducedBuckets::kMostCopies);
+
 /// Gradients that travel in another dtype exist twice while they are in flight: two buckets, or two
 /// units with what comes back. `set_units`: the bytes of each unit, by the ranks that sum it.
 int64_t travelling_bytes(const config::Config& config, const Degrees& degrees, const Policy& policy,
@@ -112,8 +115,7 @@ int64_t travelling_bytes(const config::Config& config, const Degrees& degrees, c
   if (policy.sharding == Sharding::None)
     most = std::min(gradients.padded_local / 2,
                     static_cast<int64_t>(config.comm.bucket_mib * (1 << 20)));
-  return static_cast<int64_t>(parallel::ReducedBuckets::kMostCopies) * most *
-         item_bytes(dtypes.reduce) / item_bytes(dtypes.gradient());
+  return kUnitsInFlight * most * item_bytes(dtypes.reduce) / item_bytes(dtypes.gradient());
 }
 
 /// The part of the model that one rank has.
@@ -180,9 +182,12 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
       all.gradients += *std::max_element(bytes.begin(), bytes.end()) *
                        static_cast<int64_t>(parallel::ScatteredBuckets::kBlocks);
   }
-  all.gradients += travelling_bytes(config, degrees, policy, gradients, set_units);
   if (shards_parameters) all.gathered = holds ? weights.padded_local : gathered_at_most(unit_bytes);
-  all.activations = std::max(whole.activation_bytes(own.batching), updating);
+  const int64_t travelling = travelling_bytes(config, degrees, policy, gradients, set_units);
+  if (shards_gradients) all.gradients += travelling / kUnitsInFlight;  // in every micro-batch, one
+  // Otherwise the last gradients travel, and updates are made, when most activations are gone.
+  all.activations =
+      std::max({whole.activation_bytes(own.batching), updating, shards_gradients ? 0 : travelling});
   return all;
 }
 
