@@ -254,12 +254,7 @@ TEST(TrainOnAPipeAxis, TakesTheMemoryThatCheckForetells) {
         {"model.hidden=256", "model.layers=4", "model.vocab=1000", "model.heads=4", "model.seq=128",
          "batch.global=16", "batch.micro=2", "run.steps=3", "run.device=cpu", "mesh.replica=1"},
         mesh);
-    const auto measured =
-        core::parse_json(must(with({kTrireme, "bench", "train", config}, keys)).out, "bench")
-            .at("tensor_mib");
-    const auto told = must(with(with({kTrireme, "train", config}, keys), {"--check"})).out;
-    const double foretold = std::stod(told.substr(told.find("  together") + 10));
-    EXPECT_NEAR(foretold / measured.get<double>(), 1, 0.05) << ::testing::PrintToString(mesh);
+    EXPECT_NEAR(foretold_by_measured(config, keys), 1, 0.05) << ::testing::PrintToString(mesh);
   }
 }
 

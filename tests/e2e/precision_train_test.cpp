@@ -129,12 +129,7 @@ TEST(TrainIn16Bits, TakesTheMemoryThatCheckForetells) {
         with({"model.hidden=256", "model.layers=4", "model.vocab=1000", "model.heads=4",
               "batch.global=16", "batch.micro=4", "run.steps=3", "run.device=cpu"},
              some);
-    const auto measured =
-        core::parse_json(must(with({kTrireme, "bench", "train", config}, keys)).out, "bench")
-            .at("tensor_mib");
-    const auto told = must(with(with({kTrireme, "train", config}, keys), {"--check"})).out;
-    const double foretold = std::stod(told.substr(told.find("  together") + 10));
-    EXPECT_NEAR(foretold / measured.get<double>(), 1, 0.05) << ::testing::PrintToString(some);
+    EXPECT_NEAR(foretold_by_measured(config, keys), 1, 0.05) << ::testing::PrintToString(some);
   }
 }
 

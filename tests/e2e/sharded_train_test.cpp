@@ -104,12 +104,7 @@ TEST(TrainOnAShardAxis, TakesTheMemoryThatCheckForetells) {
         with({"model.hidden=256", "model.layers=4", "model.vocab=1000", "model.heads=4",
               "batch.global=16", "batch.micro=4", "run.steps=3", "run.device=cpu"},
              mesh);
-    auto arguments = with({kTrireme, "bench", "train", config}, keys);
-    const auto measured = core::parse_json(must(arguments).out, "bench").at("tensor_mib");
-    const auto told = must(with(with({kTrireme, "train", config}, keys), {"--check"})).out;
-    const double foretold = std::stod(told.substr(told.find("  together") + 10));
-    ASSERT_THAT(told.substr(told.find("  together"), 40), HasSubstr("MiB"));
-    EXPECT_NEAR(foretold / measured.get<double>(), 1, 0.05) << ::testing::PrintToString(mesh);
+    EXPECT_NEAR(foretold_by_measured(config, keys), 1, 0.05) << ::testing::PrintToString(mesh);
   }
 }
 

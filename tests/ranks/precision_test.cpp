@@ -35,17 +35,10 @@ struct MeshCase {
 };
 
 config::Config gpt_config(Dtype compute, const MeshCase& setup) {
-  config::Config config = small_config();
-  config.model.layers = 2;
-  config.model.hidden = 16;
-  config.model.heads = 4;
-  config.model.kv_heads = 2;
-  config.model.seq = kPositions;
-  config.model.vocab = kVocab;
+  config::Config config = tiny_gpt_config();
   config.batch.global = 8;
   config.batch.micro = 2;
   config.precision.compute = compute;
-  config.pipeline.balance.by = config::Balance::By::Parameters;
   setup.change(config);
   return config;
 }
@@ -74,13 +67,6 @@ std::vector<MeshCase> all_meshes() {
          config.memory.recompute = config::Recompute::Selective;
          config.model.dropout = 0.1;
        }}};
-}
-
-verify::Report prove_gpt(const Communicator& world, const config::Config& config,
-                         const Degrees& degrees, const verify::Options& options) {
-  return verify::verify({config, [&](const Mesh& mesh) { return models::make_model(config, mesh); },
-                         std::make_shared<Texts>()},
-                        world, degrees, options);
 }
 
 /// A trainer on the samples of `Texts`.
@@ -120,7 +106,7 @@ void expect_proved(Dtype dtype, const std::function<void(config::Config&)>& more
     run_world(kThreads, setup.degrees.world(), [&](const Communicator& world) {
       config::Config config = gpt_config(dtype, setup);
       if (more) more(config);
-      const auto report = prove_gpt(world, config, setup.degrees, {.steps = 2, .dtype = dtype});
+      const auto report = prove_model(world, config, setup.degrees, {.steps = 2, .dtype = dtype});
       EXPECT_TRUE(report.same()) << to_string(setup.degrees) << "\n" << report.text();
       EXPECT_EQ(report.not_resumed, "");
     });
@@ -149,7 +135,7 @@ TEST(SixteenBits, AreProvedWithWhateverIsKept) {
       config.precision.keep = keep;
       for (const Degrees& degrees : {Degrees{.tensor = 2}, Degrees{.shard = 2}}) {
         const auto report =
-            prove_gpt(world, config, degrees, {.steps = 2, .dtype = Dtype::BFloat16});
+            prove_model(world, config, degrees, {.steps = 2, .dtype = Dtype::BFloat16});
         EXPECT_TRUE(report.same()) << report.text();
       }
       // A table of float32 does not make the layers behind it compute in float32.
@@ -185,7 +171,7 @@ TEST(SixteenBits, HideNoPlantedMistake) {
           config::Config config = gpt_config(dtype, {});
           config.model.dropout = 0.2;
           const auto report =
-              prove_gpt(world, config, degrees, {.steps = 2, .plant = mistake, .dtype = dtype});
+              prove_model(world, config, degrees, {.steps = 2, .plant = mistake, .dtype = dtype});
           ASSERT_FALSE(report.same()) << to_string(kind);
           EXPECT_EQ(to_string(report.first->diagnosis.kind), to_string(kind)) << report.text();
         });

@@ -58,20 +58,11 @@ TEST(Verify, ProvesTheModelsWithRecomputationAndCopies) {
     for (const auto recompute :
          {config::Recompute::None, config::Recompute::Block, config::Recompute::Selective}) {
       run_world(kThreads, 4, [&](const Communicator& world) {
-        config::Config config = small_config();
+        config::Config config = tiny_gpt_config();
         config.model.kind = kind;
-        config.model.layers = 2;
-        config.model.hidden = 16;
-        config.model.heads = 4;
-        config.model.kv_heads = 2;
-        config.model.seq = kPositions;
-        config.model.vocab = kVocab;
         config.model.dropout = 0.1;
         config.memory.recompute = recompute;
-        const auto report = verify::verify(
-            {config, [&](const Mesh& mesh) { return models::make_model(config, mesh); },
-             std::make_shared<Texts>()},
-            world, {.tensor = 4});
+        const auto report = prove_model(world, config, {.tensor = 4});
         EXPECT_TRUE(report.same()) << kind << " " << to_string(recompute) << "\n" << report.text();
         EXPECT_TRUE(report.skipped.empty()) << report.text();
       });
@@ -135,23 +126,9 @@ TEST(VerifyPlants, SayWhereTheyCannotBeMade) {
 }
 
 config::Config gpt_config() {
-  config::Config config = small_config();
-  config.model.layers = 2;
-  config.model.hidden = 16;
-  config.model.heads = 4;
-  config.model.kv_heads = 2;
-  config.model.seq = kPositions;
-  config.model.vocab = kVocab;
+  config::Config config = tiny_gpt_config();
   config.model.dropout = 0.1;
-  config.pipeline.balance.by = config::Balance::By::Parameters;
   return config;
-}
-
-verify::Report prove_gpt(const Communicator& world, const config::Config& config,
-                         const Degrees& degrees, const verify::Options& options = {}) {
-  return verify::verify({config, [&](const Mesh& mesh) { return models::make_model(config, mesh); },
-                         std::make_shared<Texts>()},
-                        world, degrees, options);
 }
 
 TEST(Verify, ProvesWhatRunsInFloat32) {
@@ -163,7 +140,7 @@ TEST(Verify, ProvesWhatRunsInFloat32) {
         config::Config config = gpt_config();
         config.model.kind = kind;
         if (std::string(kind) == "mlp") config.model.layers = 3;
-        const auto report = prove_gpt(world, config, degrees, {.dtype = verify::Dtype::Float32});
+        const auto report = prove_model(world, config, degrees, {.dtype = verify::Dtype::Float32});
         EXPECT_TRUE(report.same()) << to_string(degrees) << " " << kind << "\n" << report.text();
         EXPECT_THAT(report.text(), HasSubstr("float32 within twice the error"));
         EXPECT_EQ(report.json().at("dtype"), "float32");
@@ -177,7 +154,7 @@ TEST(Verify, TakesNoNumberThatIsNotFiniteForTheSame) {
     config::Config config = gpt_config();
     config.optim.lr = 1e300;
     config.check.finite = false;
-    const auto report = prove_gpt(world, config, {.replica = 2});
+    const auto report = prove_model(world, config, {.replica = 2});
     EXPECT_FALSE(report.same()) << report.text();
   });
 }
@@ -314,8 +291,8 @@ TEST(Verify, ComparesEveryTensorOfAFlow) {
 
 TEST(VerifyPlants, AverageMultipliesByTheRanksThatAverage) {
   run_world(kThreads, 4, [&](const Communicator& world) {
-    const auto report = prove_gpt(world, gpt_config(), {.replica = 2, .tensor = 2},
-                                  {.plant = verify::Mistake::Average});
+    const auto report = prove_model(world, gpt_config(), {.replica = 2, .tensor = 2},
+                                    {.plant = verify::Mistake::Average});
     ASSERT_FALSE(report.same());
     EXPECT_EQ(report.first->diagnosis.kind, MistakeKind::Factor);
     EXPECT_THAT(report.first->diagnosis.sentence, HasSubstr("it is 2 times what"));
@@ -325,7 +302,7 @@ TEST(VerifyPlants, AverageMultipliesByTheRanksThatAverage) {
 TEST(VerifyPlants, OrderIsFoundOnAPipeAlone) {
   run_world(kThreads, 2, [&](const Communicator& world) {
     const auto report =
-        prove_gpt(world, gpt_config(), {.pipe = 2}, {.plant = verify::Mistake::Order});
+        prove_model(world, gpt_config(), {.pipe = 2}, {.plant = verify::Mistake::Order});
     ASSERT_FALSE(report.same());
     EXPECT_EQ(report.first->diagnosis.kind, MistakeKind::Permutation) << report.text();
   });

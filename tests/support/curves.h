@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "support/training.h"
+#include "trireme/core/json.h"
 
 namespace trireme::test {
 
@@ -21,6 +22,20 @@ inline void expect_same_curve(const std::vector<double>& got, const std::vector<
   ASSERT_EQ(got.size(), wanted.size());
   for (std::size_t i = 0; i < got.size(); ++i)
     EXPECT_LE(std::abs(got[i] - wanted[i]), kSame * wanted[i]) << "step " << i + 1;
+}
+
+/// The memory that `trireme train --check` foretells, by the bytes of tensors that a run has.
+inline double foretold_by_measured(const std::string& config,
+                                   const std::vector<std::string>& keys) {
+  std::vector<std::string> bench = {kTrireme, "bench", "train", config},
+                           check = {kTrireme, "train", config, "--check"};
+  bench.insert(bench.end(), keys.begin(), keys.end());
+  check.insert(check.end(), keys.begin(), keys.end());
+  const auto measured = core::parse_json(must(bench).out, "bench").at("tensor_mib").get<double>();
+  const std::string told = must(check).out;
+  const std::string together = told.substr(told.find("  together") + 10, 30);
+  EXPECT_NE(together.find("MiB"), together.npos) << told;
+  return std::stod(together) / measured;
 }
 
 inline const std::vector<std::string> kInDouble = {"precision.compute=float64",

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "models/registry.h"
 #include "support/backends.h"
 #include "trireme/nn/dropout.h"
 #include "trireme/nn/head.h"
@@ -74,6 +75,27 @@ inline config::Config small_config() {
   config.batch.micro = 2;
   config.optim.lr = 0.01;
   return config;
+}
+
+/// A gpt that trains on `Texts`.
+inline config::Config tiny_gpt_config() {
+  config::Config config = small_config();
+  config.model.layers = 2;
+  config.model.hidden = 16;
+  config.model.heads = 4;
+  config.model.kv_heads = 2;
+  config.model.seq = kPositions;
+  config.model.vocab = kVocab;
+  config.pipeline.balance.by = config::Balance::By::Parameters;
+  return config;
+}
+
+/// Proves the model that the configuration names.
+inline verify::Report prove_model(const comm::Communicator& world, const config::Config& config,
+                                  const Degrees& degrees, const verify::Options& options = {}) {
+  return verify::verify({config, [&](const Mesh& mesh) { return models::make_model(config, mesh); },
+                         std::make_shared<Texts>()},
+                        world, degrees, options);
 }
 
 using Change = std::function<void(Layers&, const Mesh&)>;

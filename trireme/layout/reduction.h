@@ -51,6 +51,9 @@ struct Precision {
   /// Patterns of names, as a shell's: parameters that match are not computed in 16 bits, but in
   /// float32.
   std::vector<std::string> keep = {};
+  /// Masters that are not the weights themselves are kept in the host's memory: an optimizer that
+  /// works there needs no copy of them on the GPU.
+  bool masters_on_host = false;
 
   /// The dtypes of the parameter of this name, whose tensor has the dtype `own`.
   ParameterDtypes dtypes_of(const std::string& name, core::DType own) const;

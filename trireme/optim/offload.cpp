@@ -12,10 +12,10 @@ namespace {
 constexpr int64_t kRunBytes = 32 << 20;
 
 /// A tensor of that shape in the host's memory, pinned where a GPU copies from and to it.
-at::Tensor host_copy(const at::Tensor& of, at::ScalarType dtype) {
-  return at::empty(of.sizes(),
-                   of.options().dtype(dtype).device(at::kCPU).requires_grad(false).pinned_memory(
-                       of.device().is_cuda()));
+at::Tensor host_copy(const at::Tensor& of, at::ScalarType dtype, bool pinned) {
+  return at::empty(
+      of.sizes(),
+      of.options().dtype(dtype).device(at::kCPU).requires_grad(false).pinned_memory(pinned));
 }
 
 c10::Stream current_stream(c10::Device device) {
@@ -29,29 +29,41 @@ Offload::Offload(std::vector<Slot> slots) : slots_(std::move(slots)) {
   std::size_t begin = 0;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
-    const at::ScalarType dtype = slot.parameter.scalar_type();
-    mirrors_.push_back({slot.name, host_copy(slot.parameter, dtype), slot.decay, slot.random_bits});
-    gradients_.push_back(host_copy(slot.parameter, at::promote_types(dtype, at::kFloat)));
-    bytes += static_cast<int64_t>(slots_[i].parameter.nbytes());
+    const at::Tensor& own = slot.parameter;
+    // A tensor of its own in either case: its .grad is the copy of the gradient.
+    mirrors_.push_back(
+        {slot.name, is_copy(i) ? host_copy(own, own.scalar_type(), /*pinned=*/true) : own.detach(),
+         slot.decay, slot.random_bits});
+    bytes += static_cast<int64_t>(own.nbytes());
     if (bytes < kRunBytes && i + 1 < slots_.size()) continue;
     runs_.emplace_back(begin, i + 1);
     begin = i + 1;
     bytes = 0;
   }
-  if (!slots_.empty() && slots_.front().parameter.device().is_cuda()) {
-    const c10::Device device = slots_.front().parameter.device();
-    side_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
-    for (std::size_t i = 0; i < runs_.size(); ++i) came_.emplace_back(device.type());
-  }
   refresh();
+}
+
+/// Makes the memory for gradients that come from this device.
+void Offload::prepare(c10::Device device) {
+  for (const Slot& slot : slots_)
+    gradients_.push_back(host_copy(slot.parameter,
+                                   at::promote_types(slot.parameter.scalar_type(), at::kFloat),
+                                   device.is_cuda()));
+  if (!device.is_cuda()) return;
+  side_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  for (std::size_t i = 0; i < runs_.size(); ++i) came_.emplace_back(device.type());
 }
 
 void Offload::refresh() {
   const at::NoGradGuard guard;
-  for (std::size_t i = 0; i < slots_.size(); ++i) mirrors_[i].parameter.copy_(slots_[i].parameter);
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (is_copy(i)) mirrors_[i].parameter.copy_(slots_[i].parameter);
 }
 
 void Offload::fetch_gradients() {
+  for (const Slot& slot : slots_)
+    if (gradients_.empty() && slot.parameter.grad().defined())
+      prepare(slot.parameter.grad().device());
   if (side_) {  // wait for the kernels that compute the gradients
     c10::Event ready(side_->device_type());
     ready.record(current_stream(side_->device()));
@@ -76,7 +88,7 @@ void Offload::wait_for(std::size_t begin) {
 void Offload::send_parameters(std::size_t begin, std::size_t end) {
   const c10::OptionalStreamGuard by(side_);
   for (std::size_t i = begin; i < end; ++i)
-    if (mirrors_[i].parameter.grad().defined())
+    if (is_copy(i) && mirrors_[i].parameter.grad().defined())
       slots_[i].parameter.detach().copy_(mirrors_[i].parameter, /*non_blocking=*/true);
 }
 

@@ -11,13 +11,14 @@
 
 namespace trireme::optim {
 
-/// Keeps copies of parameters in the host's memory and updates them there.
+/// Updates parameters in the host's memory: in copies of them, or where they are, if they are
+/// masters that live there while their gradients are on a GPU.
 ///
 ///   side stream   gradients 0 down │ gradients 1 down │ parameters 0 up │ parameters 1 up
 ///   host                             update 0         │ update 1
 ///
 /// On a GPU the copies are pinned, and one run of parameters is updated while the gradients of the
-/// next run are copied. Parameters in the host's memory are copied too.
+/// next run are copied.
 class Offload {
  public:
   explicit Offload(std::vector<Slot> slots);
@@ -41,8 +42,13 @@ class Offload {
   void refresh();
 
  private:
+  bool is_copy(std::size_t i) const {
+    return slots_[i].parameter.device() != c10::Device(c10::kCPU);
+  }
+  void prepare(c10::Device device);
+
   std::vector<Slot> slots_, mirrors_;
-  std::vector<at::Tensor> gradients_;  // memory for the copies
+  std::vector<at::Tensor> gradients_;  // memory for the copies; none before the first step
   std::vector<std::pair<std::size_t, std::size_t>> runs_;
   std::optional<c10::Stream> side_;  // of a GPU
   std::vector<c10::Event> came_;     // of each run: its gradients are copied

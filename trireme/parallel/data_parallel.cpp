@@ -41,9 +41,9 @@ void DataParallel::make_masters() {
     const ParameterDtypes dtypes = dtypes_of(one, precision_);
     if (dtypes.master != dtypes.compute) {
       weights_.push_back(one.tensor);
-      masters_.push_back(one.tensor.detach()
-                             .to(scalar_type_of(dtypes.master))
-                             .requires_grad_(one.tensor.requires_grad()));
+      at::Tensor master = one.tensor.detach().to(scalar_type_of(dtypes.master));
+      if (precision_.masters_on_host && master.is_cuda()) master = master.cpu().pin_memory();
+      masters_.push_back(master.requires_grad_(one.tensor.requires_grad()));
     }
     nn::set_dtype(one.tensor, scalar_type_of(dtypes.compute));
   }

@@ -34,6 +34,7 @@ ShardedWeights::ShardedWeights(std::vector<nn::Parameter> parameters, Units unit
       masters_(parameters_.size()),
       states_(units_.units.size()),
       local_(parameters_.size()),
+      masters_on_host_(policy.precision.masters_on_host),
       self_(std::make_shared<ShardedWeights*>(this)) {
   for (const nn::Parameter& one : parameters_)
     shards_.push_back(shard(one, mesh.coord(), mesh.degrees(), policy));
@@ -67,6 +68,12 @@ std::string ShardedWeights::not_gathered(const std::string& name) {
       name);
 }
 
+at::TensorOptions ShardedWeights::master_options() const {
+  const at::TensorOptions here = byte_options();
+  const bool moves = masters_on_host_ && here.device().is_cuda();
+  return moves ? here.device(at::kCPU).pinned_memory(true) : here;
+}
+
 void ShardedWeights::make_masters() {
   const auto bytes_of = [](const ShardedBox& box, at::ScalarType dtype) {
     return padded(box.piece.count * static_cast<int64_t>(c10::elementSize(dtype)));
@@ -86,7 +93,7 @@ void ShardedWeights::make_masters() {
         if (separate) begin += bytes_of(box, dtype);
       }
     }
-    if (lays_out && begin > 0) memory = at::empty({begin}, byte_options());
+    if (lays_out && begin > 0) memory = at::empty({begin}, master_options());
   }
 }
 

@@ -129,6 +129,9 @@ class ShardedWeights {
   void make_masters();
   at::Tensor packed(std::size_t unit, std::size_t nth) const;
 
+  at::TensorOptions master_options() const;
+
+  const bool masters_on_host_;
   at::Tensor all_uses_;  // [ranks, units], while they are compared
   comm::Work checking_;
   std::shared_ptr<ShardedWeights*> self_;  // hooks may outlive this object

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -23,6 +24,26 @@ void check(const nn::Loss& loss) {
   TORCH_CHECK(loss.weight.defined() && loss.weight.numel() == 1,
               "backward: the loss's weight must be one number: how many tokens or samples counted");
 }
+
+namespace {
+
+/// The norm of each tensor. The host waits for a GPU once, not for every tensor.
+std::vector<double> norms_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<double> norms;
+  std::vector<at::Tensor> on_gpu;
+  for (const at::Tensor& one : tensors) {
+    const at::Tensor norm = at::linalg_vector_norm(one);
+    if (norm.is_cpu())
+      norms.push_back(norm.item<double>());
+    else
+      on_gpu.push_back(norm.to(at::kDouble));
+  }
+  if (on_gpu.empty()) return norms;
+  const at::Tensor all = at::stack(on_gpu).cpu();
+  return {all.data_ptr<double>(), all.data_ptr<double>() + all.numel()};
+}
+
+}  // namespace
 
 at::Tensor seed_of(const nn::Loss& loss, const at::Tensor& scale) {
   const at::Tensor sum = loss.sum.detach();
@@ -104,19 +125,26 @@ void StepEnd::assign() {
 /// The sum of the squares of all gradient elements that this rank counts; nan if an element that it
 /// has computed for itself, and another rank counts, is not finite.
 double StepEnd::squares() const {
-  double sum = 0;
+  std::vector<at::Tensor> parts;
+  std::vector<bool> counts;
   for (const ParameterShard& shard : shards_) {
     const at::Tensor& gradient = shard.gradient();
     if (!gradient.defined()) continue;
     for (std::size_t i = 0; i < shard.reductions.size(); ++i) {
       const Reduction& one = shard.reductions[i];
       if (!one.counts && !one.repeats) continue;
-      const double norm = at::linalg_vector_norm(shard.part(gradient, i)).item<double>();
-      if (one.counts)
-        sum += norm * norm;
-      else if (!std::isfinite(norm))
-        sum = std::numeric_limits<double>::quiet_NaN();
+      parts.push_back(shard.part(gradient, i));
+      counts.push_back(one.counts);
     }
+  }
+  const std::vector<double> norms = norms_of(parts);
+  double sum = 0;
+  for (std::size_t i = 0; i < norms.size(); ++i) {
+    const double norm = norms[i];
+    if (counts[i])
+      sum += norm * norm;
+    else if (!std::isfinite(norm))
+      sum = std::numeric_limits<double>::quiet_NaN();
   }
   return sum;
 }

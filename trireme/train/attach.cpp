@@ -52,7 +52,9 @@ Policy policy_of(const config::Config& config, const Degrees& degrees) {
 
 std::unique_ptr<parallel::Attached> attach(const config::Config& config, const Mesh& mesh,
                                            nn::ModelImpl& model, const AttachOptions& options) {
-  const auto [sharding, precision, local] = policy_of(config, mesh.degrees());
+  auto [sharding, precision, local] = policy_of(config, mesh.degrees());
+  precision.masters_on_host =
+      config.memory.offload == config::Offload::Optimizer && !mesh.device().is_cpu();
   const parallel::BucketSizes buckets{.bytes =
                                           static_cast<int64_t>(config.comm.bucket_mib * (1 << 20))};
   if (mesh.degrees().pipe > 1)

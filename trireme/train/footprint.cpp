@@ -173,7 +173,7 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
                                                  : weights.local;
   const int64_t master_bytes = sharded ? masters.shard : masters.local;
   all.parameters = weight_bytes + master_bytes;
-  all.updated = master_bytes > 0 ? master_bytes : weight_bytes;
+  all.masters = master_bytes;
   all.optimizer = states * (sharded ? state.shard : state.padded_local);
   all.gradients = degrees.data() == 1 ? gradients.local : gradients.padded_local;
   if (shards_gradients) {
@@ -269,19 +269,22 @@ std::string to_text(const Footprint& memory, Placement placement,
   const char* const libtorch = "and about 110 MiB for libtorch, mostly shared";
   text += placement.gpu ? "GPU memory of the fullest rank, at most:\n"
                         : "tensors of the fullest rank, at most:\n";
-  line("parameters", memory.parameters);
+  // Offloaded masters are in the host's memory only; without masters the parameters are copied.
+  const int64_t moved = offload ? memory.masters : 0;
+  const int64_t copied = offload && memory.masters == 0 ? memory.parameters : 0;
+  line("parameters", memory.parameters - moved);
   line("gradients", memory.gradients);
   if (!offload) line("optimizer", memory.optimizer);
   if (memory.gathered > 0) line("gathered weights", memory.gathered, gathered_note);
   line("activations", memory.activations);
   const int64_t offloaded = offload ? memory.optimizer : 0;
-  line("together", memory.without_copy() - offloaded, placement.gpu ? "" : libtorch);
+  line("together", memory.without_copy() - offloaded - moved, placement.gpu ? "" : libtorch);
   if (placement.gpu) text += "host memory of the same rank:\n";
   if (offload) line("optimizer", memory.optimizer, "by memory.offload");
-  if (offload) line("parameters", memory.updated, "a copy, for the update");
+  if (moved > 0) line("masters", moved, "by memory.offload");
+  if (copied > 0) line("parameters", copied, "a copy, for the update");
   line("copy while saving", memory.copy, "this rank's share of the state");
-  const int64_t updated = offload ? memory.updated : 0;
-  if (placement.gpu) line("together", offloaded + updated + memory.copy, libtorch);
+  if (placement.gpu) line("together", offloaded + moved + copied + memory.copy, libtorch);
   return text;
 }
 

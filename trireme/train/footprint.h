@@ -10,7 +10,7 @@ namespace trireme::train {
 /// The tensor bytes of the fullest rank of a run, at its peak.
 struct Footprint {
   int64_t parameters = 0;  ///< the part that the rank keeps, with the masters of 16-bit weights
-  int64_t updated = 0;     ///< of these, what the optimizer updates
+  int64_t masters = 0;     ///< of these, the masters
   int64_t gradients = 0;   ///< with the memory in which they are reduced
   int64_t optimizer = 0;
   int64_t gathered = 0;  ///< gathered weights
