@@ -12,6 +12,7 @@
 #include "support/tiny_model.h"
 #include "trireme/checkpoint/resume.h"
 #include "trireme/checkpoint/saver.h"
+#include "trireme/core/error.h"
 #include "trireme/core/trace.h"
 #include "trireme/data/loader.h"
 #include "trireme/format/folder.h"
@@ -123,6 +124,58 @@ TEST(SixteenBits, AreProvedOnTheWireWithoutMastersAndWithSomeParametersKept) {
   expect_proved(Dtype::BFloat16, [](auto& config) {
     config.precision.master = config::Master::None;
     config.precision.keep = {"*.ln_*", "*.bias"};
+  });
+}
+
+TEST(SixteenBits, OnTheWireOnlyAreAllowedTheirRounding) {
+  for (const Dtype compute : {Dtype::Float32, Dtype::Float16}) {
+    run_world(kThreads, 4, [&](const Communicator& world) {
+      config::Config config = gpt_config(compute, {});
+      config.precision.reduce = Dtype::BFloat16;
+      const auto report = prove_model(world, config, {.replica = 4}, {.dtype = compute});
+      EXPECT_TRUE(report.same()) << report.text();
+      config.precision.reduce = Dtype::Float16;
+      config.precision.compute = Dtype::Float16;
+      EXPECT_THROW(prove_model(world, config, {.replica = 4}, {.dtype = Dtype::BFloat16}),
+                   ConfigError);
+    });
+  }
+}
+
+TEST(SixteenBits, KeepNoPatternThatMatchesNothing) {
+  run_world(kThreads, 1, [&](const Communicator& world) {
+    config::Config config = gpt_config(Dtype::BFloat16, {});
+    config.precision.keep = {"*.norm*"};
+    try {
+      Training run(config, world, {});
+      ADD_FAILURE() << "it was taken";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(),
+                  HasSubstr("\"*.norm*\" matches no parameter; there are wte.weight"));
+    }
+  });
+}
+
+TEST(Overflow, ThatNoScaleCuresEndsTheRunAndSaysSince) {
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    config::Config config = gpt_config(Dtype::Float16, {});
+    config.precision.loss_scale = 1;
+    Training run(config, world, {.replica = 2}, 40);
+    run.step(1);
+    if (world.rank() == 1)
+      run.trainer.parameters().front().tensor.register_hook([](const at::Tensor& gradient) {
+        return gradient * std::numeric_limits<double>::quiet_NaN();
+      });
+    std::string said;
+    int64_t step = 2;
+    try {
+      for (; step < 40; ++step) run.step(step);
+    } catch (const Error& error) {
+      said = error.what();
+    }
+    EXPECT_EQ(step, 12) << "1 / 2^11 is too small";
+    EXPECT_THAT(said, HasSubstr("as in all steps since 2: no loss scale helps"));
+    EXPECT_THAT(said, HasSubstr("continue from a checkpoint before step 2"));
   });
 }
 

@@ -282,7 +282,11 @@ TEST(ConfigValidate, RefusesKeysThatDoNotFitEachOther) {
       {"precision = {compute = 'bfloat16', reduce = 'float16'}",
        "gpt.toml: precision.reduce = \"float16\" does not go with precision.compute = "
        "\"bfloat16\": "
-       "use \"float32\", \"bfloat16\", or the same"},
+       "use \"float32\" or \"bfloat16\""},
+      {"precision = {compute = 'float64', reduce = 'bfloat16'}",
+       "gpt.toml: precision.reduce = \"bfloat16\" does not go with precision.compute = "
+       "\"float64\": "
+       "use \"float64\", or leave it out"},
       {"model.kind = 'moe-gpt'\nmodel.top_k = 9",
        "gpt.toml: model.top_k = 9 is more than model.experts = 8"},
       {"run.epochs = 2\nrun.steps = 200",

@@ -142,7 +142,7 @@ const Key kTable[] = {
     {KEY(precision.reduce), "dtype of gradients on the wire", one_of<Dtype>()},
     {KEY(precision.master), "16 bits: what the optimizer updates; none: the weights themselves",
      one_of<Master>()},
-    {KEY(precision.keep), "16 bits: patterns of parameters that stay float32, as [\"*.ln*\"]"},
+    {KEY(precision.keep), "16 bits: patterns of parameters that stay float32, as [\"*ln*\"]"},
     {KEY(precision.loss_scale),
      "float16: the first scale of the loss",
      {.at_least = 1, .at_most = 0x1p100}},

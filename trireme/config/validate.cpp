@@ -83,17 +83,23 @@ void validate(const Config& config) {
   need(data.kind == DataKind::Markov || config.eval.every == 0 || !data.valid.empty(),
        "eval.every asks for evaluation, but data.valid names no file; name one, or set "
        "eval.every=0");
-  const auto& [compute, reduce] = std::tie(config.precision.compute, config.precision.reduce);
-  need(reduce == Dtype::Float32 || reduce == compute ||
-           (reduce == Dtype::BFloat16 && compute != Dtype::Float64),
-       "precision.reduce = \"{}\" does not go with precision.compute = \"{}\": use \"float32\", "
-       "\"bfloat16\", or the same",
-       to_string(reduce), to_string(compute));
-  need(config.precision.compute != Dtype::Float16 || config.precision.master == Master::Float32,
-       "precision.master = \"none\" rounds weights at random to bfloat16, not to float16; use "
-       "precision.compute = \"bfloat16\", or leave precision.master out");
+  validate(config.precision);
   need(mesh.replica != 0 || mesh.shard != 0,
        "mesh.replica and mesh.shard cannot both be 0, which means what is left of the world");
+}
+
+void validate(const Precision& precision) {
+  const Dtype compute = precision.compute, reduce = precision.reduce;
+  need(reduce == Dtype::Float32 || reduce == compute ||
+           (reduce == Dtype::BFloat16 && compute != Dtype::Float64),
+       "precision.reduce = \"{}\" does not go with precision.compute = \"{}\": use {}",
+       to_string(reduce), to_string(compute),
+       compute == Dtype::Float64   ? "\"float64\", or leave it out"
+       : compute == Dtype::Float16 ? "\"float32\", \"bfloat16\" or \"float16\""
+                                   : "\"float32\" or \"bfloat16\"");
+  need(compute != Dtype::Float16 || precision.master == Master::Float32,
+       "precision.master = \"none\" rounds weights at random to bfloat16, not to float16; use "
+       "precision.compute = \"bfloat16\", or leave precision.master out");
 }
 
 void refuse_unbuilt(const Config& config) {

@@ -11,6 +11,9 @@ Config resolved(Config config);
 /// keys fit each other. Expects a resolved configuration.
 void validate(const Config& config);
 
+/// The same for the keys of one section.
+void validate(const Precision& precision);
+
 /// Throws ConfigError for the first key that asks for what this version does not implement yet.
 void refuse_unbuilt(const Config& config);
 

@@ -33,10 +33,14 @@ core::DType ParameterDtypes::gradient() const {
   return is_half(compute) ? core::DType::Float32 : compute;
 }
 
+bool matches_name(const std::string& pattern, const std::string& name) {
+  return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
 ParameterDtypes Precision::dtypes_of(const std::string& name, core::DType own) const {
   if (!dtypes) return all_of(own);
   const bool kept = std::any_of(keep.begin(), keep.end(), [&](const std::string& pattern) {
-    return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+    return matches_name(pattern, name);
   });
   if (!kept || !is_half(dtypes->compute)) return *dtypes;
   return {core::DType::Float32, dtypes->reduce, core::DType::Float32};

@@ -44,6 +44,9 @@ constexpr bool is_half(core::DType dtype) {
   return dtype == core::DType::BFloat16 || dtype == core::DType::Float16;
 }
 
+/// Does a parameter's name match a pattern, as a shell matches? `*` stands for any text.
+bool matches_name(const std::string& pattern, const std::string& name);
+
 /// The precision of a model.
 struct Precision {
   /// Of every parameter; none: each has a single dtype, that of its tensor.

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
@@ -27,19 +28,16 @@ void check(const nn::Loss& loss) {
 
 namespace {
 
-/// The norm of each tensor. The host waits for a GPU once, not for every tensor.
+/// The norm of each tensor. On a GPU by few kernels, and the host waits for them once.
 std::vector<double> norms_of(const std::vector<at::Tensor>& tensors) {
   std::vector<double> norms;
-  std::vector<at::Tensor> on_gpu;
-  for (const at::Tensor& one : tensors) {
-    const at::Tensor norm = at::linalg_vector_norm(one);
-    if (norm.is_cpu())
-      norms.push_back(norm.item<double>());
-    else
-      on_gpu.push_back(norm.to(at::kDouble));
+  if (tensors.empty()) return norms;
+  if (tensors.front().is_cpu()) {
+    for (const at::Tensor& one : tensors)
+      norms.push_back(at::linalg_vector_norm(one).item<double>());
+    return norms;
   }
-  if (on_gpu.empty()) return norms;
-  const at::Tensor all = at::stack(on_gpu).cpu();
+  const at::Tensor all = at::stack(at::_foreach_norm(tensors, 2)).to(at::kCPU, at::kDouble);
   return {all.data_ptr<double>(), all.data_ptr<double>() + all.numel()};
 }
 

@@ -1,7 +1,9 @@
 #include "trireme/train/attach.h"
 
+#include <algorithm>
 #include <optional>
 
+#include "trireme/core/error.h"
 #include "trireme/nn/bind.h"
 #include "trireme/parallel/data_parallel.h"
 #include "trireme/parallel/fully_sharded.h"
@@ -48,6 +50,18 @@ Policy policy_of(const config::Config& config, const Degrees& degrees) {
     return Sharding::Parameters;
   };
   return {.sharding = sharding_on(degrees, sharding()), .precision = precision};
+}
+
+void check_keep(const config::Config& config, const nn::ModelImpl& model) {
+  const auto all = nn::parameters_of(model);
+  for (const std::string& pattern : config.precision.keep) {
+    const bool matches = std::ranges::any_of(
+        all, [&](const nn::Parameter& one) { return matches_name(pattern, one.name); });
+    if (!matches && !all.empty())
+      throw ConfigError(
+          fmt::format("precision.keep: \"{}\" matches no parameter; there are {}, ..., {}", pattern,
+                      all.front().name, all.back().name));
+  }
 }
 
 std::unique_ptr<parallel::Attached> attach(const config::Config& config, const Mesh& mesh,

@@ -21,6 +21,9 @@ std::shared_ptr<nn::ModelImpl> build(const ModelFactory& model, const Mesh& mesh
 /// How the configuration keeps the state of parameters on a mesh of these degrees.
 Policy policy_of(const config::Config& config, const Degrees& degrees);
 
+/// Throws ConfigError if a pattern of precision.keep matches no parameter of the model.
+void check_keep(const config::Config& config, const nn::ModelImpl& model);
+
 struct AttachOptions {
   /// How the pipeline was cut into stages before, because balancing by time again could differ.
   parallel::StageSizes cut = {};

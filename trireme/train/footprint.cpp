@@ -232,6 +232,7 @@ RankShare share_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
 }  // namespace
 
 Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees) {
+  check_keep(config, whole);
   const core::DType compute = policy_of(config, degrees).precision.dtypes->compute;
   const nn::Batching of_all = batching(config, degrees, item_bytes(compute));
   if (degrees.pipe == 1)

@@ -91,7 +91,7 @@ std::string Progress::line_of(const StepReport& report) const {
   text += fmt::format("  {} tokens/s  {} left", rate(report.tokens_per_s),
                       time_left(seconds_left(report.step)));
   if (report.eval_loss) text += fmt::format("  eval {:.4f}", *report.eval_loss);
-  if (report.skipped) text += fmt::format("  skipped at loss scale {}", *report.loss_scale);
+  if (report.skipped) text += fmt::format("  skipped at loss scale {:.6g}", *report.loss_scale);
   return text + "\n";
 }
 

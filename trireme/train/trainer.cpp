@@ -43,7 +43,7 @@ optim::UpdateControlOptions control_options(const config::Config& config, int64_
           .expected_weight = static_cast<double>(config.batch.global * tokens)};
 }
 
-constexpr double kLeastScale = 0x1p-30;  // below it no gradient can be the reason
+constexpr double kLeastScale = 0x1p-10;  // below it gradients of any size would be finite
 
 /// The name and the shape of the whole; a rank may hold only a part.
 std::string describe(const parallel::ParameterShard& shard) {
@@ -63,6 +63,7 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
       now_(control_.state()) {}
 
 std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> model) const {
+  check_keep(config_, *model);
   // Set the dtype first: initial weights are computed in double and rounded once. 16-bit weights
   // are made of these masters by what is attached.
   const bool wide = config_.precision.compute == config::Dtype::Float64;
@@ -141,7 +142,9 @@ StepResult Trainer::step(int64_t step, const data::Batch& batch, double wish_to_
   optimizer_->step(control_.decide(totals.on_device));
   const auto before = std::exchange(now_, control_.state());
   result.skipped = now_.skipped > before.skipped;
-  if (now_.stopped || now_.scale < kLeastScale) report_not_finite(step, result.loss);
+  skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
+  if (config_.check.finite && (now_.stopped || now_.scale < kLeastScale))
+    report_not_finite(step, result.loss);
   attached_->updated();
   return result;
 }
@@ -166,10 +169,18 @@ void Trainer::report_not_finite(int64_t step, double loss) const {
   const auto texts = comm::all_gather_texts(mesh_.world(), mine);
   for (std::size_t rank = texts.size(); rank-- > 0;)
     if (!texts[rank].empty()) first = texts[rank];
+  const std::string skipped =
+      skipped_in_a_row_ == 0
+          ? ""
+          : fmt::format(", as in all steps since {}: no loss scale helps, it is {:.3g} now",
+                        step - skipped_in_a_row_ + 1, now_.scale);
+  const std::string from = skipped_in_a_row_ == 0 ? "the last checkpoint"
+                                                  : fmt::format("a checkpoint before step {}",
+                                                                step - skipped_in_a_row_ + 1);
   throw Error(fmt::format(
-      "step {}: the loss is {}, the first tensor that is not finite is {}; nothing was updated. "
-      "Lower optim.lr, or continue from the last checkpoint",
-      step, loss, first));
+      "step {}: the loss is {}, the first tensor that is not finite is {}{}; nothing was updated. "
+      "Lower optim.lr, or continue from {}",
+      step, std::isnan(loss) ? "nan" : fmt::format("{}", loss), first, skipped, from));
 }
 
 double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {

@@ -90,6 +90,7 @@ class Trainer {
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::UpdateControl control_;
   optim::UpdateControl::State now_;  // of the next step
+  int64_t skipped_in_a_row_ = 0;
   std::function<void()> on_sums_;
   std::function<void(double)> on_gradients_;
 };

@@ -153,17 +153,23 @@ std::vector<ComparedTensor> compare(const std::vector<TensorRecord>& alone,
 std::vector<ComparedTensor> compare_rounded(const std::vector<TensorRecord>& exact,
                                             const std::vector<TensorRecord>& rounded,
                                             const std::vector<std::vector<TensorRecord>>& ranks,
-                                            const Degrees& degrees, double rounding) {
+                                            const Degrees& degrees, const Roundings& roundings) {
   std::vector<ComparedTensor> all = compare(exact, ranks, degrees);
   for (ComparedTensor& one : all) {
     const TensorRecord* alone = find(rounded, one.role, one.name);
     const bool known = one.alone.defined() && std::isfinite(one.difference);
     if (!known || alone == nullptr || !alone->value.defined()) continue;
+    // What gradients lose on the wire shows in them and in what is updated with them.
+    const bool travelled = one.role == TensorRole::Gradient || one.role == TensorRole::Norm ||
+                           one.role == TensorRole::Weight || one.role == TensorRole::Evaluation;
+    const double rounding =
+        travelled ? std::max(roundings.compute, roundings.wire) : roundings.compute;
     const double error = error_of_mesh(one);
     const double bound = 2 * (alone->value - one.alone).norm().item<double>() +
                          4 * rounding * one.alone.norm().item<double>();
     const bool measurable = bound > 0 && std::isfinite(bound) && std::isfinite(error);
     one.difference = error == 0 ? 0 : measurable ? error / bound : kInfinite;
+    if (one.role == TensorRole::Input && error > 0) one.difference = std::max(one.difference, 2.0);
   }
   return all;
 }

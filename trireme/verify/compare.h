@@ -49,13 +49,20 @@ std::vector<ComparedTensor> compare(const std::vector<TensorRecord>& alone,
                                     const std::vector<std::vector<TensorRecord>>& ranks,
                                     const Degrees& degrees);
 
+/// The unit roundoff of what the mesh computes, and of gradients on the wire.
+struct Roundings {
+  double compute = 0, wire = 0;
+};
+
 /// The same for a mesh that rounds, where `exact` is one rank's step in float64 and `rounded` one
 /// rank's in the precision of the mesh. A difference is then the 2-norm of the mesh's error, by
-/// what it may be: twice that of the one rank, and four roundings of the tensor's norm.
+/// what it may be: twice that of the one rank, and four roundings of the tensor's norm. Inputs must
+/// be equal. Inputs must be
+/// equal.
 std::vector<ComparedTensor> compare_rounded(const std::vector<TensorRecord>& exact,
                                             const std::vector<TensorRecord>& rounded,
                                             const std::vector<std::vector<TensorRecord>>& ranks,
-                                            const Degrees& degrees, double rounding);
+                                            const Degrees& degrees, const Roundings& roundings);
 
 /// What else is known about a tensor that differs.
 struct DiagnosisContext {

@@ -11,6 +11,7 @@
 
 #include "trireme/checkpoint/saver.h"
 #include "trireme/comm/texts.h"
+#include "trireme/config/validate.h"
 #include "trireme/core/error.h"
 #include "trireme/train/world.h"
 #include "trireme/verify/compared_run.h"
@@ -39,6 +40,7 @@ config::Config computing_in(config::Config config, Dtype dtype) {
   if (dtype == Dtype::Float64) keys.reduce = Dtype::Float64;
   if (dtype != Dtype::Float64 && keys.reduce == Dtype::Float64) keys.reduce = Dtype::Float32;
   keys.loss_scale = std::min(keys.loss_scale, kMostScale);
+  config::validate(keys);
   return config;
 }
 
@@ -142,7 +144,9 @@ class Reference {
  public:
   Reference(const TrainingSetup& setup, const config::Config& config, const config::Config& exact,
             c10::Device device, const Options& options)
-      : options_(options) {
+      : options_(options),
+        roundings_{.compute = rounding_of(options.dtype),
+                   .wire = rounding_of(config.precision.reduce)} {
     const ComparedRun::Options steps{.steps = options.steps};
     if (options.dtype != Dtype::Float64)
       rounded_.emplace(setup, config, mesh_of_one(device), steps);
@@ -153,10 +157,9 @@ class Reference {
   void judge(Moment moment, int64_t step, const std::vector<std::vector<TensorRecord>>& ranks,
              Report& report) {
     auto records = records_of(*exact_, moment, step);
-    const auto compared = rounded_
-                              ? compare_rounded(records, records_of(*rounded_, moment, step), ranks,
-                                                report.degrees, rounding_of(options_.dtype))
-                              : compare(records, ranks, report.degrees);
+    const auto compared = rounded_ ? compare_rounded(records, records_of(*rounded_, moment, step),
+                                                     ranks, report.degrees, roundings_)
+                                   : compare(records, ranks, report.degrees);
     add_rows(report, compared);
     const auto found = std::find_if(
         compared.begin(), compared.end(),
@@ -187,6 +190,7 @@ class Reference {
 
  private:
   const Options& options_;
+  const Roundings roundings_;
   std::optional<ComparedRun> exact_, rounded_;
   std::vector<TensorRecord> before_;  // of the step before
 };
