@@ -198,11 +198,11 @@ TEST(SlowDisk, AnFsyncThatOutlastsThePatienceOfOthersLosesNothing) {
   const std::string folder = scratch / "run";
   ASSERT_EQ(::mkdir(folder.c_str(), 0755), 0);
   EXPECT_EQ(in_process([&] {
-              faulty_disk_arm("slow", 1200, folder.c_str(), nullptr);
+              faulty_disk_arm("slow", 5000, folder.c_str(), nullptr);
               run_world(kThreads, 2, [&](const comm::Communicator& world) {
                 const Mesh mesh(world, kTwo);
                 checkpoint::Saver saver(folder, mesh, 1,
-                                        {.patience = std::chrono::milliseconds(400)});
+                                        {.patience = std::chrono::milliseconds(2000)});
                 saver.save(1, state_of(mesh, 1));
                 EXPECT_EQ(saver.wait(), std::nullopt);
                 world.barrier();

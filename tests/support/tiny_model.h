@@ -93,6 +93,7 @@ inline config::Config tiny_gpt_config() {
 /// Proves the model that the configuration names.
 inline verify::Report prove_model(const comm::Communicator& world, const config::Config& config,
                                   const Degrees& degrees, const verify::Options& options = {}) {
+  at::set_num_threads(1);
   return verify::verify({config, [&](const Mesh& mesh) { return models::make_model(config, mesh); },
                          std::make_shared<Texts>()},
                         world, degrees, options);
