@@ -74,8 +74,9 @@ int train_ranks(std::vector<std::string> command, const std::vector<std::string>
   const auto config = load_named(args);
   command.insert(command.end(), args.begin(), args.end());
   if (under_launcher()) become_rank(command);
-  // Only the layers know whether their sizes can be cut: ask before any rank starts.
-  if (config.mesh.tensor > 1) {
+  // Only the layers know whether their sizes can be cut, and the schedule of a pipeline may be a
+  // file: ask before any rank starts, so that one process refuses and not each rank.
+  if (config.mesh.tensor > 1 || config.mesh.pipe > 1) {
     std::vector<std::string> question{"mesh-check", speaker};
     question.insert(question.end(), args.begin(), args.end());
     if (const int code = ask_rank(question); code != 0) return code;
