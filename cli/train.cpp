@@ -50,7 +50,7 @@ void check_run_folder(const config::Config& config) {
 
 /// Prints how the batch is split over ranks and micro-batches.
 void print_batches(const config::Config& config, const Degrees& degrees) {
-  const int64_t ranks = degrees.replica * degrees.shard, batch = config.batch.global;
+  const int64_t ranks = degrees.samples(), batch = config.batch.global;
   fmt::print("batches of {}: {} per rank, in micro-batches of at most {}\n",
              counted(batch, "sample"), (batch + ranks - 1) / ranks, config.batch.micro);
   if (batch < ranks)

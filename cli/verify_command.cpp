@@ -7,13 +7,19 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "trireme/config/choices.h"
 #include "trireme/core/error.h"
 
 namespace trireme::cli {
 
 namespace {
 
-const std::vector<std::string> kDtypes = {"float64", "float32", "bfloat16", "float16"};
+/// The words of --dtype: those of precision.compute.
+std::vector<std::string> dtypes() {
+  std::vector<std::string> all;
+  for (const auto& word : config::Words<config::Dtype>::all) all.emplace_back(word.text);
+  return all;
+}
 
 constexpr const char* kVerifyPurpose =
     "Proves that a mesh trains like one rank, or names the first tensor that differs.";
@@ -53,15 +59,15 @@ int verify_command(const std::vector<std::string>& args) {
                   "what the mesh computes in: float64, or as it runs: float32, bfloat16, float16");
   arguments.value("--json", json, "write the report to this file, too");
   arguments.value("--plant", plant, "make a known mistake on purpose");
-  arguments.words("--dtype", kDtypes);
+  arguments.words("--dtype", dtypes());
   arguments.words("--plant", {"average", "reduce", "order", "stale", "data", "dropout"});
   const auto words = arguments.parse_anywhere(args);  // the file and its overrides
   if (steps < 1) throw ConfigError(fmt::format("--steps {}: at least one step is needed", steps));
   if (!json.empty() && !std::ofstream(json, std::ios::app))
     throw ConfigError(fmt::format("--json {}: {}", json, core::errno_text(errno)));
-  if (std::ranges::find(kDtypes, dtype) == kDtypes.end())
-    throw ConfigError(
-        fmt::format("--dtype {}: must be one of {}", dtype, fmt::join(kDtypes, ", ")));
+  const auto known = dtypes();
+  if (std::ranges::find(known, dtype) == known.end())
+    throw ConfigError(fmt::format("--dtype {}: must be one of {}", dtype, fmt::join(known, ", ")));
   return train_ranks({"verify", std::to_string(steps), json, plant, dtype}, words, "trireme verify",
                      {kDifferent});
 }

@@ -136,7 +136,7 @@ TEST(VerifyCommand, ProvesWhatReallyRunsAndThatOneRankProvesNothing) {
   EXPECT_THAT(must({kTrireme, "verify", config, "mesh.replica=1"}).out,
               HasSubstr("proves nothing"));
   EXPECT_THAT(must({kTrireme, "verify", config, "--dtype", "int8"}, 2).err,
-              HasSubstr("must be one of float64, float32, bfloat16, float16"));
+              HasSubstr("must be one of float32, float64, bfloat16, float16"));
 }
 
 TEST(VerifyCommand, NamesWhatIsPlantedAndExitsThree) {

@@ -20,11 +20,10 @@ Sharding sharding_on(const Degrees& degrees, Sharding asked);
 /// The dtypes of one parameter: the one that layers compute in, the one its gradient is summed in
 /// over ranks, and the one in which the optimizer keeps and updates it.
 ///
-///                        compute    gradient   reduce     master
-///   float32              float32    float32    float32    float32    weight and master are one
-///   tensor bfloat16             bfloat16   float32    float32    float32    the weight is a
-///   rounded copy bfloat16, no master  bfloat16   float32    float32    bfloat16   updates round at
-///   random
+///               compute   gradient  reduce   master
+///   float32     float32   float32   float32  float32    the weight itself
+///   bfloat16    bfloat16  float32   float32  float32    rounded to the weight
+///   no master   bfloat16  float32   float32  bfloat16   updates round at random
 struct ParameterDtypes {
   core::DType compute = core::DType::Float32, reduce = core::DType::Float32,
               master = core::DType::Float32;

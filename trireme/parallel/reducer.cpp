@@ -22,8 +22,8 @@ class PlainReducer final : public Reducer {
     const comm::Communicator& ranks = group(over, block.lane);
     const at::ScalarType dtype =
         block.data.defined() ? block.data.scalar_type() : block.whole.front().scalar_type();
-    const at::ScalarType wire =
-        ranks.size() == 1 ? dtype : comm::scalar_type_of(block.wire);  // alone nothing travels
+    const bool travels = ranks.size() > 1 && block.wire.has_value();
+    const at::ScalarType wire = travels ? comm::scalar_type_of(*block.wire) : dtype;
     if (block.data.defined()) return sum(ranks, block.data, wire);
     return scatter(ranks, std::move(block), wire);
   }

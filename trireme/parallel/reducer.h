@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,8 @@ struct GradientBlock {
   std::vector<at::Tensor> whole = {};   ///< what is summed ...
   std::vector<at::Tensor> shards = {};  ///< ... of which this rank gets its rows, in here
   std::vector<comm::Rows> rows = {};    ///< of each tensor, the rows of every rank
-  /// The dtype in which it travels; gradients are rounded to it and back.
-  core::DType wire = core::DType::Float32;
+  /// The dtype in which it travels; gradients are rounded to it and back. None: as they are.
+  std::optional<core::DType> wire = {};
   int lane = 0;  ///< from `Reducer::open_lane`
 };
 
