@@ -4,7 +4,6 @@
 
 #include "models/uncut.h"
 #include "trireme/core/error.h"
-#include "trireme/nn/gelu.h"
 #include "trireme/nn/plan.h"
 
 namespace trireme::models {
@@ -29,10 +28,11 @@ const nn::Plan kPlan = {{"wte", nn::Style::Vocabulary},      {"wpe", nn::Style::
 
 }  // namespace
 
-GptBlockImpl::GptBlockImpl(const GptOptions& options) {
+GptBlockImpl::GptBlockImpl(const GptOptions& options) : dropout_(options.dropout) {
   using Into = nn::LinearImpl::Options;
   const double residual = residual_deviation(options);
-  ln_1 = register_module("ln_1", nn::LayerNorm(options.hidden));
+  const nn::LayerNormImpl::Options branch{.passes_input = true};
+  ln_1 = register_module("ln_1", nn::LayerNorm(options.hidden, branch));
   attn = register_module("attn",
                          nn::CausalAttention(nn::CausalAttentionImpl::Options{
                              .width = options.hidden,
@@ -42,30 +42,45 @@ GptBlockImpl::GptBlockImpl(const GptOptions& options) {
                              .in_deviation = kDeviation,
                              .out_deviation = residual}));
   drop_1 = register_module("drop_1", nn::Dropout(options.dropout));
-  ln_2 = register_module("ln_2", nn::LayerNorm(options.hidden));
+  ln_2 = register_module("ln_2", nn::LayerNorm(options.hidden, branch));
   const int64_t ffn = options.ffn > 0 ? options.ffn : 4 * options.hidden;
   auto mlp = std::make_shared<torch::nn::Module>("mlp");
-  c_fc =
-      mlp->register_module("c_fc", nn::Linear(options.hidden, ffn, Into{.deviation = kDeviation}));
+  c_fc = mlp->register_module(
+      "c_fc", nn::Linear(options.hidden, ffn, Into{.deviation = kDeviation, .gelu = true}));
   c_proj =
       mlp->register_module("c_proj", nn::Linear(ffn, options.hidden, Into{.deviation = residual}));
   register_module("mlp", mlp);
   drop_2 = register_module("drop_2", nn::Dropout(options.dropout));
 }
 
+// Without dropout the last Linear of a branch adds its result to the stream. With it the sum comes
+// after the mask.
 Flow GptBlockImpl::attend(const Flow& in) {
-  const Flow attended = attn->forward(ln_1->forward(in));
-  return in.with(in.x() + drop_1->forward(attended).x());
+  const Flow branch = ln_1->forward(in);  // {normalized, stream}
+  if (dropout_ == 0) return attn->forward(branch);
+  const Flow attended = attn->forward(branch.with(branch.x()));
+  return in.with(branch.tensors[1] + drop_1->forward(attended).x());
 }
 
 Flow GptBlockImpl::widen(const Flow& in) {
-  const Flow wide = c_fc->forward(ln_2->forward(in));
-  return {{in.x(), nn::gelu_tanh(wide.x())}, wide.where};
+  const Flow branch = ln_2->forward(in);
+  Flow wide = c_fc->forward(branch.with(branch.x()));  // {gelu}, or on a GPU {gelu, z}
+  wide.tensors.push_back(branch.tensors[1]);
+  return wide;
+}
+
+/// {gelu, stream}: two tensors that a pipeline can send.
+Flow GptBlockImpl::widen_plainly(const Flow& in) {
+  const Flow all = widen(in);
+  const Flow wide({all.tensors.begin(), all.tensors.end() - 1}, all.where);
+  return {{nn::gelu_from(wide), all.tensors.back()}, all.where};
 }
 
 Flow GptBlockImpl::narrow(const Flow& in) {
-  const Flow narrow = c_proj->forward({in.tensors[1], in.where});
-  return narrow.with(in.x() + drop_2->forward(narrow).x());
+  if (dropout_ == 0) return c_proj->forward(in);
+  const Flow wide({in.tensors.begin(), in.tensors.end() - 1}, in.where);
+  const Flow narrow = c_proj->forward(wide.with(nn::gelu_from(wide)));
+  return narrow.with(in.tensors.back() + drop_2->forward(narrow).x());
 }
 
 Flow GptBlockImpl::compute(const Flow& in) {
@@ -80,7 +95,7 @@ nn::Link GptBlockImpl::link(const std::string& name) {
                       .run = [this](const Flow& in) { return attend(in); }},
                      {.name = name + ".fc",
                       .layers = {ln_2.ptr(), c_fc.ptr()},
-                      .run = [this](const Flow& in) { return widen(in); }},
+                      .run = [this](const Flow& in) { return widen_plainly(in); }},
                      {.name = name + ".proj",
                       .layers = {c_proj.ptr(), drop_2.ptr()},
                       .run = [this](const Flow& in) { return narrow(in); }}}};

@@ -32,8 +32,11 @@ class GptBlockImpl : public nn::LayerImpl {
 
  private:
   nn::Flow attend(const nn::Flow& in);
-  nn::Flow widen(const nn::Flow& in);   ///< returns {residual stream, wide}
-  nn::Flow narrow(const nn::Flow& in);  ///< takes both
+  nn::Flow widen(const nn::Flow& in);  ///< returns {gelu, stream}, or on a GPU {gelu, z, stream}
+  nn::Flow widen_plainly(const nn::Flow& in);
+  nn::Flow narrow(const nn::Flow& in);  ///< takes either
+
+  double dropout_;
 
   nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
   nn::Linear c_fc{nullptr}, c_proj{nullptr};

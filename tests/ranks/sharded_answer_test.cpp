@@ -131,8 +131,11 @@ TEST(Sharded, AUsersModelIsProvedRightWithBoxesThatDoNotLieOneByOne) {
 struct GatedNorm : nn::LayerNormImpl {
   explicit GatedNorm(int64_t width)
       : LayerNormImpl(width), gate(parameter("gate", {width}, nn::InitRule::ones())) {}
-  at::Tensor compute(const at::Tensor& x, const nn::Where* where) override {
-    const at::Tensor y = LayerNormImpl::compute(x, where);
+  nn::Flow compute(const nn::Flow& in) override {
+    const nn::Flow out = LayerNormImpl::compute(in);
+    return out.with(gated(out.x(), in.where.get()));
+  }
+  at::Tensor gated(const at::Tensor& y, const nn::Where* where) const {
     std::vector<int64_t> rows;
     for (std::size_t i = 0; where != nullptr && i < where->sample_ids.size(); ++i)
       if (where->sample_ids[i] % 5 == 0) rows.push_back(static_cast<int64_t>(i));
@@ -140,7 +143,6 @@ struct GatedNorm : nn::LayerNormImpl {
     const auto count = static_cast<int64_t>(rows.size());
     return y.index_add(0, torch::tensor(rows, torch::kLong), gate.expand({count, y.size(1), -1}));
   }
-  using LayerNormImpl::compute;
   at::Tensor gate;
 };
 

@@ -9,6 +9,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/hash.h"
 #include "trireme/core/philox.h"
+#include "trireme/cuda/dropout.h"
 
 namespace trireme::nn {
 
@@ -51,7 +52,7 @@ at::Tensor dropout_mask(const LayerImpl& layer, const Where* where, double proba
               "{} of them (it names {}), or call eval()",
               layer.full_name(), shape[0], where == nullptr ? 0 : where->sample_ids.size());
   const int64_t rows = shape[0];
-  at::Tensor mask = at::empty(shape, options.device(at::kCPU).requires_grad(false));
+  at::Tensor mask = at::empty(shape, options.requires_grad(false));
   const int64_t per_row = rows == 0 ? 0 : mask.numel() / rows;
   // A run is consecutive in the sample: the whole row, or one position's features if they are cut.
   const bool whole = elements.features.count == elements.width;
@@ -60,6 +61,16 @@ at::Tensor dropout_mask(const LayerImpl& layer, const Where* where, double proba
   const int64_t first = elements.first_position * elements.width + elements.features.begin;
   const uint64_t key = key_of(layer, where->step);
   const auto drop_below = static_cast<uint32_t>(std::lround(std::ldexp(probability, 31)) * 2L);
+  if (mask.is_cuda() && mask.scalar_type() != at::kDouble) {
+    const at::Tensor samples = at::tensor(where->sample_ids, at::kLong)
+                                   .pin_memory()
+                                   .to(mask.device(), /*non_blocking=*/true);
+    cuda::dropout_mask(mask, samples, key,
+                       {.runs = runs, .run = run, .first = first, .stride = elements.width},
+                       drop_below, 1 / (1 - probability));
+    return mask;
+  }
+  if (!mask.is_cpu()) mask = at::empty(shape, mask.options().device(at::kCPU));
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, mask.scalar_type(), "dropout_mask", [&] {
         auto* to = mask.data_ptr<scalar_t>();

@@ -6,7 +6,10 @@
 
 #include "trireme/comm/dtype.h"
 #include "trireme/core/error.h"
+#include "trireme/cuda/embedding.h"
+#include "trireme/cuda/norm.h"
 #include "trireme/nn/dropout.h"
+#include "trireme/nn/matmul.h"
 
 namespace trireme::nn {
 
@@ -29,10 +32,42 @@ struct HalfEmbedding : ag::Function<HalfEmbedding> {
     return at::embedding(weight, index);
   }
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
+    const at::Tensor& dy = gradients[0];
+    const at::Tensor index = context->get_saved_variables()[0];
+    const int64_t rows = context->saved_data["rows"].toInt();
+    if (dy.is_cuda())
+      return {cuda::embedding_gradient(dy.reshape({-1, dy.size(-1)}).contiguous(), index, rows),
+              {}};
     const at::Tensor sums = at::embedding_dense_backward(
-        gradients[0].to(at::kFloat), context->get_saved_variables()[0],
-        context->saved_data["rows"].toInt(), /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
+        dy.to(at::kFloat), index, rows, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
     return {sums.to(context->saved_data["dtype"].toScalarType()), {}};
+  }
+};
+
+/// Layer norm by our own kernels. It returns {normalized, x}; its backward adds the gradient of the
+/// second to that of the first in the same pass.
+struct GpuNorm : ag::Function<GpuNorm> {
+  static ag::variable_list forward(ag::AutogradContext* context, const at::Tensor& x,
+                                   const at::Tensor& weight, const at::Tensor& bias,
+                                   double epsilon) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const at::Tensor in = x.contiguous(), y = at::empty_like(in);
+    const auto [mean, rstd] = cuda::norm(rows_of(y), rows_of(in), weight, bias, epsilon);
+    context->save_for_backward({in, weight, mean, rstd});
+    return {y, x};
+  }
+  static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
+    TORCH_CHECK(!at::GradMode::is_enabled(),
+                "norm: a gradient of a gradient (create_graph) is not there in 16 bits on a GPU; "
+                "use precision.compute = \"float32\"");
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    if (!gradients[0].defined()) return {gradients[1], {}, {}, {}};
+    const at::Tensor also =
+        gradients[1].defined() ? rows_of(gradients[1]).contiguous() : at::Tensor();
+    auto all = cuda::norm_backward(rows_of(gradients[0]).contiguous(), rows_of(x), saved[1],
+                                   {saved[2], saved[3]}, also);
+    return {all.x.view(x.sizes()), all.weight, all.bias, {}};
   }
 };
 
@@ -72,7 +107,8 @@ Flow EmbeddingImpl::compute(const Flow& indices) {
   if (style() != Style::Vocabulary || region()->size() == 1)
     return indices.with(as_activation(look_up(weight, index), *this));
   const at::Tensor known = at::logical_and(index >= 0, index < rows_);
-  if (!known.all().item<bool>())
+  // On a GPU the host would have to wait for the answer: there, such an index gives nan.
+  if (index.is_cpu() && !known.all().item<bool>())
     throw Error(fmt::format("embedding '{}': {} is not one of its {} rows", full_name(),
                             index.masked_select(known.logical_not())[0].item<int64_t>(), rows_));
   // Rows of other ranks become zeros here; `leave` adds up the outputs of all ranks.
@@ -80,24 +116,36 @@ Flow EmbeddingImpl::compute(const Flow& indices) {
   const at::Tensor outside = at::logical_or(index < mine.begin, index >= mine.begin + mine.count);
   const at::Tensor found =
       as_activation(look_up(weight, (index - mine.begin).masked_fill_(outside, 0)), *this);
-  return region()->leave(indices.with(found.masked_fill(outside.unsqueeze(-1), 0)));
+  at::Tensor rows = found.masked_fill(outside.unsqueeze(-1), 0);
+  if (!index.is_cpu())
+    rows = rows.masked_fill(known.logical_not().unsqueeze(-1),
+                            std::numeric_limits<double>::quiet_NaN());
+  return region()->leave(indices.with(rows));
 }
 
-LayerNormImpl::LayerNormImpl(int64_t width, double epsilon)
+LayerNormImpl::LayerNormImpl(int64_t width, Options options)
     : weight(parameter("weight", {width}, InitRule::ones())),
       bias(parameter("bias", {width}, InitRule::zeros())),
-      epsilon_(epsilon) {}
+      options_(options) {}
 
-at::Tensor LayerNormImpl::compute(const at::Tensor& x, const Where*) {
-  // In 16 bits a GPU's kernel computes in float32 by itself; the CPU's adds up the gradients of
-  // weight and bias in 16 bits.
+Flow LayerNormImpl::compute(const Flow& in) {
+  const at::Tensor& x = in.x();
   const bool same =
       weight.scalar_type() == x.scalar_type() && bias.scalar_type() == x.scalar_type();
-  if (same && (!is_half(x) || x.is_cuda()))
-    return at::layer_norm(x, {x.size(-1)}, weight, bias, epsilon_);
-  const auto wide = at::promote_types(x.scalar_type(), at::kFloat);
-  return at::layer_norm(x.to(wide), {x.size(-1)}, weight.to(wide), bias.to(wide), epsilon_)
-      .to(x.scalar_type());
+  if (same && is_half(x) && cuda::can_normalize(x)) {
+    ag::variable_list both = GpuNorm::apply(x, weight, bias, options_.epsilon);
+    if (!options_.passes_input) both.pop_back();
+    return {std::move(both), in.where};
+  }
+  const auto normalized = [&] {
+    if (same && !is_half(x)) return at::layer_norm(x, {x.size(-1)}, weight, bias, options_.epsilon);
+    // The CPU's kernel for 16 bits adds up the gradients of weight and bias in 16 bits.
+    const auto wide = at::promote_types(x.scalar_type(), at::kFloat);
+    return at::layer_norm(x.to(wide), {x.size(-1)}, weight.to(wide), bias.to(wide),
+                          options_.epsilon)
+        .to(x.scalar_type());
+  };
+  return options_.passes_input ? Flow({normalized(), x}, in.where) : in.with(normalized());
 }
 
 CausalAttentionImpl::CausalAttentionImpl(const Options& options) : options_(options) {
@@ -121,34 +169,30 @@ CausalAttentionImpl::CausalAttentionImpl(const Options& options) : options_(opti
                                                                 .in_sections = {q}}));
 }
 
-// Sizes: B rows, T positions, H heads, K kv heads, D elements of a head. H and K count the heads of
-// this rank only.
 Flow CausalAttentionImpl::compute(const Flow& in) {
-  const Flow qkv = c_attn->forward(in);
-  const auto parts = c_attn->out_parts();
-  const int64_t B = qkv.x().size(0), T = qkv.x().size(1), D = options_.width / options_.heads;
-  // One split instead of three slices, because its backward is a single copy.
-  const auto q_k_v = qkv.x().split_with_sizes({parts[0].count, parts[1].count, parts[2].count}, 2);
-  if (qkv.x().numel() == 0)  // the fused kernel divides by the number of rows
-    return c_proj->forward(qkv.with(q_k_v[0]));
-  const auto heads = [&](const at::Tensor& part) {
-    return part.view({B, T, part.size(2) / D, D}).transpose(1, 2);
-  };
-  const auto y_BHTD = attend(heads(q_k_v[0]), heads(q_k_v[1]), heads(q_k_v[2]), qkv.where.get(),
-                             parts[0].begin / D);
-  return c_proj->forward(qkv.with(y_BHTD.transpose(1, 2).reshape({B, T, parts[0].count})));
+  const Flow qkv = c_attn->forward(in.with(in.x()));
+  std::vector<at::Tensor> tensors{attend(qkv)};
+  if (in.tensors.size() > 1) tensors.push_back(in.tensors[1]);
+  return c_proj->forward(Flow(std::move(tensors), qkv.where));
 }
 
-// softmax(q k^T / sqrt(D)) v for q [B, H, T, D], k and v [B, K, T, D]. The fused kernel cannot
-// apply our mask, so with dropout the scores [B, H, T, T] are computed in full. Their "positions"
-// are the heads: head h of a sample owns the elements [h T T, (h + 1) T T).
-at::Tensor CausalAttentionImpl::attend(const at::Tensor& q, const at::Tensor& k,
-                                       const at::Tensor& v, const Where* where,
-                                       int64_t first_head) const {
+/// Attention over the heads of this rank.
+at::Tensor CausalAttentionImpl::attend(const Flow& qkv) const {
+  const auto parts = c_attn->out_parts();
+  const int64_t head = options_.width / options_.heads;
+  const int64_t heads = parts[0].count / head, kv_heads = parts[1].count / head;
+  if (qkv.x().numel() == 0)  // the fused kernel divides by the number of rows
+    return qkv.x().narrow(2, 0, parts[0].count);
+  if (options_.dropout == 0 || !is_training()) return causal_attention(qkv.x(), heads, kv_heads);
+  return with_dropout(parts_of(qkv.x(), heads, kv_heads), qkv.where.get(), parts[0].begin / head);
+}
+
+// The fused kernel cannot apply our mask, so with dropout the scores [B, H, T, T] are computed in
+// full. Their "positions" are the heads: head h of a sample owns the elements [h T T, (h + 1) T T).
+at::Tensor CausalAttentionImpl::with_dropout(const QueryKeyValue& parts, const Where* where,
+                                             int64_t first_head) const {
+  const auto& [q, k, v] = parts;
   const int64_t T = q.size(2), repeat = q.size(1) / k.size(1);
-  if (options_.dropout == 0 || !is_training())
-    return at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true, std::nullopt,
-                                            repeat != 1);
   const auto keys = repeat != 1 ? k.repeat_interleave(repeat, 1) : k;
   const auto values = repeat != 1 ? v.repeat_interleave(repeat, 1) : v;
   const auto future = at::ones({T, T}, q.options().dtype(at::kBool)).triu(1);
@@ -162,7 +206,7 @@ at::Tensor CausalAttentionImpl::attend(const at::Tensor& q, const at::Tensor& k,
       .first_position = first_head, .width = T * T, .features = {0, T * T}};
   const auto mask =
       dropout_mask(*this, where, options_.dropout, chances.sizes(), elements, q.options());
-  return at::matmul(chances * mask, values);
+  return at::matmul(chances * mask, values).transpose(1, 2).reshape({q.size(0), T, -1});
 }
 
 }  // namespace trireme::nn

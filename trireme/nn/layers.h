@@ -1,5 +1,6 @@
 #pragma once
 
+#include "trireme/nn/attention.h"
 #include "trireme/nn/linear.h"
 
 namespace trireme::nn {
@@ -25,24 +26,31 @@ class EmbeddingImpl : public LayerImpl {
 };
 TORCH_MODULE(Embedding);
 
-/// Normalizes over the last dim.
+/// Normalizes over the last dim. With `passes_input` it returns {normalized, x}: the beginning of a
+/// branch of a residual network. Its backward then gets the gradients of both and adds them in one
+/// pass over memory.
 class LayerNormImpl : public LayerImpl {
  public:
-  explicit LayerNormImpl(int64_t width, double epsilon = 1e-5);
+  struct Options {
+    double epsilon = 1e-5;
+    bool passes_input = false;
+  };
+  explicit LayerNormImpl(int64_t width) : LayerNormImpl(width, Options{}) {}
+  LayerNormImpl(int64_t width, Options options);
   at::Tensor weight, bias;
 
  protected:
-  at::Tensor compute(const at::Tensor& x, const Where* where) override;
-  using LayerImpl::compute;
+  Flow compute(const Flow& in) override;
 
  private:
-  double epsilon_;
+  Options options_;
 };
 TORCH_MODULE(LayerNorm);
 
 /// Each position attends to itself and to those before it. One Linear projects to q, k and v: its
 /// rows are q of all heads, then k, then v of `kv_heads` heads each. If the two projections are cut
-/// by column and by row, each rank has some of the heads.
+/// by column and by row, each rank has some of the heads. A second tensor is a residual stream, to
+/// which the result is added.
 class CausalAttentionImpl : public LayerImpl {
  public:
   struct Options {
@@ -56,8 +64,8 @@ class CausalAttentionImpl : public LayerImpl {
   Flow compute(const Flow& in) override;
 
  private:
-  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                    const Where* where, int64_t first_head) const;
+  at::Tensor attend(const Flow& qkv) const;
+  at::Tensor with_dropout(const QueryKeyValue& parts, const Where* where, int64_t first_head) const;
 
   Options options_;
   Linear c_attn{nullptr}, c_proj{nullptr};

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "trireme/nn/gelu.h"
 #include "trireme/nn/matmul.h"
 
 namespace trireme::nn {
@@ -18,26 +19,28 @@ struct LinearContext : torch::CustomClassHolder {
   Style style = Style::Whole;
   TensorRegionPtr region;
   int64_t positions = 0;
-  bool has_bias = false;  // if false, autograd has no slot for its gradient
+  bool gelu = false;  // returns gelu(z) and z instead of z = x W^T + b
+  // Which of the optional tensors there are; autograd has no slot for a gradient of the others.
+  bool has_bias = false, has_residual = false, has_z = false;
   at::ScalarType bias_dtype = at::kFloat;
   // Set if the gradients of the weights may be computed later: the queue, and the parameters.
   WeightQueuePtr queue;
   at::Tensor weight, bias;
+
+  // The places of the optional tensors among those that there are.
+  std::size_t bias_slot() const { return 2; }
+  std::size_t residual_slot() const { return 2 + std::size_t{has_bias}; }
+  std::size_t z_slot() const { return residual_slot() + std::size_t{has_residual}; }
 };
 using LinearContextPtr = c10::intrusive_ptr<LinearContext>;
 
-at::Tensor rows_of(const at::Tensor& x) {
-  return x.reshape({-1, x.size(-1)});
-}
-
-/// x W^T + b; the bias may have another dtype.
-at::Tensor product_and_bias(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  if (!bias.defined() || bias.scalar_type() == x.scalar_type()) return product(x, weight, bias);
-  return product(x, weight).add_(bias);
-}
-
-at::Tensor bias_gradient(const LinearContext& layer, const at::Tensor& dy) {
-  return rows_of(dy).sum(0, /*keepdim=*/false, layer.bias_dtype);
+/// x W^T + b + residual; the bias may have another dtype.
+at::Tensor whole_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                         const at::Tensor& residual) {
+  if (!bias.defined() || bias.scalar_type() == x.scalar_type())
+    return product(x, weight, bias, residual);
+  const at::Tensor y = product(x, weight).add_(bias);
+  return residual.defined() ? residual + y : y;
 }
 
 /// False if a weight has a hook: that must get its gradient from autograd.
@@ -48,23 +51,62 @@ bool may_defer(const LinearContext& layer) {
   return is_free(layer.weight) && is_free(layer.bias);
 }
 
+/// The gradients of a call: of x or of z, the weight, the bias and the residual.
+struct LinearGradients {
+  at::Tensor input, weight, bias, residual;
+};
+
+/// What backward needs, and which gradients are asked for.
+struct LinearBackward {
+  const LinearContextPtr& layer;
+  at::Tensor dy, x = {}, weight = {}, z = {};
+  bool needs_input = false, needs_weight = false, needs_bias = false;
+
+  LinearGradients in_graph() const;
+  LinearGradients deferred() const;
+  LinearGradients now() const;
+};
+
 /// The backward for gradients that will be differentiated themselves: it uses differentiable
 /// operations only.
-ag::variable_list backward_in_graph(const LinearContext& layer, const at::Tensor& dy_own,
-                                    const at::Tensor& x, const at::Tensor& weight,
-                                    bool needs_bias) {
-  const bool column = layer.style == Style::Column;
-  const at::Tensor dy =
-      layer.style == Style::Row ? layer.region->enter(dy_own, layer.positions) : dy_own;
-  at::Tensor dx, dweight, dbias;
-  if (weight.defined()) dx = at::matmul(dy, weight);
-  if (weight.defined() && column) dx = layer.region->leave(dx);
-  if (x.defined()) {
-    const at::Tensor in = column ? layer.region->enter(x, layer.positions) : x;
-    dweight = at::mm(rows_of(dy).t(), rows_of(in));
+LinearGradients LinearBackward::in_graph() const {
+  const bool column = layer->style == Style::Column;
+  const at::Tensor dy_whole =
+      layer->style == Style::Row ? layer->region->enter(dy, layer->positions) : dy;
+  LinearGradients all;
+  if (needs_input) {
+    all.input = at::matmul(dy_whole, weight);
+    if (column) all.input = layer->region->leave(all.input);
+    if (z.defined()) all.input = at::gelu_backward(all.input, z, "tanh");
   }
-  if (needs_bias) dbias = bias_gradient(layer, dy_own);
-  return {dx, dweight, dbias, {}};
+  if (needs_weight) {
+    const at::Tensor own = z.defined() ? at::gelu(z, "tanh") : x;
+    const at::Tensor in = column ? layer->region->enter(own, layer->positions) : own;
+    all.weight = at::mm(rows_of(dy_whole).t(), rows_of(in));
+  }
+  if (needs_bias) all.bias = rows_of(dy).sum(0, /*keepdim=*/false, layer->bias_dtype);
+  return all;
+}
+
+/// Computes the gradient of the input, which other ranks wait for, and queues the others.
+LinearGradients LinearBackward::deferred() const {
+  const bool column = layer->style == Style::Column;
+  const at::Tensor dy_whole =
+      layer->style == Style::Row ? layer->region->start_enter(dy, layer->positions).wait() : dy;
+  const auto kept = layer;
+  if (needs_weight)
+    layer->queue->push({layer->weight, [kept, in = x, dy_whole, column] {
+                          const at::Tensor all =
+                              column ? kept->region->start_enter(in, kept->positions).wait() : in;
+                          return weight_gradient(rows_of(dy_whole), rows_of(all));
+                        }});
+  if (needs_bias)
+    layer->queue->push(
+        {layer->bias, [kept, own = dy] { return bias_gradient(own, kept->bias_dtype); }});
+  LinearGradients all;
+  if (needs_input) all.input = input_gradient(dy_whole, weight, z);
+  if (needs_input && column) all.input = layer->region->start_leave(all.input).wait();
+  return all;
 }
 
 /// The backward of a column overlaps communication with computation:
@@ -73,87 +115,128 @@ ag::variable_list backward_in_graph(const LinearContext& layer, const at::Tensor
 ///   dx = dy W, reduce it ──┐  │
 ///   dW = dy^T x  <─────────│──┘
 ///   dx  <──────────────────┘
+LinearGradients LinearBackward::now() const {
+  const bool column = layer->style == Style::Column;
+  const at::Tensor dy_whole =
+      layer->style == Style::Row ? layer->region->start_enter(dy, layer->positions).wait() : dy;
+  TensorInFlight inputs, input_parts;
+  if (column && needs_weight) inputs = layer->region->start_enter(x, layer->positions);
+  LinearGradients all;
+  if (needs_input) all.input = input_gradient(dy_whole, weight, z);
+  if (column && needs_input) input_parts = layer->region->start_leave(all.input);
+  if (needs_weight)
+    all.weight = weight_gradient(rows_of(dy_whole), rows_of(column ? inputs.wait() : x));
+  if (needs_bias) all.bias = bias_gradient(dy, layer->bias_dtype);
+  if (column && needs_input) all.input = input_parts.wait();
+  return all;
+}
+
+/// y = x W^T + b + residual. If `z` is given, x is gelu(z), and the gradient goes to z: on a GPU
+/// its derivative is applied by the product that makes the gradient. For that, `gelu` makes the
+/// layer before return both: {gelu(z), z}, of which only z is differentiable.
 struct LinearFunction : ag::Function<LinearFunction> {
-  static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& x,
-                            const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                            LinearContextPtr layer) {
+  static ag::variable_list forward(ag::AutogradContext* context, const at::Tensor& x,
+                                   const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                                   const std::optional<at::Tensor>& residual,
+                                   const std::optional<at::Tensor>& z, LinearContextPtr layer) {
     const at::AutoDispatchBelowADInplaceOrView below;
     // The gradient of each needs the other.
-    context->save_for_backward(
-        {weight.requires_grad() ? x : at::Tensor(), x.requires_grad() ? weight : at::Tensor()});
+    const bool needs_input = z ? z->requires_grad() : x.requires_grad();
+    context->save_for_backward({weight.requires_grad() ? x : at::Tensor(),
+                                needs_input ? weight : at::Tensor(), z.value_or(at::Tensor())});
     context->saved_data["layer"] = c10::IValue::make_capsule(layer);
-    const at::Tensor b = bias.value_or(at::Tensor());
-    switch (layer->style) {
-      case Style::Column:
-        return product_and_bias(layer->region->start_enter(x, layer->positions).wait(), weight, b);
-      case Style::Row: {
-        const at::Tensor y = layer->region->start_leave(product(x, weight)).wait();
-        return b.defined() ? y.add_(b) : y;
-      }
-      default: return product_and_bias(x, weight, b);
+    const at::Tensor b = bias.value_or(at::Tensor()), r = residual.value_or(at::Tensor());
+    const at::Tensor in =
+        layer->style == Style::Column ? layer->region->start_enter(x, layer->positions).wait() : x;
+    if (layer->gelu) {
+      GeluProduct both = gelu_product(in, weight, b);
+      context->mark_non_differentiable({both.gelu});
+      return {both.gelu, both.z};
     }
+    if (layer->style != Style::Row) return {whole_product(in, weight, b, r)};
+    at::Tensor y = layer->region->start_leave(product(x, weight)).wait();
+    if (b.defined()) y.add_(b);
+    return {r.defined() ? r + y : y};
   }
 
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
     const auto saved = context->get_saved_variables();
     const auto layer =
         c10::static_intrusive_pointer_cast<LinearContext>(context->saved_data["layer"].toCapsule());
-    const bool needs_x = context->needs_input_grad(0), needs_weight = context->needs_input_grad(1);
-    const bool column = layer->style == Style::Column;
-    const bool needs_bias = layer->has_bias && context->needs_input_grad(2);
-    if (at::GradMode::is_enabled())
-      return backward_in_graph(*layer, gradients[0], needs_weight ? saved[0] : at::Tensor(),
-                               needs_x ? saved[1] : at::Tensor(), needs_bias);
-    // Detached from their graph, because a deferred job may keep x for long.
-    const at::Tensor x = needs_weight ? saved[0].detach() : at::Tensor(),
-                     weight = needs_x ? saved[1].detach() : at::Tensor();
-    const at::Tensor dy_own = gradients[0].contiguous();
-    const at::Tensor dy = layer->style == Style::Row
-                              ? layer->region->start_enter(dy_own, layer->positions).wait()
-                              : dy_own;
-    if (layer->queue != nullptr && layer->queue->defers() && may_defer(*layer)) {
-      if (needs_weight)
-        layer->queue->push({layer->weight, [layer, x, dy, column] {
-                              const at::Tensor in =
-                                  column ? layer->region->start_enter(x, layer->positions).wait()
-                                         : x;
-                              return weight_gradient(rows_of(dy), rows_of(in));
-                            }});
-      if (needs_bias)
-        layer->queue->push(
-            {layer->bias, [layer, dy_own] { return bias_gradient(*layer, dy_own); }});
-      at::Tensor dx;
-      if (needs_x) dx = product(dy, weight.t());
-      if (needs_x && column) dx = layer->region->start_leave(dx).wait();
-      return {dx, {}, {}, {}};
+    LinearBackward call{.layer = layer, .dy = gradients.back()};
+    call.needs_input = context->needs_input_grad(layer->has_z ? layer->z_slot() : 0);
+    call.needs_weight = context->needs_input_grad(1);
+    call.needs_bias = layer->has_bias && context->needs_input_grad(layer->bias_slot());
+    if (call.needs_weight) call.x = saved[0];
+    if (call.needs_input) call.weight = saved[1];
+    call.z = saved[2];
+    LinearGradients all;
+    if (at::GradMode::is_enabled()) {
+      all = call.in_graph();
+    } else {
+      // Detached from their graph, because a deferred job may keep x for long.
+      for (at::Tensor* one : {&call.x, &call.weight, &call.z})
+        if (one->defined()) *one = one->detach();
+      call.dy = call.dy.contiguous();
+      const bool defers = layer->queue != nullptr && layer->queue->defers() && may_defer(*layer);
+      all = defers ? call.deferred() : call.now();
     }
-    TensorInFlight inputs, dx_parts;
-    if (column && needs_weight) inputs = layer->region->start_enter(x, layer->positions);
-    at::Tensor dx, dweight, dbias;
-    if (needs_x) dx = product(dy, weight.t());
-    if (column && needs_x) dx_parts = layer->region->start_leave(dx);
-    if (needs_weight) dweight = weight_gradient(rows_of(dy), rows_of(column ? inputs.wait() : x));
-    if (needs_bias) dbias = bias_gradient(*layer, dy_own);
-    if (column && needs_x) dx = dx_parts.wait();
-    return {dx, dweight, dbias, {}};
+    if (layer->has_residual) all.residual = gradients.back();
+    const bool to_z = layer->has_z;
+    return {to_z ? at::Tensor() : all.input, all.weight, all.bias, all.residual,
+            to_z ? all.input : at::Tensor(), {}};
   }
 };
 
-at::Tensor compute_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          LinearContextPtr layer) {
+/// The operands of a Linear besides its parameters: x, and perhaps what is added to the result, and
+/// what x is the GELU of.
+struct LinearInputs {
+  at::Tensor x, residual, z;
+};
+
+std::optional<at::Tensor> if_defined(const at::Tensor& one) {
+  return one.defined() ? std::optional<at::Tensor>(one) : std::nullopt;
+}
+
+ag::variable_list compute_linear(const LinearInputs& in, const at::Tensor& weight,
+                                 const at::Tensor& bias, LinearContextPtr layer) {
   layer->has_bias = bias.defined();
+  layer->has_residual = in.residual.defined();
+  layer->has_z = in.z.defined();
   if (bias.defined()) layer->bias_dtype = bias.scalar_type();
   // A weight that stays in float32 among 16-bit layers computes in float32.
-  const at::Tensor y = LinearFunction::apply(
-      x.to(weight.scalar_type()), weight,
-      bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt, std::move(layer));
-  return y.to(x.scalar_type());
+  const auto dtype = in.x.scalar_type();
+  ag::variable_list out =
+      LinearFunction::apply(in.x.to(weight.scalar_type()), weight, if_defined(bias),
+                            if_defined(in.residual), if_defined(in.z), std::move(layer));
+  for (at::Tensor& one : out) one = one.to(dtype);
+  return out;
 }
 
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return compute_linear(x, weight, bias, c10::make_intrusive<LinearContext>());
+  return compute_linear({x, {}, {}}, weight, bias, c10::make_intrusive<LinearContext>()).front();
+}
+
+namespace {
+
+/// gelu(z), which is known already.
+struct KnownGelu : ag::Function<KnownGelu> {
+  static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& z,
+                            const at::Tensor& gelu) {
+    context->save_for_backward({z});
+    return gelu.view_as(gelu);
+  }
+  static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
+    return {at::gelu_backward(gradients[0], context->get_saved_variables()[0], "tanh"), {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor gelu_from(const Flow& out) {
+  return out.tensors.size() == 1 ? out.x() : KnownGelu::apply(out.tensors[1], out.x());
 }
 
 InitRule linear_rule(int64_t in, double deviation) {
@@ -228,7 +311,14 @@ Flow LinearImpl::compute(const Flow& in) {
     layer->positions = region()->positions_to_cut(in.x());
     where = region()->left(in, layer->positions);
   }
-  return {compute_linear(in.x(), weight, bias, std::move(layer)), std::move(where)};
+  const std::size_t given = in.tensors.size();
+  const LinearInputs inputs{.x = in.x(),
+                            .residual = given > 1 ? in.tensors.back() : at::Tensor(),
+                            .z = given > 2 ? in.tensors[1] : at::Tensor()};
+  layer->gelu = options_.gelu && on_gpu_in_16_bits(in.x(), weight, bias) && in.x().numel() > 0;
+  ag::variable_list out = compute_linear(inputs, weight, bias, std::move(layer));
+  if (options_.gelu && out.size() == 1) out.front() = gelu_tanh(out.front());
+  return {std::move(out), std::move(where)};
 }
 
 }  // namespace trireme::nn

@@ -9,6 +9,12 @@ namespace trireme::nn {
 ///
 ///   Column   y = enter(x) W_r^T + b_r        W_r: this rank's output features
 ///   Row      y = leave(x_r W_r^T) + b        W_r: this rank's input features; b is whole
+///
+/// It takes one to three tensors, so that a GPU can do more in one pass over memory:
+///
+///   {x}          y
+///   {x, r}       r + y: the sum with a residual stream
+///   {h, z, r}    the same for x = h = gelu(z). The gradient goes to z, none to h
 class LinearImpl : public LayerImpl {
  public:
   struct Options {
@@ -17,6 +23,9 @@ class LinearImpl : public LayerImpl {
     /// Sections of the features that are cut separately, such as q, k and v of one projection, each
     /// in grains of a head. If there are none, all features are one section of grain 1.
     std::vector<Section> out_sections = {}, in_sections = {};
+    /// The output is gelu(y), in the tanh form. On a GPU in 16 bits it is {gelu(y), y}, and only y
+    /// is differentiable: for a Linear that takes both, or `gelu_from`.
+    bool gelu = false;
   };
   LinearImpl(int64_t in, int64_t out);
   LinearImpl(int64_t in, int64_t out, Options options);
@@ -45,6 +54,9 @@ using LinearOptions = LinearImpl::Options;
 
 /// The same function of whole tensors, x W^T + b, differentiable. `bias` may be undefined.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+
+/// A differentiable h of the {h = gelu(z), z} that a Linear gives on a GPU; of one tensor, itself.
+at::Tensor gelu_from(const Flow& out);
 
 /// The rule for a Linear's weights: normal of this deviation, or torch's rule if it is 0.
 InitRule linear_rule(int64_t in, double deviation);

@@ -2,8 +2,12 @@
 
 #include <torch/autograd.h>
 
+#include <limits>
+
 #include "trireme/comm/dtype.h"
 #include "trireme/core/error.h"
+#include "trireme/cuda/cross_entropy.h"
+#include "trireme/cuda/matmul.h"
 #include "trireme/nn/matmul.h"
 
 namespace trireme::nn {
@@ -72,6 +76,28 @@ at::Tensor softmax_over_ranks(at::Tensor& logits_NV, const at::Tensor& target_N1
   return total - told.select(1, 1).sum(0);
 }
 
+/// The rows of each chunk, at most `most`, so that all chunks are about as large.
+int64_t even_chunk(int64_t rows, int64_t most) {
+  if (rows <= most) return rows;
+  const int64_t chunks = (rows + most - 1) / most;
+  return (rows + chunks - 1) / chunks;
+}
+
+void input_gradient_into(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& weight) {
+  if (!cuda::input_gradient(dx, dy, weight)) dx.copy_(input_gradient(dy, weight));
+}
+
+/// Adds dy^T x to a sum over chunks in float32; with one chunk only (`sum` is undefined) it is the
+/// gradient itself, in 16 bits.
+void add_weight_gradient(at::Tensor& sum, const at::Tensor& dy, const at::Tensor& x, bool first) {
+  if (!sum.defined())
+    sum = weight_gradient(dy, x);
+  else if (cuda::weight_gradient(sum, dy, x, /*add=*/!first))
+    return;
+  else
+    first ? sum.copy_(weight_gradient(dy, x)) : sum.add_(weight_gradient(dy, x));
+}
+
 /// The arguments of a loss besides its tensors.
 struct LossArgs {
   ClassShard classes;
@@ -97,7 +123,10 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
     const bool needs_x = args.trains && x_NC.requires_grad(),
                needs_weight = args.trains && weight_VC.requires_grad(),
                needs_bias = args.trains && bias.defined() && bias.requires_grad();
-    const int64_t rows = x_NC.size(0), chunk_rows = std::min(rows, args.chunks.rows);
+    const int64_t rows = x_NC.size(0);
+    const int64_t chunk_rows =
+        x_NC.is_cpu() ? std::min(rows, args.chunks.rows) : even_chunk(rows, args.chunks.rows);
+    const bool fused = classes.group == nullptr && on_gpu_in_16_bits(x_NC, weight_VC, bias);
     const bool may_look = args.chunks.may_look;
     const at::Tensor dx = needs_x ? at::empty_like(x_NC) : at::Tensor();
     const at::ScalarType dtype = x_NC.scalar_type();
@@ -114,11 +143,25 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
       const int64_t count = std::min(chunk_rows, rows - begin);
       const at::Tensor x = x_NC.narrow(0, begin, count);
       const at::Tensor target = targets_N.narrow(0, begin, count).unsqueeze(1);
+      if (fused) {
+        const at::Tensor logits = product(x, weight_VC, bias);
+        const bool gradient = needs_x || needs_weight || needs_bias;
+        sum += cuda::cross_entropy(logits, target.squeeze(1).contiguous(), kIgnored, gradient,
+                                   args.scale)
+                   .sum(at::kDouble);
+        if (needs_bias) dbias.add_(bias_gradient(logits, logits.scalar_type()));
+        if (needs_x) input_gradient_into(dx.narrow(0, begin, count), logits, weight_VC);
+        if (needs_weight) add_weight_gradient(dweight, logits, x, /*first=*/begin == 0);
+        continue;
+      }
       const at::Tensor ignored = target == kIgnored;
       at::Tensor logits = logits_of(x, weight_VC, bias);
       at::Tensor nats = classes.group == nullptr && may_look
                             ? softmax_alone(logits, target, x, weight_VC, bias)
                             : softmax_over_ranks(logits, target, classes);
+      if (!may_look)  // nobody has looked whether the targets are classes
+        nats.masked_fill_(at::logical_or(target < 0, target >= classes.all),
+                          std::numeric_limits<double>::quiet_NaN());
       sum += nats.masked_fill_(ignored, 0).sum(at::kDouble);
       if (!needs_x && !needs_weight && !needs_bias) continue;
       const at::Tensor own = target - classes.mine.begin;
@@ -129,7 +172,7 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
       if (args.scale.defined()) logits.mul_(args.scale);
       if (needs_bias) dbias.add_(logits.sum(0));
       const at::Tensor dlogits = logits.to(dtype);
-      if (needs_x) dx.narrow(0, begin, count).copy_(product(dlogits, weight_VC.t()));
+      if (needs_x) dx.narrow(0, begin, count).copy_(input_gradient(dlogits, weight_VC));
       if (needs_weight && count == rows)
         dweight = weight_gradient(dlogits, x);
       else if (needs_weight && half)
@@ -167,7 +210,8 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
 };
 
 void check_targets(const at::Tensor& targets, int64_t classes) {
-  if (targets.numel() == 0) return;
+  // On a GPU the host would have to wait for the answer: there, such a target gives nan.
+  if (targets.numel() == 0 || !targets.is_cpu()) return;
   const auto [least, most] = at::aminmax(targets);
   const auto low = least.item<int64_t>(), high = most.item<int64_t>();
   if (high < classes &&
@@ -190,7 +234,7 @@ LossChunks loss_chunks(c10::DeviceType device, int64_t classes, int ranks, int64
     const int64_t rows = kElems * ranks / std::max<int64_t>(1, classes);
     return {.rows = std::clamp<int64_t>(rows, 32, 1024), .may_look = true};
   }
-  constexpr int64_t kBytes = int64_t{256} << 20;
+  constexpr int64_t kBytes = int64_t{1} << 30;
   return {.rows = std::max<int64_t>(1, kBytes / (mine * item_bytes)), .may_look = false};
 }
 

@@ -50,7 +50,7 @@ struct LossChunks {
   bool may_look = true;
 };
 
-/// On the CPU about 4 MiB of float32 logits, which stay in its cache; elsewhere 256 MiB, so that
+/// On the CPU about 4 MiB of float32 logits, which stay in its cache; elsewhere 1 GiB, so that
 /// kernels are few and large. The same on every rank, even if ranks differ by one class, because
 /// each chunk is a collective.
 LossChunks loss_chunks(c10::DeviceType device, int64_t classes, int ranks, int64_t item_bytes);

@@ -1,6 +1,8 @@
 #include "trireme/nn/matmul.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 
@@ -10,6 +12,11 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+
+#include "trireme/comm/dtype.h"
+#include "trireme/cuda/columns.h"
+#include "trireme/cuda/gelu.h"
+#include "trireme/cuda/matmul.h"
 
 namespace trireme::nn {
 
@@ -57,16 +64,75 @@ bool suits(const at::Tensor& x, const at::Tensor& weight) {
          weight.scalar_type() == at::kFloat && x.numel() > 0 && onednn().has_value();
 }
 
+bool same_on_gpu(const at::Tensor& x, const at::Tensor& other) {
+  return x.is_cuda() && comm::is_half(x.scalar_type()) && other.scalar_type() == x.scalar_type();
+}
+
+/// A new tensor of x's rows and `width` columns.
+at::Tensor empty_rows(const at::Tensor& x, int64_t width) {
+  auto shape = x.sizes().vec();
+  shape.back() = width;
+  return at::empty(shape, x.options());
+}
+
 }  // namespace
 
-at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  if (!suits(x, weight)) return at::linear(x, weight, bias);
-  return onednn()->call(x, weight, bias.defined() ? std::optional(bias) : std::nullopt, "none",
-                        c10::List<std::optional<at::Scalar>>(), "");
+bool on_gpu_in_16_bits(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return same_on_gpu(x, weight) && (!bias.defined() || same_on_gpu(x, bias));
+}
+
+at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                   const at::Tensor& residual) {
+  if (on_gpu_in_16_bits(x, weight, bias) && x.numel() > 0) {
+    const at::Tensor y = empty_rows(x, weight.size(0));
+    const bool fuses = residual.defined() && residual.scalar_type() == y.scalar_type();
+    if (cuda::product(rows_of(y), rows_of(x), weight,
+                      {.bias = bias, .residual = fuses ? rows_of(residual) : at::Tensor()}))
+      return residual.defined() && !fuses ? residual + y : y;
+  }
+  const at::Tensor y =
+      suits(x, weight)
+          ? onednn()->call(x, weight, bias.defined() ? std::optional(bias) : std::nullopt, "none",
+                           c10::List<std::optional<at::Scalar>>(), "")
+          : at::linear(x, weight, bias);
+  return residual.defined() ? residual + y : y;
+}
+
+GeluProduct gelu_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  const at::Tensor z = empty_rows(x, weight.size(0)), y = at::empty_like(z);
+  if (cuda::product(rows_of(y), rows_of(x), weight, {.bias = bias, .gelu_of = rows_of(z)}))
+    return {y, z};
+  const at::Tensor plain = product(x, weight, bias);
+  return {cuda::gelu(plain), plain};
+}
+
+at::Tensor input_gradient(const at::Tensor& dy, const at::Tensor& weight,
+                          const at::Tensor& gelu_of) {
+  if (same_on_gpu(dy, weight) && dy.numel() > 0) {
+    const at::Tensor dx = empty_rows(dy, weight.size(1));
+    if (cuda::input_gradient(rows_of(dx), rows_of(dy), weight,
+                             gelu_of.defined() ? rows_of(gelu_of) : at::Tensor()))
+      return dx;
+  }
+  const at::Tensor dx = product(dy, weight.t());
+  return gelu_of.defined() ? cuda::gelu_backward(dx, gelu_of) : dx;
 }
 
 at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& x) {
+  if (same_on_gpu(dy, x) && x.numel() > 0) {
+    const at::Tensor dweight = at::empty({dy.size(1), x.size(1)}, x.options());
+    if (cuda::weight_gradient(dweight, dy, x)) return dweight;
+  }
   return suits(dy, x) ? product(dy.t(), x.t()) : at::mm(dy.t(), x);
+}
+
+at::Tensor bias_gradient(const at::Tensor& dy, at::ScalarType dtype) {
+  const at::Tensor rows = rows_of(dy);
+  if (!same_on_gpu(dy, dy) || dtype != dy.scalar_type() || !rows.is_contiguous())
+    return rows.sum(0, /*keepdim=*/false, dtype);
+  at::Tensor sums = at::empty({rows.size(1)}, dy.options());
+  cuda::column_sums(sums, rows);
+  return sums;
 }
 
 }  // namespace trireme::nn
