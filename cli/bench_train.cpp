@@ -11,6 +11,7 @@
 #include "models/registry.h"
 #include "trireme/config/mesh.h"
 #include "trireme/core/json.h"
+#include "trireme/cuda/graph.h"
 #include "trireme/train/datasets.h"
 #include "trireme/train/memory.h"
 #include "trireme/train/trainer.h"
@@ -39,17 +40,27 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
     batches.push_back(data::Loader::read(*data, order, samples.rank(), samples.size(), i));
   std::vector<double> times;
   double weight = 0, loss = 0;
+  // On a GPU the host is a step ahead, as in training: a step's time is that between two results.
+  const bool ahead = trainer.lag() > 0;
+  auto begin = Clock::now();
   for (int64_t step = 1; step <= config.run.steps; ++step) {
-    world.barrier();
-    const auto begin = Clock::now();
-    const auto result = trainer.step(step, batches[static_cast<std::size_t>(step - 1)]);
-    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+    if (!ahead) {
+      world.barrier();
+      begin = Clock::now();
+    }
+    trainer.start(step, batches[static_cast<std::size_t>(step - 1)]);
+    if (trainer.num_started() <= trainer.lag() && step < config.run.steps) continue;
+    const auto result = trainer.take();
+    const auto end = Clock::now();
+    times.push_back(std::chrono::duration<double, std::milli>(end - begin).count());
+    begin = end;
     weight = result.weight;
     loss = result.loss;
     if (progress && progress->due())
       progress->show(
           fmt::format("step {} of {}, {:.0f} ms each", step, config.run.steps, times.back()));
   }
+  while (trainer.num_started() > 0) loss = trainer.take().loss;
   progress.reset();
   // The first quarter warms up.
   times.erase(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4));
@@ -62,14 +73,19 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
   world.all_reduce(memory, comm::ReduceOp::Max).wait();
   if (world.rank() != 0) return 0;
   const auto rounded = [](double value, double to) { return std::round(value * to) / to; };
-  const core::Json line = {{"bench", "train"},
-                           {"ranks", world.size()},
-                           {"tokens_per_s", rounded(weight / *middle * 1e3, 10)},
-                           {"step_ms", rounded(*middle, 100)},
-                           {"pss_mib", static_cast<int64_t>(memory[0].item<double>())},
-                           {"tensor_mib", rounded(memory[1].item<double>() / (1 << 20), 100)},
-                           {"state_mib", rounded(memory[2].item<double>() / (1 << 20), 100)},
-                           {"last_loss", rounded(loss, 1e5)}};
+  core::Json line = {{"bench", "train"},
+                     {"ranks", world.size()},
+                     {"tokens_per_s", rounded(weight / *middle * 1e3, 10)},
+                     {"step_ms", rounded(*middle, 100)},
+                     {"pss_mib", static_cast<int64_t>(memory[0].item<double>())},
+                     {"tensor_mib", rounded(memory[1].item<double>() / (1 << 20), 100)},
+                     {"state_mib", rounded(memory[2].item<double>() / (1 << 20), 100)},
+                     {"last_loss", rounded(loss, 1e5)}};
+  if (mesh.device().is_cuda()) {
+    const auto peak = cuda::peak_memory(mesh.device());
+    line["gpu_mib"] = peak.reserved_bytes >> 20;
+    line["graph"] = trainer.graph_obstacle().empty();
+  }
   fmt::print("{}\n", line.dump());
   return 0;
 }

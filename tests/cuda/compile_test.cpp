@@ -17,7 +17,10 @@ TEST(KernelTexts, CompileForEveryArchitectureAndType) {
         for (const std::string& file : kernel_files()) {
           const int pack = wide ? (std::string(type) == "float" ? 4 : 8) : 1;
           const std::vector<std::string> defines{fmt::format("TYPE={}", type),
-                                                 fmt::format("PACK={}", pack), "PACKS=3",
+                                                 fmt::format("PACK={}", pack),
+                                                 "PACKS=3",
+                                                 "WIDTH=40",
+                                                 fmt::format("WEIGHT={}", type),
                                                  fmt::format("KEEP={}", wide ? 1 : 0)};
           EXPECT_GT(compile(kernel_text(file), defines, architecture).size(), 500)
               << file << " for sm_" << architecture << " of " << type;

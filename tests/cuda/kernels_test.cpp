@@ -5,6 +5,7 @@
 
 #include "support/on_gpu.h"
 #include "trireme/core/philox.h"
+#include "trireme/cuda/adamw.h"
 #include "trireme/cuda/columns.h"
 #include "trireme/cuda/cross_entropy.h"
 #include "trireme/cuda/dropout.h"
@@ -12,6 +13,7 @@
 #include "trireme/cuda/gelu.h"
 #include "trireme/cuda/matmul.h"
 #include "trireme/cuda/norm.h"
+#include "trireme/cuda/squares.h"
 
 namespace trireme::test {
 namespace {
@@ -197,6 +199,85 @@ TEST(GpuKernels, DropoutMasksHaveTheBitsOfPhilox) {
           EXPECT_EQ(host[row][i][k].item<float>(), words[element % 4] < 0x60000000u ? 0.f : 1.6f);
         }
   }
+}
+
+at::Tensor number(double value, at::ScalarType dtype = at::kDouble) {
+  return torch::full({}, value, gpu().dtype(dtype));
+}
+
+TEST(GpuKernels, AdamWEqualsItsFormula) {
+  NEEDS_GPU();
+  torch::manual_seed(6);
+  for (const auto dtype : kTypes) {
+    // More tensors than one launch takes, some of which do not begin at an even address.
+    std::vector<cu::AdamWTensor> tensors;
+    std::vector<at::Tensor> want, want_average, want_square;
+    const double rate = 1e-2, divisor = 3, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, decay = 0.1;
+    for (int i = 0; i < 60; ++i) {
+      const int64_t count = i == 7 ? 100'003 : 1 + i * 37, offset = i % 3;
+      const auto part = [&](const at::Tensor& all) { return all.narrow(0, offset, count); };
+      const double updates = 1 + i;
+      tensors.push_back(
+          {.master = part(draw({count + 4}, at::kFloat)),
+           .gradient = part(draw({count + 4}, dtype)),
+           .average = part(draw({count + 4}, at::kFloat)),
+           .square = part(draw({count + 4}, at::kFloat)).square_(),
+           .weight = i % 4 == 0 ? at::Tensor()
+                                : part(torch::zeros({count + 4}, gpu().dtype(at::kBFloat16))),
+           .count = number(updates, at::kFloat),
+           .decays = i % 2 == 0});
+      const auto wide = [](const at::Tensor& one) { return one.to(at::kDouble); };
+      const auto& one = tensors.back();
+      const auto g = wide(one.gradient) / divisor;
+      want_average.push_back(wide(one.average) * beta1 + g * (1 - beta1));
+      want_square.push_back(wide(one.square) * beta2 + g * g * (1 - beta2));
+      want.push_back(wide(one.master) * (one.decays ? 1 - rate * decay : 1) -
+                     want_average.back() * (rate / (1 - std::pow(beta1, updates))) /
+                         ((want_square.back() / (1 - std::pow(beta2, updates))).sqrt() + epsilon));
+    }
+    const cu::AdamWStep step{.beta1 = beta1,
+                             .beta2 = beta2,
+                             .epsilon = epsilon,
+                             .decay = decay,
+                             .rate = number(rate),
+                             .divisor = number(divisor),
+                             .skip = number(1, at::kFloat)};
+    const auto untouched = tensors[7].master.clone();
+    cu::adamw(tensors, step);
+    EXPECT_TRUE(torch::equal(tensors[7].master, untouched)) << "skip";
+    cu::AdamWStep now = step;
+    now.skip = number(0, at::kFloat);
+    cu::adamw(tensors, now);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      SCOPED_TRACE(fmt::format("{}, tensor {}", c10::toString(dtype), i));
+      EXPECT_LT(roundings(tensors[i].master, want[i]), 4);
+      EXPECT_LT(roundings(tensors[i].average, want_average[i]), 4);
+      EXPECT_LT(roundings(tensors[i].square, want_square[i]), 4);
+      if (!tensors[i].weight.defined()) continue;
+      EXPECT_TRUE(torch::equal(tensors[i].weight, tensors[i].master.to(at::kBFloat16)));
+    }
+  }
+}
+
+TEST(GpuKernels, SumsOfSquaresEqualTheirFormulaAndTellWhatIsNotFinite) {
+  NEEDS_GPU();
+  torch::manual_seed(7);
+  for (const auto dtype : kTypes) {
+    std::vector<cu::Squared> tensors;
+    double want = 0;
+    for (int i = 0; i < 130; ++i) {
+      const auto x = draw({i == 3 ? 1'000'003 : 1 + i * 91}, dtype).narrow(0, i % 2, 1 + i * 90);
+      tensors.push_back({x, i % 5 != 0});
+      if (i % 5 != 0) want += x.to(at::kDouble).square().sum().item<double>();
+    }
+    tensors.push_back({torch::empty({0}, gpu().dtype(dtype)), true});
+    const auto first = cu::sum_of_squares(tensors, gpu().device());
+    EXPECT_NEAR(first.item<double>(), want, 1e-6 * want);
+    EXPECT_TRUE(torch::equal(first, cu::sum_of_squares(tensors, gpu().device())));
+    tensors[5].tensor.fill_(std::numeric_limits<double>::infinity());  // does not count
+    EXPECT_TRUE(std::isnan(cu::sum_of_squares(tensors, gpu().device()).item<double>()));
+  }
+  EXPECT_EQ(cu::sum_of_squares({}, gpu().device()).item<double>(), 0);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ std::vector<std::string> defines_for(const at::Tensor& x, std::vector<const void
   const int pack = pack_elems(x.scalar_type(), width, addresses);
   const int64_t per_lane = (width + 32 * pack - 1) / (32 * pack);
   return {type_define(x.scalar_type()), fmt::format("PACK={}", pack),
-          fmt::format("PACKS={}", per_lane)};
+          fmt::format("PACKS={}", per_lane), fmt::format("WIDTH={}", width)};
 }
 
 Launch warp_per_row(int64_t rows) {
@@ -43,8 +43,7 @@ NormStatistics norm(const at::Tensor& y, const at::Tensor& x, const at::Tensor& 
   const Kernel kernel("norm", "norm_forward",
                       defines_for(x, {y.data_ptr(), weight.data_ptr(), bias.data_ptr()}), x);
   kernel(warp_per_row(rows), x.data_ptr(), weight.data_ptr(), bias.data_ptr(), y.data_ptr(),
-         statistics.mean.data_ptr(), statistics.rstd.data_ptr(), rows, static_cast<int>(x.size(1)),
-         static_cast<float>(epsilon));
+         statistics.mean.data_ptr(), statistics.rstd.data_ptr(), rows, static_cast<float>(epsilon));
   return statistics;
 }
 
@@ -55,7 +54,7 @@ void norm_again(const at::Tensor& y, const at::Tensor& x, const at::Tensor& weig
   const Kernel kernel("norm", "norm_again",
                       defines_for(x, {y.data_ptr(), weight.data_ptr(), bias.data_ptr()}), x);
   kernel(warp_per_row(rows), x.data_ptr(), weight.data_ptr(), bias.data_ptr(), y.data_ptr(),
-         statistics.mean.data_ptr(), statistics.rstd.data_ptr(), rows, static_cast<int>(x.size(1)));
+         statistics.mean.data_ptr(), statistics.rstd.data_ptr(), rows);
 }
 
 NormGradients norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
@@ -79,7 +78,7 @@ NormGradients norm_backward(const at::Tensor& dy, const at::Tensor& x, const at:
           .shared_bytes = static_cast<unsigned>(2 * width * 4)},
          dy.data_ptr(), x.data_ptr(), weight.data_ptr(), statistics.mean.data_ptr(),
          statistics.rstd.data_ptr(), more, gradients.x.data_ptr(), parts[0].data_ptr(),
-         parts[1].data_ptr(), rows, static_cast<int>(width));
+         parts[1].data_ptr(), rows);
   column_totals(gradients.weight, parts[0]);
   column_totals(gradients.bias, parts[1]);
   return gradients;

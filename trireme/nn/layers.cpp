@@ -54,6 +54,7 @@ struct GpuNorm : ag::Function<GpuNorm> {
     const at::Tensor in = x.contiguous(), y = at::empty_like(in);
     const auto [mean, rstd] = cuda::norm(rows_of(y), rows_of(in), weight, bias, epsilon);
     context->save_for_backward({in, weight, mean, rstd});
+    context->set_materialize_grads(false);
     return {y, x};
   }
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {

@@ -145,6 +145,7 @@ struct LinearFunction : ag::Function<LinearFunction> {
     context->save_for_backward({weight.requires_grad() ? x : at::Tensor(),
                                 needs_input ? weight : at::Tensor(), z.value_or(at::Tensor())});
     context->saved_data["layer"] = c10::IValue::make_capsule(layer);
+    context->set_materialize_grads(false);  // gelu(z) has none: no zeros in its place
     const at::Tensor b = bias.value_or(at::Tensor()), r = residual.value_or(at::Tensor());
     const at::Tensor in =
         layer->style == Style::Column ? layer->region->start_enter(x, layer->positions).wait() : x;

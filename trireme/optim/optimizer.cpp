@@ -17,6 +17,7 @@
 
 #include "trireme/comm/dtype.h"
 #include "trireme/core/error.h"
+#include "trireme/cuda/adamw.h"
 #include "trireme/optim/offload.h"
 
 namespace trireme::optim {
@@ -31,6 +32,23 @@ void with_rate(const at::Tensor& rate, at::ScalarType dtype, const Run& run) {
     run(rate.item<double>());
   else
     run(rate.to(at::kFloat));
+}
+
+/// The divisor as torch's kernels take it, a float: enough for float32. Gradients of float64 are
+/// divided before.
+std::optional<at::Tensor> float_divisor(const at::Tensor& divisor, at::ScalarType dtype) {
+  return dtype == at::kFloat ? std::optional(divisor.to(at::kFloat)) : std::nullopt;
+}
+
+std::optional<at::Tensor> if_defined(const at::Tensor& one) {
+  return one.defined() ? std::optional(one) : std::nullopt;
+}
+
+/// Gradients in the dtype of their parameters: on one GPU they may still have 16 bits.
+std::vector<at::Tensor> widened(const std::vector<at::Tensor>& gradients, at::ScalarType dtype) {
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& one : gradients) all.push_back(one.to(dtype));
+  return all;
 }
 
 /// Copies of 16-bit parameters exist for at most so many elements at a time.
@@ -60,16 +78,40 @@ class AdamW final : public Optimizer {
 
  protected:
   void update(const KernelCall& call) override {
+    const auto dtype = call.parameters.front().scalar_type();
+    if (call.parameters.front().is_cuda() && dtype == at::kFloat) return update_on_gpu(call);
     const auto run = [&](const auto& rate) {
-      at::_fused_adamw_(call.parameters, call.gradients, pick(averages_, call),
+      at::_fused_adamw_(call.parameters, widened(call.gradients, dtype), pick(averages_, call),
                         pick(squares_, call), {}, call.steps, rate, options_.beta1, options_.beta2,
                         call.decay ? options_.weight_decay : 0, options_.epsilon,
-                        /*amsgrad=*/false, /*maximize=*/false, call.divisor, call.skip);
+                        /*amsgrad=*/false, /*maximize=*/false,
+                        float_divisor(call.numbers.divisor, dtype), if_defined(call.numbers.skip));
     };
-    with_rate(call.rate, call.parameters.front().scalar_type(), run);
+    with_rate(call.numbers.rate, dtype, run);
   }
+  bool writes_weights() const override { return true; }
 
  private:
+  void update_on_gpu(const KernelCall& call) const {
+    const auto averages = pick(averages_, call), squares = pick(squares_, call);
+    std::vector<cuda::AdamWTensor> tensors;
+    for (std::size_t i = 0; i < call.slots.size(); ++i)
+      tensors.push_back({.master = call.parameters[i],
+                         .gradient = call.gradients[i],
+                         .average = averages[i],
+                         .square = squares[i],
+                         .weight = call.elements ? at::Tensor() : slot(call.slots[i]).weight,
+                         .count = call.steps[i],
+                         .decays = call.decay});
+    cuda::adamw(tensors, {.beta1 = options_.beta1,
+                          .beta2 = options_.beta2,
+                          .epsilon = options_.epsilon,
+                          .decay = options_.weight_decay,
+                          .rate = call.numbers.rate,
+                          .divisor = call.numbers.divisor,
+                          .skip = call.numbers.skip});
+  }
+
   const AdamWOptions options_;
   const std::vector<at::Tensor> averages_, squares_;
 };
@@ -90,15 +132,17 @@ class Sgd final : public Optimizer {
 
  protected:
   void update(const KernelCall& call) override {
+    const auto dtype = call.parameters.front().scalar_type();
     const auto run = [&](const auto& rate) {
       // Never the "first step": the momenta begin with zeros, which gives the same.
-      at::_fused_sgd_(call.parameters, call.gradients,
+      at::_fused_sgd_(call.parameters, widened(call.gradients, dtype),
                       momenta_.empty() ? std::vector<at::Tensor>{} : pick(momenta_, call),
                       call.decay ? options_.weight_decay : 0, options_.momentum, rate,
                       /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false,
-                      /*is_first_step=*/false, call.divisor, call.skip);
+                      /*is_first_step=*/false, float_divisor(call.numbers.divisor, dtype),
+                      if_defined(call.numbers.skip));
     };
-    with_rate(call.rate, call.parameters.front().scalar_type(), run);
+    with_rate(call.numbers.rate, dtype, run);
   }
 
  private:
@@ -193,14 +237,18 @@ void Optimizer::count(const std::vector<at::Tensor>& steps, const Update& update
 }
 
 void Optimizer::run(KernelCall& call, const Update& update) {
-  call.rate = update.rate;
-  if (update.skip.defined()) call.skip = update.skip;
-  // The kernels divide by a float: enough for float32, not for float64.
-  if (call.parameters.front().scalar_type() == at::kFloat)
-    call.divisor = update.divisor.to(at::kFloat);
-  else
+  call.numbers = update;
+  if (call.parameters.front().scalar_type() != at::kFloat)  // see float_divisor
     for (at::Tensor& gradient : call.gradients) gradient.div_(update.divisor);
   this->update(call);
+}
+
+bool Optimizer::rounds_weights() const {
+  return !offload_ && writes_weights() &&
+         std::all_of(slots_.begin(), slots_.end(), [](const Slot& one) {
+           return !one.weight.defined() ||
+                  (one.parameter.is_cuda() && one.parameter.scalar_type() == at::kFloat);
+         });
 }
 
 /// Updates a parameter of 16 bits, in a float32 copy of some of its elements at a time.

@@ -29,8 +29,9 @@ struct Update {
   at::Tensor skip;     ///< float32; 1: leave everything as it is. Undefined: 0
 };
 
-/// Updates parameters from their gradients by torch's fused kernels. A parameter whose gradient is
-/// undefined is left alone, and does not count the step, as in torch.
+/// Updates parameters from their gradients by fused kernels: torch's, and on a GPU our own AdamW
+/// (cuda/adamw.h). A parameter whose gradient is undefined is left alone, and does not count the
+/// step, as in torch.
 ///
 /// A parameter of 16 bits is updated in a float32 copy, which is then rounded at random, up or down
 /// in proportion to the distance (`round_at_random`). So updates that are smaller than half of its
@@ -46,6 +47,9 @@ class Optimizer : public Resumable {
   /// The same with numbers of the host.
   void step(double learning_rate, double divisor = 1);
 
+  /// Does a step also write the weights of the slots? If not, somebody must round the masters.
+  bool rounds_weights() const;
+
   const std::vector<Slot>& slots() const override;
   std::vector<int64_t> steps() const override;
   void set_steps(const std::vector<int64_t>& steps) override;
@@ -59,10 +63,13 @@ class Optimizer : public Resumable {
     /// If it is only a part of its one slot: the first element, in the order of memory, and how
     /// many.
     std::optional<std::pair<int64_t, int64_t>> elements = {};
-    at::Tensor rate = {};
-    std::optional<at::Tensor> divisor = {}, skip = {};
+    Update numbers = {};
   };
   virtual void update(const KernelCall& call) = 0;
+  /// Whether `update` writes the weights of slots that live on a GPU.
+  virtual bool writes_weights() const { return false; }
+
+  const Slot& slot(std::size_t i) const { return slots_[i]; }
 
   std::vector<at::Tensor> pick(const std::vector<at::Tensor>& all, const KernelCall& call) const;
   /// Zeros of every parameter's shape, in one block of memory, of at least 32 bits each.
@@ -83,7 +90,8 @@ class Optimizer : public Resumable {
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
 };
-/// Loshchilov and Hutter 2019, decoupled weight decay: torch.optim.AdamW(fused=True), bit for bit.
+/// Loshchilov and Hutter 2019, decoupled weight decay: torch.optim.AdamW(fused=True), bit for bit
+/// on the CPU; on a GPU float32 parameters may differ from torch's by a rounding.
 std::unique_ptr<Optimizer> make_adamw(std::vector<Slot> slots, AdamWOptions options,
                                       StateIn where = StateIn::Device);
 

@@ -1,7 +1,5 @@
 #include "trireme/optim/update_control.h"
 
-#include <ATen/ops/full.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -21,18 +19,16 @@ UpdateControl::UpdateControl(UpdateControlOptions options, c10::Device device)
   std::vector<double> rates = options_.rates;
   if (rates.empty()) rates.push_back(0);
   rates_ = at::tensor(rates, at::kDouble).to(device_);
+  state_ = at::zeros({kNumbers}, rates_.options());
+  int64_t next = 0;
+  for (at::Tensor* one : {&updates_, &skipped_, &scale_, &good_, &stopped_}) *one = state_[next++];
   set({.scale = options_.scales ? options_.first_scale : 1});
 }
 
 void UpdateControl::set(const State& state) {
-  const auto number = [&](double value) {
-    return at::full({}, value, at::TensorOptions().dtype(at::kDouble).device(device_));
-  };
-  updates_ = number(static_cast<double>(state.updates));
-  skipped_ = number(static_cast<double>(state.skipped));
-  scale_ = number(state.scale);
-  good_ = number(static_cast<double>(state.good));
-  stopped_ = number(state.stopped ? 1 : 0);
+  state_.copy_(at::tensor({static_cast<double>(state.updates), static_cast<double>(state.skipped),
+                           state.scale, static_cast<double>(state.good), state.stopped ? 1.0 : 0.0},
+                          at::kDouble));
 }
 
 at::Tensor UpdateControl::loss_scale() const {
@@ -48,30 +44,35 @@ Update UpdateControl::decide(const at::Tensor& totals) {
   if (options_.clip > 0) divisor = whole * clip_divisor(squares.sqrt() / whole, options_.clip);
 
   const bool checks = options_.check_finite || options_.scales;
-  at::Tensor skip = at::zeros_like(stopped_);
+  const at::Tensor empty = (weight == 0).to(at::kDouble);
+  at::Tensor bad = at::zeros_like(stopped_);
   if (checks) {
-    const at::Tensor bad = at::logical_and(loss.isfinite(), squares.isfinite()).logical_not();
-    skip = options_.scales ? bad.to(at::kDouble) : at::maximum(stopped_, bad.to(at::kDouble));
+    bad = (loss * 0 + squares * 0 == 0).logical_not().to(at::kDouble) * (1 - empty);
+    if (!options_.scales) bad = at::maximum(stopped_, bad);
   }
+  const at::Tensor skip = at::maximum(bad, empty);
   const auto last = static_cast<double>(rates_.numel() - 1);
   const at::Tensor rate =
       rates_.index_select(0, updates_.clamp_max(last).to(at::kLong).unsqueeze(0)).squeeze(0);
-  updates_ = updates_ + (1 - skip);
-  skipped_ = skipped_ + skip;
+  updates_ += 1 - skip;
+  skipped_ += bad;
   if (options_.scales) {
-    const at::Tensor skips = skip > 0;
-    good_ = at::where(skips, at::zeros_like(good_), good_ + 1);
-    const at::Tensor grows = good_ >= static_cast<double>(options_.growth);
-    scale_ = at::where(skips, scale_ * 0.5, at::where(grows, scale_ * 2, scale_));
-    good_ = at::where(grows, at::zeros_like(good_), good_);
+    const at::Tensor skips = bad > 0, good = (good_ + (1 - empty)) * (1 - bad);
+    const at::Tensor grows = good >= static_cast<double>(options_.growth);
+    scale_.copy_(at::where(skips, scale_ * 0.5, at::where(grows, scale_ * 2, scale_)));
+    good_.copy_(at::where(grows, at::zeros_like(good), good));
   } else if (checks) {
-    stopped_ = skip;
+    stopped_.copy_(bad);
   }
   return {rate, divisor, skip.to(at::kFloat)};
 }
 
-UpdateControl::State UpdateControl::state() const {
-  const at::Tensor all = at::stack({updates_, skipped_, scale_, good_, stopped_}).cpu();
+at::Tensor UpdateControl::numbers() const {
+  return state_;
+}
+
+UpdateControl::State UpdateControl::state_of(const at::Tensor& numbers) const {
+  const at::Tensor all = numbers.contiguous();
   const auto* value = all.data_ptr<double>();
   return {.updates = static_cast<int64_t>(value[0]),
           .skipped = static_cast<int64_t>(value[1]),

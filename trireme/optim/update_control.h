@@ -32,6 +32,7 @@ struct UpdateControlOptions {
 ///   weight, loss, squares  ──> verdict ──> updates += 1  ──> rate = rates[updates]
 ///                               │           good, scale      divisor = weight x scale x clipping
 ///                               └─ not finite: skip = 1, and the state stays, but for the scale
+///                                  weight is 0: skip = 1, and the state stays
 ///
 /// The kernels read `skip` themselves. So a bad step never spoils weights, although the host may
 /// see the verdict later. Without a scale the first bad step is the last: all later ones are
@@ -55,7 +56,11 @@ class UpdateControl {
     int64_t good = 0;       ///< steps since the scale changed
     bool stopped = false;   ///< without a scale: a step was not finite
   };
-  State state() const;
+  State state() const { return state_of(numbers().cpu()); }
+  /// The same as numbers on the device, and as they are read from a copy of these.
+  at::Tensor numbers() const;
+  static constexpr int64_t kNumbers = 5;
+  State state_of(const at::Tensor& numbers) const;
 
   bool scales() const { return options_.scales; }
   /// The learning rate of an update, counted from 1.
@@ -73,7 +78,8 @@ class UpdateControl {
   double per_weight_;  // 2^-k near 1 / expected weight
   c10::Device device_;
   at::Tensor rates_;
-  at::Tensor updates_, skipped_, scale_, good_, stopped_;  // one float64 each
+  /// Float64 numbers, which stay where they are: views of `state_`.
+  at::Tensor state_, updates_, skipped_, scale_, good_, stopped_;
 };
 
 }  // namespace trireme::optim

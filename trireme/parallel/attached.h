@@ -21,11 +21,17 @@ enum class Micro : uint8_t { Last, More };
 /// divides on the way, and saves a pass over memory).
 enum class Divide : uint8_t { Now, Later };
 
+/// When the host reads the totals of a step. On a GPU it has to wait for them: with Later they stay
+/// in `Totals::on_device`, and loss, weight and norm are not known (nan). The CPU knows them
+/// anyway.
+enum class Read : uint8_t { Now, Later };
+
 /// What `finish` is asked to do besides completing the gradients.
 struct Finish {
   std::span<const double> values = {};  ///< added up over all ranks on the way
   Divide divide = Divide::Now;
   bool norm = false;  ///< also compute the norm of all gradients
+  Read read = Read::Now;
   /// Called when the sums are complete, before they are counted or used.
   std::function<void()> on_sums = {};
 };
@@ -40,10 +46,13 @@ struct Totals {
   at::Tensor on_device = {};
 };
 
-/// The losses of some micro-batches. Where several ranks compute a loss together, one of them
-/// reports it and the others have 0.
+/// The losses of some micro-batches, added up where they are computed, so that the host does not
+/// wait for them. Where several ranks compute a loss together, one of them reports it and the
+/// others have nothing.
 struct LossTotals {
-  double sum = 0, weight = 0;
+  at::Tensor sum, weight;  ///< one float64 number each; undefined: 0
+
+  void add(const nn::Loss& loss);
 };
 
 /// A rank's rows of a batch, to be cut into micro-batches.
@@ -92,7 +101,7 @@ class Attached {
   virtual Totals finish(const Finish& what = {}) = 0;
 
   /// The shards have new values, from an optimizer or a checkpoint. Collective.
-  virtual void updated() {}
+  void updated(Weights weights = Weights::Stale) { pass_on(weights); }
 
   /// Throws if ranks that should keep the same values do not. Collective.
   virtual void check_same() const = 0;
@@ -150,6 +159,10 @@ class Attached {
       for (const auto& item : module->named_buffers()) all.emplace_back(item.key(), item.value());
     return all;
   }
+
+ protected:
+  /// `updated`: rounds the masters to the weights, if they are stale, and gathers what must be.
+  virtual void pass_on(Weights /*weights*/) {}
 };
 
 }  // namespace trireme::parallel

@@ -21,12 +21,19 @@ AttachedModule::AttachedModule(torch::nn::Module& module, const Mesh& mesh,
   });
 }
 
+void LossTotals::add(const nn::Loss& loss) {
+  const at::NoGradGuard guard;
+  const auto more = [&](at::Tensor& to, const at::Tensor& one) {
+    const at::Tensor number = one.detach().to(loss.sum.device(), at::kDouble);
+    to = to.defined() ? to + number : number.clone();
+  };
+  more(sum, loss.sum);
+  more(weight, loss.weight);
+}
+
 void AttachedModule::backward(const nn::Loss& loss, Micro micro, const at::Tensor& scale) {
   check(loss);
-  if (reports_loss(mesh_.coord())) {
-    loss_.sum += loss.sum.item<double>();
-    loss_.weight += loss.weight.item<double>();
-  }
+  if (reports_loss(mesh_.coord())) loss_.add(loss);
   collect(micro, [&] {
     // A rank without rows may have a loss that depends on nothing.
     if (loss.sum.requires_grad()) loss.sum.backward(seed_of(loss, scale));
@@ -91,11 +98,7 @@ void AttachedModule::run(const std::vector<nn::MicroBatch>& micros) {
 LossTotals AttachedModule::evaluate(const std::vector<nn::MicroBatch>& micros) {
   const at::NoGradGuard guard;
   LossTotals totals;
-  for (const nn::MicroBatch& one : micros) {
-    const nn::Loss loss = loss_of(one);
-    totals.sum += loss.sum.item<double>();
-    totals.weight += loss.weight.item<double>();
-  }
+  for (const nn::MicroBatch& one : micros) totals.add(loss_of(one));
   return reports_loss(mesh_.coord()) ? totals : LossTotals{};
 }
 

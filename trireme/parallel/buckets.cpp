@@ -137,14 +137,20 @@ void ReducedBuckets::lay_out() {
 void ReducedBuckets::put(std::size_t parameter, const at::Tensor& gradient, bool more) {
   at::Tensor& home = homes_[parameter];
   const at::ScalarType dtype = tracked_[parameter].member.dtype();
-  if (more)
-    home.add_(gradient);
-  else if (alone() && gradient.scalar_type() == dtype)
+  if (more) {
+    widen(parameter);
+    homes_[parameter].add_(gradient);
+  } else if (alone() && (gradient.scalar_type() == dtype || gradient.is_cuda()))
     home = gradient.contiguous();
   else if (home.defined())
     home.copy_(gradient);
   else
     home = gradient.to(dtype).contiguous();
+}
+
+void ReducedBuckets::widen(std::size_t parameter) {
+  at::Tensor& home = homes_[parameter];
+  if (home.defined()) home = home.to(tracked_[parameter].member.dtype());
 }
 
 void ReducedBuckets::start(std::size_t bucket) {

@@ -77,6 +77,10 @@ class Buckets {
   /// its boxes. Zeros if no gradient came.
   virtual std::vector<at::Tensor> homes(std::size_t parameter) = 0;
 
+  /// Makes the memory of a gradient have the dtype in which gradients are added up. It may be
+  /// narrower where backward gave a single gradient and nothing was added to it.
+  virtual void widen(std::size_t /*parameter*/) {}
+
   /// True if nothing is summed over ranks. A parameter that was not used then has no home yet.
   virtual bool is_local() const { return false; }
 
@@ -134,7 +138,9 @@ class Buckets {
 };
 
 /// All-reduces gradients in one block of registered memory: every rank gets all of them. In a group
-/// of one nothing is reduced or copied, and a gradient stays where backward has put it.
+/// of one nothing is reduced or copied, and a gradient stays where backward has put it. On a GPU it
+/// also keeps its 16 bits there, until another one is added to it: the optimizer reads half as
+/// much.
 ///
 /// The first step reduces at its end and observes the order in which gradients arrive. From the
 /// second step on, gradients lie in that order and are reduced while backward runs.
@@ -152,6 +158,7 @@ class ReducedBuckets final : public Buckets {
   void wait() override;
   std::vector<at::Tensor> sum_late(std::size_t parameter, const at::Tensor& mine) override;
   std::vector<at::Tensor> homes(std::size_t parameter) override { return {home(parameter)}; }
+  void widen(std::size_t parameter) override;
   bool is_local() const override { return alone(); }
   void reorder(const std::vector<int64_t>& order) override;
   void agree_on_order() override;

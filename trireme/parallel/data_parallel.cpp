@@ -64,7 +64,8 @@ std::vector<ParameterShard> DataParallel::whole_shards(
   return all;
 }
 
-void DataParallel::updated() {
+void DataParallel::pass_on(Weights weights) {
+  if (weights == Weights::Rounded) return;
   const at::NoGradGuard guard;
   for (std::size_t i = 0; i < weights_.size(); ++i) weights_[i].detach().copy_(masters_[i]);
 }

@@ -34,8 +34,6 @@ class DataParallel final : public AttachedModule {
                DataParallelOptions options = {})
       : DataParallel(module, Mesh(replicas, {.replica = replicas.size()}), options) {}
 
-  /// Rounds the masters to the weights.
-  void updated() override;
   std::vector<ParameterShard> shared() const override;
   Gradients& gradients() override { return *gradients_; }
   const Gradients& gradients() const override { return *gradients_; }
@@ -43,6 +41,9 @@ class DataParallel final : public AttachedModule {
   at::Tensor value(std::size_t parameter) override;
   at::Tensor gradient(std::size_t parameter) override;
   std::vector<ParameterValue> frozen_values() override;
+
+ protected:
+  void pass_on(Weights weights) override;
 
  private:
   std::vector<nn::Parameter> frozen_parameters() const;

@@ -53,7 +53,6 @@ class FullySharded final : public AttachedModule {
   void end_forward() override { weights_->end_pass(); }
   void hold() override { weights_->hold(); }
   void release() override { weights_->release_all(); }
-  void updated() override { weights_->updated(); }
   /// Where weights are kept whole: waits until they are gathered after an update, so that they can
   /// be read outside of their layers.
   void complete_update() { weights_->complete_update(); }
@@ -66,6 +65,9 @@ class FullySharded final : public AttachedModule {
   std::vector<ParameterValue> frozen_values() override;
 
   const ShardedWeights& weights() const { return *weights_; }
+
+ protected:
+  void pass_on(Weights weights) override { weights_->updated(weights); }
 
  private:
   std::vector<nn::Parameter> all_;

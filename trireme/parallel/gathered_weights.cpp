@@ -236,10 +236,10 @@ void GatheredWeights::release_all() {
 }
 
 /// Units that were gathered before the update are out of date.
-void GatheredWeights::updated() {
+void GatheredWeights::updated(Weights weights) {
   last_use_.reset();
   for (std::size_t unit = 0; unit < states_.size(); ++unit) release(unit);
-  round_masters();
+  if (weights == Weights::Stale) round_masters();
   if (forward_order_.empty() || options_.hold_all) return;
   for (std::size_t unit : units_.users[forward_order_.front()].units) gather(unit);
 }

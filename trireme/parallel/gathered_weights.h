@@ -33,7 +33,7 @@ class GatheredWeights final : public ShardedWeights {
                   const Policy& policy, Options options);
   ~GatheredWeights() override;
 
-  void updated() override;
+  void updated(Weights weights) override;
   void end_pass() override;
   void hold() override;
   void complete_held() override;

@@ -139,6 +139,11 @@ at::Tensor Gradients::home(std::size_t k) {
   return set_of(shard.parameter).homes(bucket_index_[shard.parameter].index)[shard.box];
 }
 
+void Gradients::widen(std::size_t k) {
+  const ParameterShard& shard = shards_[k];
+  set_of(shard.parameter).widen(bucket_index_[shard.parameter].index);
+}
+
 bool Gradients::has_home(std::size_t k) const {
   const std::size_t parameter = shards_[k].parameter;
   return used_[parameter] || !set_of(parameter).is_local();

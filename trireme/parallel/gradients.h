@@ -64,6 +64,8 @@ class Gradients {
 
   /// The summed gradient of shard `k`, after `wait`. Zeros if no gradient came.
   at::Tensor home(std::size_t k);
+  /// Makes `home` have the dtype in which gradients are added up: see Buckets::widen.
+  void widen(std::size_t k);
   /// Does `home` have memory already? It has none if no gradient came and no other rank adds to it.
   bool has_home(std::size_t k) const;
   /// Did a gradient of the parameter come on this rank; did one come after its bucket had started?

@@ -14,7 +14,9 @@ namespace trireme::parallel {
 ///
 ///   weight     what layers compute with, in the compute dtype
 ///   master     what the optimizer updates; the same tensor as `weight` where the dtypes agree
-///   gradient   the master's .grad, after `finish`; at least float32
+///   gradient   the master's .grad, after `finish`; at least float32. (Only with Divide::Later it
+///   may
+///              have 16 bits: on a GPU, if nothing was added to what backward gave)
 struct ParameterShard {
   std::string name;           ///< of the parameter
   std::size_t parameter = 0;  ///< its index in the list of parameters
@@ -31,6 +33,9 @@ struct ParameterShard {
     return sharded ? tensor.detach() : nn::part_of(tensor, reductions[i].box);
   }
 };
+
+/// Whether an optimizer that has updated the masters has also rounded them to the weights.
+enum class Weights : uint8_t { Stale, Rounded };
 
 /// All of the rank's own part of a parameter. `master`: undefined, if it is the weight itself.
 ParameterShard whole_shard(const nn::Parameter& parameter, std::size_t index, const Mesh& mesh,

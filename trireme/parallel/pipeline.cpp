@@ -287,13 +287,11 @@ Totals Pipeline::finish(const Finish& what) {
       "the last checkpoint");
   for (const auto& part : parts_) part->attached->start_finish();
   for (const auto& part : parts_) part->attached->check_step();
-  LossTotals
-      own;  // only the last stage knows losses, and of the ranks that compute one, one reports
-  if (loss_weight_.defined() && reports_loss(mesh_.coord()))
-    own = {loss_sum_.item<double>(), loss_weight_.item<double>()};
-  const Totals totals = step_end_->finish(own, what);
+  // Only the last stage knows losses, and of the ranks that compute one, one reports.
+  const LossTotals losses = std::exchange(losses_, {});
+  const Totals totals =
+      step_end_->finish(reports_loss(mesh_.coord()) ? losses : LossTotals{}, what);
   for (const auto& part : parts_) part->attached->end_finish();
-  loss_sum_ = loss_weight_ = at::Tensor();
   state_ = StepState::Idle;
   return totals;
 }
@@ -309,8 +307,8 @@ std::string Pipeline::description() const {
   return text;
 }
 
-void Pipeline::updated() {
-  for (const auto& part : parts_) part->attached->updated();
+void Pipeline::pass_on(Weights weights) {
+  for (const auto& part : parts_) part->attached->updated(weights);
 }
 
 void Pipeline::check_same() const {

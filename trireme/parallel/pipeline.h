@@ -69,7 +69,6 @@ class Pipeline final : public Attached {
   }
 
   Totals finish(const Finish& what = {}) override;
-  void updated() override;
   void check_same() const override;
   const std::vector<nn::Parameter>& parameters() const override { return parameters_; }
   const std::vector<ParameterShard>& shards() const override { return shards_; }
@@ -91,6 +90,9 @@ class Pipeline final : public Attached {
   const StageSizes& cut() const { return cut_; }
   /// The most micro-batches that this rank had in flight at the same time in the last step.
   int peak_in_flight() const { return peak_in_flight_; }
+
+ protected:
+  void pass_on(Weights weights) override;
 
  private:
   void check_same_pipeline() const;
@@ -131,7 +133,7 @@ class Pipeline final : public Attached {
   std::vector<std::size_t>
       last_of_;               // of each stage: the index of its last backward in the program
   std::size_t expected_ = 0;  // receives up to here are posted
-  at::Tensor loss_sum_, loss_weight_;
+  LossTotals losses_;
   int in_flight_ = 0, peak_in_flight_ = 0;
   int64_t step_ = 0;
 };

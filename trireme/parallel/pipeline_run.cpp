@@ -65,7 +65,7 @@ void Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
   in_flight_ = peak_in_flight_ = 0;
   const auto& where = micros.front().inputs.where;  // the step of the run, if it is given
   step_ = where != nullptr ? where->step : step_ + 1;
-  loss_sum_ = loss_weight_ = at::Tensor();
+  losses_ = {};
   for (const auto& part : parts_) part->completed = 0;
   for (std::size_t i = 0; i < program.size(); ++i) {
     const Action& action = program[i];
@@ -189,9 +189,7 @@ void Pipeline::forward(Stage& stage, int micro) {
     kept.roots.push_back(needs ? ag::impl::gradient_edge(one) : ag::Edge());
   };
   if (const auto loss = compute(stage, micro, flow)) {
-    const at::Tensor sum = loss->sum.detach().to(at::kDouble);
-    loss_sum_ = loss_sum_.defined() ? loss_sum_ + sum : sum;
-    loss_weight_ = loss_weight_.defined() ? loss_weight_ + loss->weight : loss->weight;
+    losses_.add(*loss);
     add_root(loss->sum);
     const auto& where = (*micros_)[static_cast<std::size_t>(micro)].inputs.where;
     kept.seeds = {seed_of(*loss, where != nullptr ? where->loss_scale : at::Tensor())};
@@ -306,8 +304,7 @@ void Pipeline::evaluate(Stage& at, int micro, LossTotals& sums) {
     at.inputs.emplace(micro, transfers_.take(before, kEvaluationTag + at.index));
   nn::Flow flow = input_of(at, micro);
   if (const auto loss = compute(at, micro, flow)) {
-    sums.sum += loss->sum.item<double>();
-    sums.weight += loss->weight.item<double>();
+    sums.add(*loss);
     if (first_rank != last_rank && micro + ahead < static_cast<int>(micros_->size()))
       transfers_.send(nn::Flow(std::vector<at::Tensor>{}, nullptr), first_rank, through_tag);
     return;

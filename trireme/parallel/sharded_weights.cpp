@@ -300,9 +300,9 @@ nn::Flow WholeWeights::around(std::size_t user, nn::Flow in, const nn::LayerImpl
   return inner(std::move(in));
 }
 
-void WholeWeights::updated() {
+void WholeWeights::updated(Weights weights) {
   complete_update();
-  round_masters();
+  if (weights == Weights::Stale) round_masters();
   // Gather in the order of use.
   std::vector<std::size_t> order = backward_order();
   std::reverse(order.begin(), order.end());

@@ -32,7 +32,7 @@ class ShardedWeights {
   const Units& units() const { return units_; }
 
   /// The masters have new values. Collective.
-  virtual void updated() = 0;
+  virtual void updated(Weights weights) = 0;
 
   /// Where weights are always whole: waits until the updates of all ranks have arrived.
   virtual void complete_update() {}
@@ -145,7 +145,7 @@ class WholeWeights final : public ShardedWeights {
   WholeWeights(std::vector<nn::Parameter> parameters, Units units, const Mesh& mesh,
                const Policy& policy);
 
-  void updated() override;
+  void updated(Weights weights) override;
   void complete_update() override;
   void end_pass() override {}
   int64_t gathered_bytes() const override { return memory_.defined() ? memory_.numel() : 0; }

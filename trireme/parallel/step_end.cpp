@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
@@ -15,6 +14,7 @@
 #include <tuple>
 
 #include "trireme/core/log.h"
+#include "trireme/cuda/squares.h"
 
 namespace trireme::parallel {
 
@@ -25,23 +25,6 @@ void check(const nn::Loss& loss) {
   TORCH_CHECK(loss.weight.defined() && loss.weight.numel() == 1,
               "backward: the loss's weight must be one number: how many tokens or samples counted");
 }
-
-namespace {
-
-/// The norm of each tensor. On a GPU by few kernels, and the host waits for them once.
-std::vector<double> norms_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<double> norms;
-  if (tensors.empty()) return norms;
-  if (tensors.front().is_cpu()) {
-    for (const at::Tensor& one : tensors)
-      norms.push_back(at::linalg_vector_norm(one).item<double>());
-    return norms;
-  }
-  const at::Tensor all = at::stack(at::_foreach_norm(tensors, 2)).to(at::kCPU, at::kDouble);
-  return {all.data_ptr<double>(), all.data_ptr<double>() + all.numel()};
-}
-
-}  // namespace
 
 at::Tensor seed_of(const nn::Loss& loss, const at::Tensor& scale) {
   const at::Tensor sum = loss.sum.detach();
@@ -108,6 +91,12 @@ void StepEnd::sum_later(const std::function<at::Tensor(std::size_t shard)>& grad
   }
 }
 
+/// A shard's gradient in the dtype in which gradients are added up.
+at::Tensor StepEnd::widened(std::size_t k) {
+  sources_[k].gradients->widen(sources_[k].shard);
+  return sources_[k].gradients->home(sources_[k].shard);
+}
+
 /// Points each shard's .grad at its sum; undefined where there is none yet.
 void StepEnd::assign() {
   for (std::size_t k = 0; k < shards_.size(); ++k) {
@@ -115,36 +104,62 @@ void StepEnd::assign() {
     const bool summed_later =
         std::any_of(shards_[k].reductions.begin(), shards_[k].reductions.end(),
                     [](const Reduction& one) { return !one.later.empty(); });
+    if (summed_later) gradients->widen(index);
     shards_[k].gradient() =
         gradients->has_home(index) || summed_later ? gradients->home(index) : at::Tensor();
   }
 }
 
-/// The sum of the squares of all gradient elements that this rank counts; nan if an element that it
-/// has computed for itself, and another rank counts, is not finite.
-double StepEnd::squares() const {
-  std::vector<at::Tensor> parts;
-  std::vector<bool> counts;
+/// All gradient elements that this rank counts in the norm, and those that it has computed for
+/// itself although another rank counts them: if these are not finite, the norm must not be, either.
+std::vector<StepEnd::GradientPart> StepEnd::counted_parts() const {
+  std::vector<GradientPart> parts;
   for (const ParameterShard& shard : shards_) {
     const at::Tensor& gradient = shard.gradient();
     if (!gradient.defined()) continue;
     for (std::size_t i = 0; i < shard.reductions.size(); ++i) {
       const Reduction& one = shard.reductions[i];
-      if (!one.counts && !one.repeats) continue;
-      parts.push_back(shard.part(gradient, i));
-      counts.push_back(one.counts);
+      if (one.counts || one.repeats) parts.push_back({shard.part(gradient, i), one.counts});
     }
   }
-  const std::vector<double> norms = norms_of(parts);
+  return parts;
+}
+
+double StepEnd::squares() const {
+  if (!mesh_.device().is_cpu()) return squares_on_device().item<double>();
   double sum = 0;
-  for (std::size_t i = 0; i < norms.size(); ++i) {
-    const double norm = norms[i];
-    if (counts[i])
+  for (const auto& [tensor, counts] : counted_parts()) {
+    const auto norm = at::linalg_vector_norm(tensor).item<double>();
+    if (counts)
       sum += norm * norm;
     else if (!std::isfinite(norm))
       sum = std::numeric_limits<double>::quiet_NaN();
   }
   return sum;
+}
+
+at::Tensor StepEnd::squares_on_device() const {
+  std::vector<cuda::Squared> tensors;
+  at::Tensor others = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(mesh_.device()));
+  for (const auto& [tensor, counts] : counted_parts()) {
+    if (tensor.scalar_type() != at::kDouble) {
+      tensors.push_back({tensor.contiguous(), counts});
+      continue;
+    }
+    const at::Tensor sum = tensor.square().sum();
+    others = others + (counts ? sum : sum - sum);
+  }
+  return tensors.empty() ? others : cuda::sum_of_squares(tensors, mesh_.device()) + others;
+}
+
+/// Weight, loss and squares of this rank, as three numbers on the device.
+at::Tensor StepEnd::device_totals(const LossTotals& own, bool norm) const {
+  const auto options = at::TensorOptions().dtype(at::kDouble).device(mesh_.device());
+  const auto number = [&](const at::Tensor& one) {
+    return one.defined() ? one.to(options) : at::zeros({}, options);
+  };
+  return at::stack(
+      {number(own.weight), number(own.sum), norm ? squares_on_device() : at::zeros({}, options)});
 }
 
 /// Sums the gradients that came after their bucket had started, over the same ranks, and adds them.
@@ -162,8 +177,19 @@ void StepEnd::add_late(const double* late) {
   for (std::size_t k = 0; k < shards_.size(); ++k) {
     if (!extra[k].defined()) continue;
     at::Tensor& gradient = shards_[k].gradient();
-    if (!gradient.defined()) gradient = sources_[k].gradients->home(sources_[k].shard);
+    if (!gradient.defined() || comm::is_half(gradient.scalar_type())) gradient = widened(k);
     gradient.add_(extra[k]);
+  }
+}
+
+/// Parameters that no rank used have no gradient; with `all`, none has.
+void StepEnd::forget_unused(const double* used, bool all) {
+  for (std::size_t k = 0; k < shards_.size(); ++k) {
+    at::Tensor& gradient = shards_[k].gradient();
+    if (all || used[sources_[k].name] == 0)
+      gradient = at::Tensor();
+    else if (!gradient.defined())
+      gradient = sources_[k].gradients->home(sources_[k].shard);
   }
 }
 
@@ -175,55 +201,77 @@ Totals StepEnd::finish(const LossTotals& own, const Finish& what) {
   sum_later([&](std::size_t k) { return shards_[k].gradient(); });
   if (what.on_sums) what.on_sums();
 
-  // One small reduction carries everything else: weight | loss | squares | values | used | late
+  // One small reduction carries everything else: weight | loss | squares | values | used | late. On
+  // a GPU the first three are 0 in it, and `totals` has a reduction of its own.
   constexpr int64_t kTotals = 3;
+  const bool on_gpu = !mesh_.device().is_cpu();
   const std::size_t values_at = kTotals, used_at = values_at + what.values.size(),
                     late_at = used_at + names_.size(), length = late_at + names_.size();
   if (!small_.defined() || small_.numel() != static_cast<int64_t>(length))
     small_ = at::zeros({static_cast<int64_t>(length)}, at::kDouble);
   auto* sums = small_.data_ptr<double>();
   std::fill(sums, sums + length, 0);
-  sums[0] = own.weight;
-  sums[1] = own.sum;
-  sums[2] = what.norm ? squares() : 0;
+  at::Tensor totals = small_.narrow(0, 0, kTotals);
+  comm::Work totals_work;
+  if (on_gpu) {
+    totals = device_totals(own, what.norm);
+    if (mesh_.world().size() > 1) totals_work = mesh_.world().all_reduce(totals);
+  } else {
+    sums[0] = own.weight.defined() ? own.weight.item<double>() : 0;
+    sums[1] = own.sum.defined() ? own.sum.item<double>() : 0;
+    sums[2] = what.norm ? squares() : 0;
+  }
   std::copy(what.values.begin(), what.values.end(), sums + values_at);
   for (const auto& [gradients, parameter, name] : parameters_) {
     sums[used_at + name] = gradients->used(parameter) ? 1 : 0;
     sums[late_at + name] = gradients->is_late(parameter) ? 1 : 0;
   }
   mesh_.world().all_reduce(small_).wait();
+  totals_work.wait();
 
   if (std::any_of(sums + late_at, sums + length, [](double count) { return count > 0; })) {
     add_late(sums + late_at);
     at::Tensor again = at::zeros({1}, at::kDouble);
     if (what.norm) again.data_ptr<double>()[0] = squares();
     mesh_.world().all_reduce(again).wait();
-    sums[2] = again.data_ptr<double>()[0];
+    totals[2].copy_(again[0]);
   }
 
-  const Totals totals{
-      .loss = sums[1],
-      .weight = sums[0],
-      .norm = std::sqrt(sums[2]) / (what.divide == Divide::Now ? sums[0] : 1),
-      .sums = {sums + values_at, sums + used_at},
-      .on_device =
-          small_.narrow(0, 0, kTotals).to(mesh_.device(), at::kDouble, false, /*copy=*/true)};
-  for (std::size_t k = 0; k < shards_.size(); ++k) {
-    at::Tensor& gradient = shards_[k].gradient();
-    if (sums[used_at + sources_[k].name] == 0 || totals.weight == 0)
-      gradient = at::Tensor();
-    else if (!gradient.defined())
-      gradient = sources_[k].gradients->home(sources_[k].shard);
-    if (gradient.defined() && what.divide == Divide::Now) gradient.div_(totals.weight);
+  const bool known = !on_gpu || what.read == Read::Now || what.divide == Divide::Now;
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  Totals result{.loss = kUnknown,
+                .weight = kUnknown,
+                .norm = kUnknown,
+                .sums = {sums + values_at, sums + used_at},
+                .on_device = on_gpu ? totals : totals.clone()};
+  if (known) {
+    const at::Tensor read = totals.cpu();
+    const auto* three = read.data_ptr<double>();
+    result.weight = three[0];
+    result.loss = three[1];
+    result.norm = std::sqrt(three[2]) / (what.divide == Divide::Now ? three[0] : 1);
   }
-  totals.weight != 0 ? report_unused(sums + used_at) : report_weightless();
+  const bool weightless = known && result.weight == 0;
+  forget_unused(sums + used_at, weightless);
+  if (what.divide == Divide::Now && !weightless) divide(result.weight);
+  weightless ? weightless_.say(mesh_.world()) : report_unused(sums + used_at);
   for (Gradients* part : parts_) part->end_step();
-  return totals;
+  return result;
 }
 
-void StepEnd::report_weightless() {
-  if (std::exchange(told_weightless_, true) || mesh_.world().rank() != 0) return;
-  core::Log(0, mesh_.world().name())
+/// Makes means of sums.
+void StepEnd::divide(double weight) {
+  for (std::size_t k = 0; k < shards_.size(); ++k) {
+    at::Tensor& gradient = shards_[k].gradient();
+    if (!gradient.defined()) continue;
+    if (comm::is_half(gradient.scalar_type())) gradient = widened(k);
+    gradient.div_(weight);
+  }
+}
+
+void WeightlessWarning::say(const comm::Communicator& world) {
+  if (std::exchange(said_, true) || world.rank() != 0) return;
+  core::Log(0, world.name())
       .warning(
           "the total weight of a step is 0: nothing counted, so nothing is updated (this is said "
           "once)");

@@ -13,11 +13,23 @@ void check(const nn::Loss& loss);
 /// The gradient that backward starts from: `scale`, or 1 if that is undefined.
 at::Tensor seed_of(const nn::Loss& loss, const at::Tensor& scale);
 
+/// Says once per world that the total weight of a step was 0.
+class WeightlessWarning {
+ public:
+  void say(const comm::Communicator& world);
+
+ private:
+  bool said_ = false;
+};
+
 /// Completes the gradients of a step, for `finish` of DataParallel, FullySharded and Pipeline.
 ///
 ///   buckets    ──> copies of a box ──> tied weights ──> norm ──> one small reduction ──> .grad
 ///   (started       (`Reduction::later`)                         weight, loss, values, squares,
 ///   in backward)                                                parameters used, parameters late
+///
+/// On a GPU weight, loss and squares are sums on the device, and travel in a small reduction of
+/// their own, so that the host does not wait for the device.
 ///
 /// Gradients that came late (autograd delivered one more for a weight whose bucket had started) are
 /// summed afterwards, and the norm is summed once more. This happens only in a step whose graph
@@ -42,6 +54,10 @@ class StepEnd {
     std::size_t shard;  // in its list
     std::size_t name;   // of its parameter, among all
   };
+  struct GradientPart {  // a box's part of a gradient, for the norm
+    at::Tensor tensor;
+    bool counts;  // or another rank counts it, and this one only looks whether it is finite
+  };
   struct NamedParameter {  // a parameter of which this rank may have no shard
     Gradients* gradients;
     std::size_t parameter, name;
@@ -50,10 +66,15 @@ class StepEnd {
   std::vector<std::pair<std::size_t, std::size_t>> boxes_over(const RankSet& set) const;
   void sum_later(const std::function<at::Tensor(std::size_t shard)>& gradient_of);
   void assign();
+  std::vector<GradientPart> counted_parts() const;
   double squares() const;
+  at::Tensor squares_on_device() const;
+  at::Tensor device_totals(const LossTotals& own, bool norm) const;
   void add_late(const double* late);
   void report_unused(const double* used);
-  void report_weightless();
+  void forget_unused(const double* used, bool all);
+  at::Tensor widened(std::size_t shard);
+  void divide(double weight);
 
   Mesh mesh_;
   std::shared_ptr<Reducer> reducer_;
@@ -70,7 +91,8 @@ class StepEnd {
   };
   std::vector<LaterSum> later_;  // copies first
   at::Tensor small_;             // the data of the small reduction
-  bool told_unused_ = false, told_weightless_ = false;
+  WeightlessWarning weightless_;
+  bool told_unused_ = false;
 };
 
 }  // namespace trireme::parallel

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <deque>
 
 #include "trireme/checkpoint/resume.h"
 #include "trireme/checkpoint/saver.h"
@@ -185,6 +186,10 @@ class Run {
     files_.begin(step_);
     files_.log(fmt::format("{} ranks over {}, step {} of {}", world_.size(), world_.backend(),
                            step_, steps_));
+    if (mesh_.device().is_cuda())
+      files_.log(trainer_.graph_obstacle().empty()
+                     ? "steps are replayed as a CUDA graph"
+                     : fmt::format("no CUDA graph: {}", trainer_.graph_obstacle()));
     if (!leads()) return;
     const bool cut = mesh_.degrees().replica != world_.size();
     const int64_t batch = std::min(config_.batch.global, data_->size());
@@ -219,39 +224,53 @@ class Run {
   double loop() {
     const comm::Communicator samples = mesh_.samples();
     data::Loader loader(data_, order_, samples.rank(), samples.size(), step_);
-    std::optional<Progress> progress;
-    if (leads()) progress.emplace(step_, steps_, config_.log.every);
+    if (leads()) progress_.emplace(step_, steps_, config_.log.every);
     double stop = 0;
-    auto began = Clock::now();
+    reported_ = Clock::now();
     while (step_ < steps_ && stop == 0) {
       const auto asked = Clock::now();
       const data::Batch batch = loader.next();
-      StepReport report;
-      report.data_ms = milliseconds_since(asked);
-      const StepResult result = trainer_.step(++step_, batch, wish_to_stop());
-      stop = result.stop;
-      fill(report, result);
-      report.step_ms = milliseconds_since(began);
+      const double data_ms = milliseconds_since(asked);
+      stop = trainer_.start(++step_, batch, wish_to_stop());
       if (trace_)
         trace_->add(core::Trace::Row::Actions, fmt::format("step {}", step_), asked, Clock::now());
-      report.tokens_per_s = result.weight / report.step_ms * 1e3;
-      if (due(config_.check.hash_every)) trainer_.check_same();
-      if (due(config_.eval.every))
-        report.eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
-      if (progress) {
-        report.pss_mib = files_.pss_mib();
-        files_.add(report, order_);
-        progress->show(report);
-        if (progress->is_closed()) signals_.stop_by(SIGPIPE);
-      }
-      // Write the line before the checkpoint: a run that is killed between the two would otherwise
-      // never write it. The time to copy the state counts for the next step.
-      began = Clock::now();
+      StepReport report;
+      report.step = step_;
+      report.data_ms = data_ms;
+      started_.push_back(report);
+      // What looks at the state after this step, or ends the run, comes after its result.
+      const bool looks = due(config_.check.hash_every) || due(config_.eval.every) ||
+                         due(config_.checkpoint.every) || step_ == steps_ || stop != 0;
+      while (trainer_.num_started() > (looks ? 0 : trainer_.lag())) report_oldest();
+      // The line is written before the checkpoint: a run that is killed between the two would
+      // otherwise never write it. The time to copy the state counts for the next step.
       if (due(config_.checkpoint.every) && step_ < steps_ && stop == 0) save();
     }
-    if (stop != 0 && progress && step_ < steps_)
-      progress->say(fmt::format("asked to stop: saving step {}", step_));
+    if (stop != 0 && progress_ && step_ < steps_)
+      progress_->say(fmt::format("asked to stop: saving step {}", step_));
+    progress_.reset();
     return stop;
+  }
+
+  /// Waits for the oldest step that was started, and writes its line.
+  void report_oldest() {
+    const StepResult result = trainer_.take();
+    StepReport report = started_.front();
+    started_.pop_front();
+    fill(report, result);
+    report.step_ms = milliseconds_since(reported_);
+    report.tokens_per_s = result.weight / report.step_ms * 1e3;
+    const bool newest = report.step == step_;
+    if (newest && due(config_.check.hash_every)) trainer_.check_same();
+    if (newest && due(config_.eval.every))
+      report.eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
+    if (progress_) {
+      report.pss_mib = files_.pss_mib();
+      files_.add(report, order_);
+      progress_->show(report);
+      if (progress_->is_closed()) signals_.stop_by(SIGPIPE);
+    }
+    reported_ = Clock::now();
   }
 
   double wish_to_stop() const {
@@ -270,7 +289,6 @@ class Run {
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
 
   void fill(StepReport& report, const StepResult& result) const {
-    report.step = step_;
     report.loss = result.loss;
     report.weight = result.weight;
     report.grad_norm = result.grad_norm;
@@ -331,6 +349,9 @@ class Run {
   std::shared_ptr<core::Trace> trace_;
   Trainer trainer_;
   checkpoint::Saver saver_;
+  std::optional<Progress> progress_;  // on rank 0, while the loop runs
+  std::deque<StepReport> started_;    // of steps whose results are not there yet
+  Clock::time_point reported_ = {};   // when the last line was written
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "trireme/core/error.h"
 #include "trireme/nn/bind.h"
 #include "trireme/nn/recompute.h"
+#include "trireme/parallel/step_end.h"
 #include "trireme/train/model_state.h"
 
 namespace trireme::train {
@@ -60,6 +61,8 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
       attached_(attach(config_, mesh_, *model_, options)),
       optimizer_(make_optimizer()),
       control_(control_options(config_, steps), mesh_.device()),
+      upload_(mesh_.device()),
+      graph_(config_, mesh_),
       now_(control_.state()) {}
 
 std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> model) const {
@@ -79,11 +82,14 @@ std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> m
 std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
   std::vector<optim::Slot> slots;
   for (const parallel::ParameterShard& one : shards())  // by the shape of the whole, not of a shard
-    slots.push_back({one.name, one.master,
-                     optim::is_decayed(parameters()[one.parameter].layout.whole()),
-                     [one, parameter = parameters()[one.parameter]](int64_t updates) {
-                       return parallel::random_bits(one, parameter, updates);
-                     }});
+    slots.push_back(
+        {.name = one.name,
+         .parameter = one.master,
+         .decay = optim::is_decayed(parameters()[one.parameter].layout.whole()),
+         .weight = one.weight.is_same(one.master) ? at::Tensor() : one.weight,
+         .random_bits = [one, parameter = parameters()[one.parameter]](int64_t updates) {
+           return parallel::random_bits(one, parameter, updates);
+         }});
   const config::Optim& keys = config_.optim;
   // On the CPU the state is in the host's memory anyway.
   const bool offloads =
@@ -123,29 +129,88 @@ std::vector<nn::MicroBatch> Trainer::cut(int64_t step, const data::Batch& batch)
 }
 
 StepResult Trainer::step(int64_t step, const data::Batch& batch, double wish_to_stop) {
+  start(step, batch, wish_to_stop);
+  return take();
+}
+
+double Trainer::start(int64_t step, const data::Batch& batch, double wish_to_stop) {
+  const data::Batch there = upload_.to_device(batch);
+  StartedStep started{.step = step, .stop = 0, .numbers = {}, .came = {}};
+  const auto all_of_it = [&](const data::Batch& one) {
+    const Issued issued = issue(step, one, wish_to_stop);
+    started.stop = issued.stop;
+    return issued.numbers;
+  };
+  at::Tensor numbers;
+  if (!watched() && graph_.takes(there)) {
+    numbers = graph_.run(there, all_of_it);
+    if (!graph_.recorded_now()) started.stop = sum_of_wishes(wish_to_stop);
+  } else {
+    numbers = all_of_it(there);
+  }
+  started.numbers = read_back(numbers, started.came);
+  started_.push_back(std::move(started));
+  return started_.back().stop;
+}
+
+/// A replayed step is one operation to the other ranks: they add up their wishes to stop.
+double Trainer::sum_of_wishes(double wish_to_stop) const {
+  if (mesh_.world().size() == 1) return wish_to_stop;
+  at::Tensor sum = at::full({1}, wish_to_stop, at::kDouble);
+  mesh_.world().all_reduce(sum).wait();
+  return sum.item<double>();
+}
+
+/// Issues all work of a step. Its numbers are where the weights are.
+Trainer::Issued Trainer::issue(int64_t step, const data::Batch& batch, double wish_to_stop) {
   attached_->run(cut(step, batch));
-  const parallel::Totals totals = attached_->finish({.values = {&wish_to_stop, 1},
-                                                     .divide = parallel::Divide::Later,
-                                                     .norm = true,
-                                                     .on_sums = on_sums_});
+  const parallel::Totals totals =
+      attached_->finish({.values = {&wish_to_stop, 1},
+                         .divide = parallel::Divide::Later,
+                         .norm = true,
+                         .read = on_gradients_ ? parallel::Read::Now : parallel::Read::Later,
+                         .on_sums = on_sums_});
+  if (on_gradients_ && totals.weight != 0) on_gradients_(totals.weight * now_.multiplier);
+  optimizer_->step(control_.decide(totals.on_device));
+  attached_->updated(optimizer_->rounds_weights() ? parallel::Weights::Rounded
+                                                  : parallel::Weights::Stale);
+  return {.numbers = at::cat({totals.on_device, control_.numbers()}), .stop = totals.sums[0]};
+}
+
+/// Copies numbers to the host without waiting for them.
+at::Tensor Trainer::read_back(const at::Tensor& numbers, std::optional<c10::Event>& came) const {
+  if (numbers.is_cpu()) return numbers;
+  const at::Tensor host =
+      at::empty(numbers.sizes(), numbers.options().device(at::kCPU).pinned_memory(true));
+  host.copy_(numbers, /*non_blocking=*/true);
+  came.emplace(numbers.device().type(), c10::EventFlag::BACKEND_DEFAULT);
+  came->record(c10::impl::VirtualGuardImpl(numbers.device().type()).getStream(numbers.device()));
+  return host;
+}
+
+StepResult Trainer::take() {
+  core::check(!started_.empty(), "Trainer::take: no step was started");
+  const StartedStep started = std::move(started_.front());
+  started_.pop_front();
+  if (started.came) started.came->synchronize();
+  const auto* totals = started.numbers.data_ptr<double>();
+  const double weight = totals[0], loss = totals[1], squares = totals[2];
+  const auto before = std::exchange(
+      now_, control_.state_of(started.numbers.narrow(0, 3, optim::UpdateControl::kNumbers)));
   StepResult result{
-      .weight = totals.weight, .lr = control_.rate_of(now_.updates + 1), .stop = totals.sums[0]};
-  if (control_.scales()) result.loss_scale = now_.scale;
-  if (totals.weight == 0) {
+      .weight = weight, .lr = control_.rate_of(before.updates + 1), .stop = started.stop};
+  if (control_.scales()) result.loss_scale = before.scale;
+  if (weight == 0) {
+    weightless_.say(mesh_.world());
     result.loss = std::numeric_limits<double>::quiet_NaN();
     return result;
   }
-  result.loss = totals.loss / totals.weight;
-  const double divisor = totals.weight * now_.multiplier;
-  result.grad_norm = totals.norm / divisor;
-  if (on_gradients_) on_gradients_(divisor);
-  optimizer_->step(control_.decide(totals.on_device));
-  const auto before = std::exchange(now_, control_.state());
+  result.loss = loss / weight;
+  result.grad_norm = std::sqrt(squares) / (weight * before.multiplier);
   result.skipped = now_.skipped > before.skipped;
   skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
   if (config_.check.finite && (now_.stopped || now_.scale < kLeastScale))
-    report_not_finite(step, result.loss);
-  attached_->updated();
+    report_not_finite(started.step, result.loss);
   return result;
 }
 
@@ -210,9 +275,8 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
     micros.push_back({at::stack(inputs).slice(0, 0, rows), at::stack(targets).slice(0, 0, rows)});
     if (micros.size() < attached_->evaluated_at_once() && begin + config_.batch.micro < most)
       continue;
-    const auto [sum, weight] = attached_->evaluate(micros);
-    totals[0] += sum;
-    totals[1] += weight;
+    const parallel::LossTotals some = attached_->evaluate(micros);
+    if (some.sum.defined()) totals += at::stack({some.sum, some.weight}).cpu();
     micros.clear();
   }
   mesh_.world().all_reduce(totals).wait();

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <c10/core/Event.h>
+
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,7 +17,10 @@
 #include "trireme/optim/learning_rate.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/update_control.h"
+#include "trireme/parallel/step_end.h"
 #include "trireme/train/attach.h"
+#include "trireme/train/batch_upload.h"
+#include "trireme/train/step_graph.h"
 
 namespace trireme::train {
 
@@ -39,6 +45,20 @@ class Trainer {
   /// step is skipped and the loss scale halved; otherwise throws Error and names the first such
   /// tensor. Collective.
   StepResult step(int64_t step, const data::Batch& batch, double wish_to_stop = 0);
+
+  /// The same in two halves, so that a GPU never waits for the host: `start` returns as soon as
+  /// everything is issued, `take` gives the results in the order of the steps, and waits for them.
+  ///
+  ///   host   start 1   start 2  take 1   start 3  take 2   ...
+  ///   GPU         [ step 1     ][ step 2         ][ step 3
+  ///
+  /// An update that is not finite changes nothing, nor do those after it, whenever the host hears
+  /// of it. Returns the sum of the ranks' `wish_to_stop`. Collective.
+  double start(int64_t step, const data::Batch& batch, double wish_to_stop = 0);
+  StepResult take();
+  std::size_t num_started() const { return started_.size(); }
+  /// How many steps the host should be ahead: 1 on a GPU, 0 on the CPU, which computes in `start`.
+  std::size_t lag() const { return mesh_.device().is_cpu() ? 0 : 1; }
 
   /// The mean loss over a dataset, each sample once; at most `batches` batches, 0: all. Collective.
   double evaluate(const data::Dataset& dataset, int64_t batches);
@@ -73,10 +93,29 @@ class Trainer {
   /// Throws if the replicas have drifted apart. Collective.
   void check_same() const { attached_->check_same(); }
 
+  /// Why the steps of a GPU are not replayed as a CUDA graph; empty if they are.
+  const std::string& graph_obstacle() const { return graph_.obstacle(); }
+
   int64_t num_parameters() const;
   int64_t gradient_bytes() const { return attached_->gradient_bytes(); }
 
  private:
+  /// A step that was started and not yet taken.
+  struct StartedStep {
+    int64_t step;
+    double stop;
+    at::Tensor numbers;              // totals of the step, then UpdateControl::numbers after it
+    std::optional<c10::Event> came;  // of a GPU: when they are in `numbers`, in pinned memory
+  };
+  /// What `issue` gives: the numbers of StartedStep, and the sum of the wishes to stop.
+  struct Issued {
+    at::Tensor numbers;
+    double stop;
+  };
+  Issued issue(int64_t step, const data::Batch& batch, double wish_to_stop);
+  bool watched() const { return on_sums_ != nullptr || on_gradients_ != nullptr; }
+  double sum_of_wishes(double wish_to_stop) const;
+  at::Tensor read_back(const at::Tensor& numbers, std::optional<c10::Event>& came) const;
   std::shared_ptr<nn::ModelImpl> prepare(std::shared_ptr<nn::ModelImpl> model) const;
   std::unique_ptr<optim::Optimizer> make_optimizer() const;
   parallel::BatchRows rows_of(const data::Batch& batch) const;
@@ -89,8 +128,12 @@ class Trainer {
   std::unique_ptr<parallel::Attached> attached_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::UpdateControl control_;
-  optim::UpdateControl::State now_;  // of the next step
+  BatchUpload upload_;
+  StepGraph graph_;
+  optim::UpdateControl::State now_;  // after the last step that was taken
+  std::deque<StartedStep> started_;
   int64_t skipped_in_a_row_ = 0;
+  parallel::WeightlessWarning weightless_;
   std::function<void()> on_sums_;
   std::function<void(double)> on_gradients_;
 };

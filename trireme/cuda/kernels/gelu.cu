@@ -1,8 +1,11 @@
 // GPT-2's GELU: 0.5 x (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3).
 
-__device__ inline float tanh_of(float u) {  // exact to a few ulp, unlike tanh.approx
-  const float e = __expf(-2.f * fabsf(u));
-  return copysignf((1.f - e) / (1.f + e), u);
+struct Tanh {
+  float value, slope;  // slope: 1 - tanh^2, without the loss of digits of that difference
+};
+__device__ inline Tanh tanh_of(float u) {  // exact to a few ulp, unlike tanh.approx
+  const float e = __expf(-2.f * fabsf(u)), by = 1.f / (1.f + e);
+  return {copysignf((1.f - e) * by, u), 4.f * e * by * by};
 }
 
 extern "C" __global__ void gelu_forward(const T* x, T* y, i64 packs) {
@@ -14,7 +17,7 @@ extern "C" __global__ void gelu_forward(const T* x, T* y, i64 packs) {
     for (int i = 0; i < V; ++i) {
       const float a = to_float(p.v[i]);
       const float u = 0.7978845608028654f * (a + 0.044715f * a * a * a);
-      put(o.v[i], 0.5f * a * (1.f + tanh_of(u)));
+      put(o.v[i], 0.5f * a * (1.f + tanh_of(u).value));
     }
     ((Pack<V>*)y)[at] = o;
   }
@@ -29,9 +32,9 @@ extern "C" __global__ void gelu_backward(const T* dy, const T* x, T* dx, i64 pac
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const float a = to_float(p.v[i]);
-      const float t = tanh_of(0.7978845608028654f * (a + 0.044715f * a * a * a));
+      const Tanh t = tanh_of(0.7978845608028654f * (a + 0.044715f * a * a * a));
       const float slope = 0.7978845608028654f * (1.f + 3 * 0.044715f * a * a);
-      put(o.v[i], to_float(q.v[i]) * (0.5f * (1.f + t) + 0.5f * a * (1.f - t * t) * slope));
+      put(o.v[i], to_float(q.v[i]) * (0.5f * (1.f + t.value) + 0.5f * a * t.slope * slope));
     }
     ((Pack<V>*)dx)[at] = o;
   }

@@ -4,12 +4,13 @@
 //   lane        0        1           31       0
 //   row   | V elems | V elems | ... | V elems | V elems | ...      K packs per lane
 //
-// V is 1 for odd widths, and PACKS is ceil(width / 32V).
+// V is 1 for odd widths, and PACKS is ceil(width / 32V). WIDTH is known to the compiler, so that
+// no bound is checked where all lanes have as many packs.
 
-constexpr int K = PACKS;
+constexpr int K = PACKS, width = WIDTH;
 
 extern "C" __global__ void norm_forward(const T* x, const T* g, const T* b, T* y, float* mean,
-                                        float* rstd, i64 rows, int width, float epsilon) {
+                                        float* rstd, i64 rows, float epsilon) {
   const int lane = threadIdx.x % 32;
   const i64 row = blockIdx.x * (i64)(blockDim.x / 32) + threadIdx.x / 32;
   if (row >= rows) return;
@@ -53,7 +54,7 @@ extern "C" __global__ void norm_forward(const T* x, const T* g, const T* b, T* y
 // The same output again, from a row whose mean and rstd are known. It gives the bits of
 // norm_forward.
 extern "C" __global__ void norm_again(const T* x, const T* g, const T* b, T* y, const float* mean,
-                                      const float* rstd, i64 rows, int width) {
+                                      const float* rstd, i64 rows) {
   const int lane = threadIdx.x % 32;
   const i64 row = blockIdx.x * (i64)(blockDim.x / 32) + threadIdx.x / 32;
   if (row >= rows) return;
@@ -77,9 +78,10 @@ extern "C" __global__ void norm_again(const T* x, const T* g, const T* b, T* y, 
 //
 // A block goes over many rows. It adds up dy h and dy for each column, and writes the two sums into
 // a row of its own of `dg` and `db` [blocks, width], in float32. column_totals adds up the rows.
-extern "C" __global__ void norm_backward(const T* dy, const T* x, const T* g, const float* mean,
+extern "C" __global__ void __launch_bounds__(256, K <= 3 ? 2 : 1)
+    norm_backward(const T* dy, const T* x, const T* g, const float* mean,
                                          const float* rstd, const T* d, T* dx, float* dg, float* db,
-                                         i64 rows, int width) {
+                                         i64 rows) {
   extern __shared__ float sums[];  // dg, then db
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float ag[K][V] = {}, ab[K][V] = {};

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "trireme/config/config.h"
+#include "trireme/cuda/graph.h"
+#include "trireme/data/loader.h"
+#include "trireme/mesh/mesh.h"
+
+namespace trireme::train {
+
+/// Repeats the steps of a GPU as one CUDA graph, so that the host issues one call instead of about
+/// a thousand. The first few steps run as usual: they choose algorithms, compile kernels and settle
+/// the order of gradients. Then one step is recorded, and replayed from there on with new inputs:
+///
+///   step        1      2      3      4                5       6
+///   host     issue  issue  issue  record, replay   replay  replay
+///   batch                         copied into the memory that the recorded step reads
+///
+/// A batch of another shape (the short last one of an epoch) runs as usual.
+class StepGraph {
+ public:
+  StepGraph(const config::Config& config, const Mesh& mesh);
+
+  /// Why steps are not recorded; empty if they are.
+  const std::string& obstacle() const { return obstacle_; }
+
+  /// Whether the next step, with this batch, can be a replay. Counts the steps.
+  bool takes(const data::Batch& batch);
+
+  /// Runs a step that `takes` has accepted. `issue` issues the whole step for a batch and returns
+  /// the numbers that it ends with; it is called once. Returns the same numbers.
+  at::Tensor run(const data::Batch& batch,
+                 const std::function<at::Tensor(const data::Batch&)>& issue);
+
+  /// Whether the last `run` called `issue`.
+  bool recorded_now() const { return recorded_now_; }
+
+  /// From now on steps run as usual; the next ones may be recorded anew.
+  void forget();
+
+ private:
+  c10::Device device_;
+  std::string obstacle_;
+  int usual_ = 0;  // steps since the beginning that ran as usual
+  bool recorded_now_ = false;
+  std::optional<data::Batch> inputs_;  // the memory that the recorded step reads
+  at::Tensor numbers_;
+  std::unique_ptr<cuda::Graph> graph_;  // last: it ends before the memory that it uses
+};
+
+}  // namespace trireme::train
