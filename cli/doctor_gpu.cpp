@@ -45,8 +45,9 @@ std::string cuda_version(int number) {
   return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
 }
 
-/// Prints the driver and its GPUs. Returns how many there are.
-int report_driver() {
+/// Prints the driver and its GPUs. Returns how many there are. `cause`: why it found none is of
+/// interest.
+int report_driver(bool cause) {
   try {
     const auto& driver = cuda::Driver::get();
     fact("CUDA driver", "for CUDA " + cuda_version(driver.version()));
@@ -59,7 +60,7 @@ int report_driver() {
     }
     return driver.num_devices();
   } catch (const Error& error) {
-    fact("CUDA driver", fmt::format("none, or no GPU ({})", error.what()));
+    fact("CUDA driver", cause ? fmt::format("not usable: {}", error.what()) : "none, or no GPU");
     return 0;
   }
 }
@@ -100,7 +101,7 @@ bool report_gpus() {
   const bool built = hooks.hasCUDART();
   fact("CUDA in libtorch",
        built ? cuda_version(static_cast<int>(hooks.versionCUDART())) : "none: it is for the CPU");
-  const int gpus = report_driver();
+  const int gpus = report_driver(/*cause=*/built);
   if (!built && gpus > 0)
     fact("", "to train on the GPU, build with a libtorch for CUDA: TORCH_DIR (docs/gpu.md)");
   if (!built || gpus == 0) return true;
