@@ -111,15 +111,17 @@ bool report_gpus() {
          "older than libtorch's CUDA?");
     return false;
   }
-  const bool usable =
+  // All of them are tried, so that one call shows all that is missing.
+  bool usable =
       look_for("NVRTC", cuda::describe_compiler,
-               "install nvidia-cuda-nvrtc from PyPI, or set TRIREME_NVRTC_LIBRARY to libnvrtc.so") &
-      look_for("cuBLASLt", describe_blas_lt, "it comes with libtorch: is its folder complete?") &
-      look_for("kernel", try_kernel, "is the cache ($TRIREME_CACHE, ~/.cache/trireme) damaged?");
+               "install nvidia-cuda-nvrtc from PyPI, or set TRIREME_NVRTC_LIBRARY to libnvrtc.so");
+  usable &= look_for("cuBLASLt", describe_blas_lt, "it comes with libtorch: is its folder whole?");
+  usable &= look_for("kernel", try_kernel, "is the cache ($TRIREME_CACHE) damaged? Delete it");
   try {
     fact("NCCL", describe_nccl());
   } catch (const Error&) {
-    fact("NCCL", "not found (not needed on one host); TRIREME_NCCL_LIBRARY names one");
+    fact("NCCL",
+         "not found (not needed: tensors go through the host); TRIREME_NCCL_LIBRARY names one");
   }
   return usable;
 }
