@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <optional>
 
 #include "cli/config_text.h"
@@ -64,6 +65,7 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
   progress.reset();
   // The first quarter warms up.
   times.erase(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4));
+  const double sum = std::accumulate(times.begin(), times.end(), 0.0);
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
   std::nth_element(times.begin(), middle, times.end());
   at::Tensor memory =
@@ -77,6 +79,8 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
                      {"ranks", world.size()},
                      {"tokens_per_s", rounded(weight / *middle * 1e3, 10)},
                      {"step_ms", rounded(*middle, 100)},
+                     {"sustained_tokens_per_s",
+                      rounded(weight * static_cast<double>(times.size()) / sum * 1e3, 10)},
                      {"pss_mib", static_cast<int64_t>(memory[0].item<double>())},
                      {"tensor_mib", rounded(memory[1].item<double>() / (1 << 20), 100)},
                      {"state_mib", rounded(memory[2].item<double>() / (1 << 20), 100)},

@@ -86,7 +86,8 @@ bool try_ranks(const std::string& what, int num_ranks, const std::string& remedy
 
 int doctor_command(const std::vector<std::string>& args) {
   Arguments arguments("trireme doctor",
-                      "Reports what this machine has and runs an all-reduce between two ranks.\n"
+                      "Reports what this machine has, its GPUs and their libraries included, and "
+                      "runs an\nall-reduce between two ranks, with a GPU also of tensors there.\n"
                       "Exits non-zero, with the remedy, if something needed is broken.");
   arguments.parse(args);
   report_machine();
@@ -99,6 +100,13 @@ int doctor_command(const std::vector<std::string>& args) {
                 "two ranks cannot communicate on this host: the lines above name the cause; "
                 "try TRIREME_BACKEND=tcp to see whether only shared memory is affected");
   if (!ranks_communicate) return 1;
+  // Loading libtorch takes a while: not again where there is no GPU.
+  const bool gpus_communicate =
+      launch::num_gpus() == 0 ||
+      try_ranks("doctor-gpu-ranks", 2,
+                "two ranks communicate, but not with tensors on the GPU: the lines above name the "
+                "cause; TRIREME_BACKEND=shm leaves out NCCL, run.device=cpu the GPU");
+  if (!gpus_communicate) return 1;
   fact("all is well", "two ranks met and added their numbers");
   return 0;
 }

@@ -36,9 +36,11 @@ int bench_checkpoint(const std::vector<std::string>& args);
 /// `trireme-rank data-make OUT KIND TOKENS VOCAB SEED`: writes a generated language.
 int data_make(const std::vector<std::string>& args);
 
-/// `trireme-rank doctor`: prints which libtorch this is. `doctor-ranks`: an all-reduce of two
-/// ranks.
+/// `trireme-rank doctor`: prints which libtorch this is, and tries what the GPU needs.
+/// `doctor-ranks`: an all-reduce of two ranks. `doctor-gpu-ranks`: the same of CUDA tensors, if
+/// libtorch finds a GPU.
 int doctor(const std::vector<std::string>& args);
 int doctor_ranks(const std::vector<std::string>& args);
+int doctor_gpu_ranks(const std::vector<std::string>& args);
 
 }  // namespace trireme::cli

@@ -32,7 +32,8 @@ constexpr Command kCommands[] = {{"bench-comm", "trireme bench", cli::bench_comm
                                  {"verify", "trireme verify", cli::verify},
                                  {"data-make", "trireme data", cli::data_make},
                                  {"doctor", "trireme doctor", cli::doctor},
-                                 {"doctor-ranks", "trireme doctor", cli::doctor_ranks}};
+                                 {"doctor-ranks", "trireme doctor", cli::doctor_ranks},
+                                 {"doctor-gpu-ranks", "trireme doctor", cli::doctor_gpu_ranks}};
 
 int run(const std::vector<std::string>& args) {
   const std::string name = args.empty() ? "" : args.front();

@@ -206,6 +206,9 @@ TEST(Programs, DoctorFindsThisMachineWell) {
   const auto result = run_command({kBin + "trireme", "doctor"});
   EXPECT_EQ(result.code, 0) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("libtorch"));
+  // With a GPU or without, these lines are there; what they say depends on the machine.
+  EXPECT_THAT(result.out, HasSubstr("\nCUDA in libtorch"));
+  EXPECT_THAT(result.out, HasSubstr("\nCUDA driver"));
 }
 
 }  // namespace

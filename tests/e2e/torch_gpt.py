@@ -68,8 +68,7 @@ def main():
     device = sys.argv[5] if len(sys.argv) > 5 else "cpu"
     config = keys(run / "config.toml")
     seq, heads = int(config["model.seq"]), int(config["model.heads"])
-    raw = tokens_file.read_bytes()
-    tokens = torch.tensor(struct.unpack(f"<{len(raw) // 2}H", raw))
+    tokens = torch.frombuffer(bytearray(tokens_file.read_bytes()), dtype=torch.uint16).to(torch.int32)
     p = {}
     for part in sorted((run / "checkpoints/step-00000000").glob("*.safetensors")):
         p.update({k: v for k, v in read_safetensors(part).items() if "/" not in k})

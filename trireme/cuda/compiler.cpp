@@ -94,6 +94,12 @@ bool has_compiler() {
   }
 }
 
+std::string describe_compiler() {
+  int major = 0, minor = 0;
+  nvrtc().version(&major, &minor);
+  return fmt::format("{}.{}, {}", major, minor, nvrtc().library.path());
+}
+
 std::string compile(std::string_view text, const std::vector<std::string>& defines,
                     int architecture) {
   const auto options = options_for(defines, architecture);

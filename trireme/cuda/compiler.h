@@ -21,5 +21,7 @@ std::string compile_cached(std::string_view text, const std::vector<std::string>
 
 /// Whether there is an NVRTC.
 bool has_compiler();
+/// "13.0, /usr/lib/libnvrtc.so.13". Throws Error, with what was tried, if there is none.
+std::string describe_compiler();
 
 }  // namespace trireme::cuda

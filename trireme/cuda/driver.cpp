@@ -22,7 +22,11 @@ Driver::Driver() {
   const core::DynamicLibrary library("the CUDA driver", {"libcuda.so.1", "libcuda.so"});
   library.bind(cuInit_, "cuInit");
   library.bind(cuGetErrorString_, "cuGetErrorString");
+  library.bind(cuDriverGetVersion_, "cuDriverGetVersion");
+  library.bind(cuDeviceGetCount_, "cuDeviceGetCount");
   library.bind(cuDeviceGet_, "cuDeviceGet");
+  library.bind(cuDeviceGetName_, "cuDeviceGetName");
+  library.bind(cuDeviceTotalMem_, "cuDeviceTotalMem_v2");
   library.bind(cuDeviceGetAttribute_, "cuDeviceGetAttribute");
   library.bind(cuModuleLoadData_, "cuModuleLoadData");
   library.bind(cuModuleGetFunction_, "cuModuleGetFunction");
@@ -38,10 +42,39 @@ void Driver::check(int code, const char* call) const {
   throw Error(fmt::format("CUDA: {} failed: {} (code {})", call, text, code));
 }
 
-int Driver::attribute(int which, int device) const {
-  int handle = 0, value = 0;
+int Driver::version() const {
+  int number = 0;
+  check(cuDriverGetVersion_(&number), "cuDriverGetVersion");
+  return number;
+}
+
+int Driver::num_devices() const {
+  int count = 0;
+  check(cuDeviceGetCount_(&count), "cuDeviceGetCount");
+  return count;
+}
+
+int Driver::handle(int device) const {
+  int handle = 0;
   check(cuDeviceGet_(&handle, device), "cuDeviceGet");
-  check(cuDeviceGetAttribute_(&value, which, handle), "cuDeviceGetAttribute");
+  return handle;
+}
+
+std::string Driver::name(int device) const {
+  char text[256] = {};
+  check(cuDeviceGetName_(text, sizeof(text), handle(device)), "cuDeviceGetName");
+  return text;
+}
+
+int64_t Driver::memory_bytes(int device) const {
+  std::size_t bytes = 0;
+  check(cuDeviceTotalMem_(&bytes, handle(device)), "cuDeviceTotalMem");
+  return static_cast<int64_t>(bytes);
+}
+
+int Driver::attribute(int which, int device) const {
+  int value = 0;
+  check(cuDeviceGetAttribute_(&value, which, handle(device)), "cuDeviceGetAttribute");
   return value;
 }
 

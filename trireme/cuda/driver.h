@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
 
 namespace trireme::cuda {
 
@@ -15,6 +17,12 @@ class Driver {
   /// Throws Error if there is no driver.
   static const Driver& get();
 
+  /// The newest CUDA that the driver can run: 13000 for 13.0.
+  int version() const;
+  int num_devices() const;
+  /// "NVIDIA H200".
+  std::string name(int device) const;
+  int64_t memory_bytes(int device) const;
   /// 90 for compute capability 9.0.
   int architecture(int device) const;
   int multiprocessors(int device) const;
@@ -32,11 +40,16 @@ class Driver {
  private:
   Driver();
   void check(int code, const char* call) const;
+  int handle(int device) const;
   int attribute(int which, int device) const;
 
   int (*cuInit_)(unsigned) = nullptr;
   int (*cuGetErrorString_)(int, const char**) = nullptr;
+  int (*cuDriverGetVersion_)(int*) = nullptr;
+  int (*cuDeviceGetCount_)(int*) = nullptr;
   int (*cuDeviceGet_)(int*, int) = nullptr;
+  int (*cuDeviceGetName_)(char*, int, int) = nullptr;
+  int (*cuDeviceTotalMem_)(std::size_t*, int) = nullptr;
   int (*cuDeviceGetAttribute_)(int*, int, int) = nullptr;
   int (*cuModuleLoadData_)(void**, const void*) = nullptr;
   int (*cuModuleGetFunction_)(void**, void*, const char*) = nullptr;
