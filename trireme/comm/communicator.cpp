@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "trireme/core/error.h"
 #include "trireme/core/hash.h"
@@ -30,6 +31,12 @@ void check_lists(const char* collective, const std::vector<at::Tensor>& out,
               " inputs");
   TORCH_CHECK(rows.empty() || rows.size() == in.size(), collective, ": ", rows.size(),
               " lists of rows for ", in.size(), " tensors");
+}
+
+/// "cuda" is the current GPU.
+at::Device indexed(at::Device device) {
+  if (device.is_cpu() || device.has_index()) return device;
+  return c10::impl::VirtualGuardImpl(device.type()).getDevice();
 }
 
 at::Tensor pinned_host_memory_for(const at::Tensor& tensor) {
@@ -124,7 +131,8 @@ Work Communicator::start_all(std::vector<Op> ops, std::string_view name) const {
 void Communicator::start_one(Op& op, const core::OpInfo& info, Work::StartedOps& started) const {
   started.timeout = group_->backend->timeout();
   started.group = group_->backend;
-  if (!on_cpu(op)) stage_through_host(op, started);
+  const auto device = device_of(op);
+  if (!device || !group_->backend->takes(*device)) stage_through_host(op, started);
   const uint64_t number =
       is_point_to_point(info.kind) ? ++group_->transfers : ++group_->collectives;
   group_->backend->check(info, number);
@@ -220,15 +228,17 @@ at::Tensor Communicator::allocate(at::IntArrayRef shape, at::TensorOptions optio
     TORCH_CHECK(!__builtin_mul_overflow(bytes, dim, &bytes), "allocate: shape ", shape,
                 " is too large: its bytes do not fit 64 bits");
   }
-  if (!options.device().is_cpu()) return at::zeros(shape, options);
-  auto memory = group_->backend->allocate(bytes, group_->collectives);
+  const at::Device device = indexed(options.device());
+  if (!group_->backend->takes(device)) return at::zeros(shape, options);
+  auto memory = group_->backend->allocate(bytes, device, group_->collectives);
   if (!memory) return at::zeros(shape, options);
   // Reported to memory profilers, as libtorch's own allocators do.
-  c10::reportMemoryUsageToProfiler(memory.get(), bytes, 0, 0, at::kCPU);
-  const auto free = [memory, bytes](void* place) {
-    c10::reportMemoryUsageToProfiler(place, -bytes, 0, 0, at::kCPU);
+  c10::reportMemoryUsageToProfiler(memory.get(), bytes, 0, 0, device);
+  const auto free = [memory, bytes, device](void* place) {
+    c10::reportMemoryUsageToProfiler(place, -bytes, 0, 0, device);
   };
-  return at::from_blob(memory.get(), shape, free, options.device(at::kCPU));
+  at::Tensor tensor = at::from_blob(memory.get(), shape, free, options.device(device));
+  return device.is_cpu() ? tensor : tensor.zero_();
 }
 
 }  // namespace trireme::comm
