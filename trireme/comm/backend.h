@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,6 +29,14 @@ class Backend {
   /// this group, or among its sends and receives. Never waits for a peer.
   virtual std::shared_ptr<PendingOp> start(const Op& op, const core::OpInfo& info,
                                            uint64_t number) = 0;
+
+  /// Runs `launch`, which puts a CUDA graph with ops of this world on the current stream, as one
+  /// collective of this group. A backend whose ops cannot go into a graph just runs it.
+  virtual std::shared_ptr<PendingOp> replay(const std::function<void()>& launch,
+                                            const core::OpInfo&, uint64_t /*number*/) {
+    launch();
+    return nullptr;
+  }
 
   /// Collective. Ranks with the same color form a group, ordered by key. `number` is the number of
   /// the last collective; each collective that this call runs raises it by one.

@@ -20,10 +20,6 @@ struct Communicator::Group {
 
 namespace {
 
-bool is_point_to_point(core::OpKind kind) {
-  return kind == core::OpKind::Send || kind == core::OpKind::Recv;
-}
-
 /// Checks the lists of a collective over several tensors; `rows` may be empty.
 void check_lists(const char* collective, const std::vector<at::Tensor>& out,
                  const std::vector<at::Tensor>& in, const std::vector<Rows>& rows) {
@@ -89,6 +85,9 @@ void Communicator::abort(const std::string& why) const {
 std::string Communicator::backend() const {
   return group_->backend->kind();
 }
+std::shared_ptr<Backend> Communicator::carrier() const {
+  return group_->backend;
+}
 void Communicator::note(std::string_view doing) const {
   group_->backend->note(doing);
 }
@@ -133,8 +132,7 @@ void Communicator::start_one(Op& op, const core::OpInfo& info, Work::StartedOps&
   started.group = group_->backend;
   const auto device = device_of(op);
   if (!device || !group_->backend->takes(*device)) stage_through_host(op, started);
-  const uint64_t number =
-      is_point_to_point(info.kind) ? ++group_->transfers : ++group_->collectives;
+  const uint64_t number = info.is_transfer() ? ++group_->transfers : ++group_->collectives;
   group_->backend->check(info, number);
   try {
     if (auto pending = group_->backend->start(op, info, number))
@@ -206,6 +204,20 @@ Work Communicator::recv(at::Tensor data, int from, int tag) const {
 }
 void Communicator::barrier() const {
   start(Barrier{}).wait();
+}
+
+Work Communicator::replay(std::string_view name, const std::function<void()>& launch) const {
+  core::OpInfo info = describe(Barrier{}, rank(), size());
+  info.set_name(name);
+  info.tag = static_cast<int32_t>(core::hash64(name));
+  auto started = std::make_unique<Work::StartedOps>();
+  started->timeout = group_->backend->timeout();
+  started->group = group_->backend;
+  const uint64_t number = ++group_->collectives;
+  group_->backend->check(info, number);
+  if (auto pending = group_->backend->replay(launch, info, number))
+    started->pending.push_back(std::move(pending));
+  return Work(std::move(started));
 }
 
 Communicator Communicator::split(std::string name, int color, int key) const {

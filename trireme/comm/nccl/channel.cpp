@@ -1,13 +1,9 @@
 #include "trireme/comm/nccl/channel.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 
-#include <array>
-#include <cstring>
 #include <thread>
 
-#include "trireme/comm/op.h"
 #include "trireme/core/error.h"
 #include "trireme/core/units.h"
 
@@ -16,26 +12,6 @@ namespace trireme::comm::nccl {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using core::OpKind;
-
-/// Tags of the host messages that carry unique ids. No caller may use them.
-constexpr int kGroupIdTag = INT32_MIN, kPairIdTag = INT32_MIN + 1;
-
-/// Blocks of a kernel that sends or receives, where ranks share a GPU: kernels that wait for each
-/// other must all fit on it at once.
-constexpr int kBlocksOnSharedGpu = 4;
-
-core::OpInfo info_of_id(OpKind kind, int peer, int tag) {
-  core::OpInfo info;
-  info.kind = kind;
-  info.dtype = core::DType::UInt8;
-  info.item_bytes = 1;
-  info.set_shape(std::array{static_cast<int64_t>(sizeof(Library::UniqueId))});
-  info.root = static_cast<int16_t>(peer);
-  info.tag = tag;
-  info.set_name("nccl id");
-  return info;
-}
 
 /// Waits a little longer each time, up to 1 ms.
 void pause(int round) {
@@ -67,16 +43,16 @@ bool Channel::is_new() const {
   return state_ == State::New;
 }
 
-void Channel::adopt(Library::Comm comm) {
-  const std::lock_guard lock(mutex_);
-  comm_ = comm;
-  state_ = State::Initializing;
-}
-
 void Channel::start(const std::shared_ptr<Flight>& flight) {
   const std::lock_guard lock(mutex_);
   flights_.push_back(flight);
   advance();
+}
+
+void Channel::watch(const std::shared_ptr<Flight>& flight) {
+  const std::lock_guard lock(mutex_);
+  flight->state = Flight::State::Launched;
+  flights_.push_back(flight);
 }
 
 void Channel::start_captured(const std::shared_ptr<Flight>& flight) {
@@ -112,8 +88,7 @@ void Channel::wait_until_ready() {
           world().fail({CauseKind::Timeout, -1,
                         fmt::format("NCCL did not connect the ranks of '{}' in {}",
                                     host_->lane().name, core::format_duration(host_->timeout()))});
-        return state_ != State::Ready ||
-               (!flights_.empty() && flights_.back()->state == Flight::State::Queued);
+        return state_ != State::Ready || has_queued();
       },
       info, 0);
 }
@@ -175,9 +150,7 @@ void Channel::settle(Flight& flight) {
 // Driving. The lock is held.
 
 void Channel::advance() {
-  if (state_ == State::Ready &&
-      (flights_.empty() || flights_.back()->state != Flight::State::Queued))
-    return;  // the usual case
+  if (!has_queued() && (state_ == State::Ready || state_ == State::New)) return;  // the usual case
   if (world().failed()) return;
   try {
     while (step()) {
@@ -190,10 +163,7 @@ void Channel::advance() {
 /// Goes on by one state, or launches one op. Returns false if that cannot be done now.
 bool Channel::step() {
   switch (state_) {
-    case State::New:
-      if (flights_.empty()) return false;
-      meet();
-      return true;
+    case State::New: meet(); return true;
     case State::Meeting:
       if (!messages_.front()->done()) return false;
       init_communicator();
@@ -216,43 +186,6 @@ bool Channel::step() {
     case State::Broken: return false;
   }
   return false;
-}
-
-/// The first member makes the id and sends it to the others, through the hosts.
-void Channel::meet() {
-  id_ = at::empty({static_cast<int64_t>(sizeof(Library::UniqueId))}, at::kByte);
-  const int tag = is_pair() ? kPairIdTag : kGroupIdTag;
-  if (members_.rank != 0) {
-    const int first = members_.ranks.front();
-    messages_.push_back(
-        host_->start(Recv{id_, first, tag}, info_of_id(OpKind::Recv, first, tag), 0));
-    state_ = State::Meeting;
-    return;
-  }
-  const Library& nccl = Library::get();
-  Library::UniqueId id{};
-  nccl.check("ncclGetUniqueId", nccl.unique_id(&id));
-  std::memcpy(id_.data_ptr(), &id, sizeof id);
-  for (std::size_t i = 1; i < members_.ranks.size(); ++i) {
-    const int peer = members_.ranks[i];
-    messages_.push_back(host_->start(Send{id_, peer, tag}, info_of_id(OpKind::Send, peer, tag), 0));
-  }
-  init_communicator();
-}
-
-void Channel::init_communicator() {
-  const Library& nccl = Library::get();
-  const c10::DeviceGuard guard(device_);
-  use_device(device_);
-  Library::UniqueId id{};
-  std::memcpy(&id, id_.data_ptr(), sizeof id);
-  Library::Config config;
-  if (sharing_ == Sharing::SharedGpu && is_pair()) config.max_blocks = kBlocksOnSharedGpu;
-  const std::lock_guard launching(launch_lock());
-  nccl.check("ncclCommInitRankConfig",
-             nccl.init(&comm_, static_cast<int>(members_.ranks.size()), id, members_.rank, &config),
-             comm_);
-  state_ = State::Initializing;
 }
 
 /// Whether NCCL has finished what it does in the background. Throws if that failed.
@@ -297,22 +230,6 @@ void Channel::fail(const std::string& what) {
   if (!error_.empty()) return;
   error_ = what;
   error_since_ = Clock::now();
-}
-
-Library::Comm Channel::split(int color, int key) {
-  wait_until_ready();
-  const Library& nccl = Library::get();
-  Library::Comm part = nullptr;
-  Library::Config config;
-  {
-    const std::lock_guard lock(mutex_);
-    const c10::DeviceGuard guard(device_);
-    const std::lock_guard launching(launch_lock());
-    nccl.check("ncclCommSplit", nccl.split(comm_, color, key, &part, &config), comm_);
-    state_ = State::Initializing;  // until all members have come
-  }
-  wait_until_ready();
-  return part;
 }
 
 }  // namespace trireme::comm::nccl

@@ -54,7 +54,9 @@ class Channel {
 
   /// Launches the op, or queues it. `ready` has been recorded.
   void start(const std::shared_ptr<Flight>& flight);
-  /// The same while the caller's stream is being captured.
+  /// Watches work that the caller has put on its own stream between `ready` and `done`: a replay.
+  void watch(const std::shared_ptr<Flight>& flight);
+  /// The same as start while the caller's stream is being captured.
   void start_captured(const std::shared_ptr<Flight>& flight);
   /// Returns when the op has been launched. Throws if the world has failed.
   void finish_launch(Flight& flight);
@@ -98,6 +100,9 @@ class Channel {
   void report_timeout(Flight& flight);
   void report_error();
 
+  bool has_queued() const {
+    return !flights_.empty() && flights_.back()->state == Flight::State::Queued;
+  }
   bool check_finished(Flight& flight) const;
   bool is_pair() const { return members_.use == Members::Use::OneDirection; }
   void wait_while(const std::function<bool()>& busy, const core::OpInfo& info, uint64_t number);
@@ -111,6 +116,7 @@ class Channel {
   mutable std::timed_mutex mutex_;
   State state_ = State::New;
   Library::Comm comm_ = nullptr;
+  Library::Comm part_ = nullptr;  ///< of a split; NCCL may write it later
   bool aborted_ = false, captured_ = false;
   at::Tensor id_;                                     ///< the unique id, as bytes
   std::vector<std::shared_ptr<PendingOp>> messages_;  ///< that carry it

@@ -107,9 +107,10 @@ Library::Comm Channel::take_for_abort() {
 
 bool Channel::step_destruction() {
   const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr || state_ == State::Broken) return true;
-  if (!flights_.empty() || state_ == State::Launching || state_ == State::Initializing)
-    return false;
+  if (state_ == State::Broken) return true;
+  const bool connecting = state_ == State::Meeting || state_ == State::Initializing;
+  if (!flights_.empty() || connecting || state_ == State::Launching) return false;
+  if (comm_ == nullptr) return true;
   const Library& nccl = Library::get();
   if (state_ == State::Ready) {
     nccl.check("ncclCommFinalize", nccl.finalize(comm_), comm_);

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -32,13 +31,6 @@ namespace {
 using core::OpInfo;
 using core::OpKind;
 
-/// Tells ops on GPUs from those in host memory: a collective must be the same on all ranks.
-constexpr int32_t kOnGpu = 0x6770'75;
-
-bool is_transfer(OpKind kind) {
-  return kind == OpKind::Send || kind == OpKind::Recv;
-}
-
 std::vector<at::Tensor> tensors_of(Op op) {
   std::vector<at::Tensor> tensors;
   for (const auto& side : {inputs(op), outputs(op)}) {
@@ -54,20 +46,6 @@ void run_alone(Op op) {
   const auto from = inputs(op), to = outputs(op);
   if (from.empty() || to.empty() || from[0]->data_ptr() == to[0]->data_ptr()) return;
   to[0]->flatten().copy_(from[0]->flatten(), /*non_blocking=*/true);
-}
-
-/// The collective of this kind on `nothing`.
-Op without_data(const OpInfo& info, const at::Tensor& nothing) {
-  switch (info.kind) {
-    case OpKind::AllReduce: return AllReduce{nothing};
-    case OpKind::Broadcast: return Broadcast{nothing, info.root};
-    case OpKind::Reduce: return Reduce{nothing, info.root};
-    case OpKind::AllGather: return AllGather{nothing, nothing};
-    case OpKind::ReduceScatter: return ReduceScatter{nothing, nothing};
-    case OpKind::Gather: return Gather{nothing, nothing, info.root};
-    case OpKind::Scatter: return Scatter{nothing, nothing, info.root};
-    default: return Barrier{};
-  }
 }
 
 }  // namespace
@@ -100,8 +78,7 @@ std::shared_ptr<PendingOp> NcclBackend::start_on_gpu(const Op& op, const OpInfo&
                                                      uint64_t number) {
   const at::Device device = *device_of(op);
   const c10::Stream current = current_stream(device);
-  const auto channel =
-      is_transfer(info.kind) ? direction(info, device).channel : group_channel(device);
+  const auto channel = info.is_transfer() ? direction(info, device).channel : group_channel(device);
   const bool capturing = is_capturing(current);
   core::check(!capturing || !channel->is_new(),
               "{} on '{}': the first op of a group, and the first between two ranks, connects them "
@@ -124,6 +101,26 @@ std::shared_ptr<PendingOp> NcclBackend::start_on_gpu(const Op& op, const OpInfo&
     channel->start(flight);
   watcher_->wake();
   return std::make_shared<DeviceOp>(flight, channel, host_, tensors_of(op), current);
+}
+
+std::shared_ptr<PendingOp> NcclBackend::replay(const std::function<void()>& launch,
+                                               const OpInfo& info, uint64_t number) {
+  if (size() == 1) {
+    launch();
+    return nullptr;
+  }
+  const at::Device device = c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();
+  const c10::Stream current = current_stream(device);
+  const auto channel = group_channel(device);
+  const auto flight = std::make_shared<Flight>(info, number, device.type());
+  flight->timeout = timeout();
+  start_sentinel(flight, {});
+  flight->ready.record(current);
+  launch();
+  flight->done.record(current);
+  channel->watch(flight);
+  watcher_->wake();
+  return std::make_shared<DeviceOp>(flight, channel, host_, std::vector<at::Tensor>{}, current);
 }
 
 // Channels.
@@ -159,73 +156,6 @@ NcclBackend::OneDirection& NcclBackend::direction(const OpInfo& info, at::Device
         device);
   }
   return found;
-}
-
-// Sentinels.
-
-void NcclBackend::start_sentinel(const std::shared_ptr<Flight>& flight, const LoweredOp& lowered) {
-  OpInfo info = flight->info;
-  host_
-      ->step();  // the one before is mostly over by now, and then this one does not queue behind it
-  if (is_transfer(info.kind)) {
-    start_order(flight, info);
-  } else {
-    info.tag ^= kOnGpu;
-    if (info.kind == OpKind::AllToAll)
-      start_sizes(*flight, lowered, info);
-    else
-      flight->sentinel = std::static_pointer_cast<Task>(
-          host_->start(without_data(info, nothing_), info, flight->number));
-  }
-}
-
-/// An all-to-all among the hosts of how many bytes each rank sends to each: NCCL would wait for
-/// ever if two ranks did not agree on that.
-void NcclBackend::start_sizes(Flight& flight, const LoweredOp& lowered, const OpInfo& marked) {
-  const auto sent = at::empty({size()}, at::kLong), got = at::empty({size()}, at::kLong);
-  std::vector<int64_t> expected;
-  for (int peer = 0; peer < size(); ++peer) {
-    const auto at = static_cast<std::size_t>(peer);
-    sent.data_ptr<int64_t>()[peer] = lowered.in_begin[at + 1] - lowered.in_begin[at];
-    expected.push_back(lowered.out_begin[at + 1] - lowered.out_begin[at]);
-  }
-  flight.sentinel_data = {sent, got};
-  flight.sentinel =
-      std::static_pointer_cast<Task>(host_->start(AllToAll{got, sent}, marked, flight.number));
-  flight.compare = [host = host_, info = flight.info, got, expected = std::move(expected)] {
-    for (std::size_t peer = 0; peer < expected.size(); ++peer) {
-      const int64_t bytes = got.data_ptr<int64_t>()[peer];
-      if (bytes == expected[peer]) continue;
-      host->world().report_mismatch({host->lane().members[peer], info, info,
-                                     static_cast<uint64_t>(expected[peer]),
-                                     static_cast<uint64_t>(bytes)});
-      return;
-    }
-  };
-}
-
-/// A message between the hosts under the op's tag, which says how many ops went this way before.
-/// The hosts compare shapes and dtypes; the receiver compares the count.
-void NcclBackend::start_order(const std::shared_ptr<Flight>& flight, const OpInfo& info) {
-  const int64_t place = directions_.at({info.root, info.kind}).ops++;
-  const auto count = at::full({1}, place, at::kLong);
-  flight->sentinel_data = {count};
-  const bool sends = info.kind == OpKind::Send;
-  const Op message =
-      sends ? Op(Send{count, info.root, info.tag}) : Op(Recv{count, info.root, info.tag});
-  flight->sentinel = std::static_pointer_cast<Task>(host_->start(message, info, flight->number));
-  if (sends) return;
-  flight->compare = [host = host_, info, place, count] {
-    const int64_t sent = *count.data_ptr<int64_t>();
-    if (sent == place) return;
-    const int peer = host->lane().members[static_cast<std::size_t>(info.root)];
-    host->world().fail(
-        {CauseKind::Mismatch, -1,
-         fmt::format("NCCL has no tags, and {} wants tag {} as message {} from rank {}, which sent "
-                     "it as message {}; receive in the order of the sends",
-                     host->world().describe(host->world().rank()), info.tag, place + 1, peer,
-                     sent + 1)});
-  };
 }
 
 // Groups and memory.

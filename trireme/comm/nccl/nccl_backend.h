@@ -33,6 +33,8 @@ class NcclBackend final : public Backend {
   bool takes(at::Device device) const override { return device.is_cpu() || device.is_cuda(); }
   std::shared_ptr<PendingOp> start(const Op& op, const core::OpInfo& info,
                                    uint64_t number) override;
+  std::shared_ptr<PendingOp> replay(const std::function<void()>& launch, const core::OpInfo& info,
+                                    uint64_t number) override;
   std::shared_ptr<Backend> split(const std::string& name, int color, int key,
                                  uint64_t& number) override;
   std::shared_ptr<Backend> alone(const std::string& name) override;

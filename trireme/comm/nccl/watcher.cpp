@@ -10,7 +10,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kTick = std::chrono::milliseconds(10);
-/// While ranks connect, or while something ends, it looks more often.
+/// While something ends, it looks more often.
 constexpr auto kShortTick = std::chrono::milliseconds(1);
 /// A tick that took much longer was a stopped process or a suspended laptop.
 constexpr auto kLongestTick = 8 * kTick;
@@ -113,7 +113,6 @@ void Watcher::run(const std::stop_token& stop) {
 }
 
 void Watcher::look(std::chrono::nanoseconds elapsed) {
-  // Under the engine's lock this also fails the sentinels of a world that has failed.
   host_->world().engine().watch();
   for (const auto& channel : channels()) channel->look(elapsed);
   if (host_->world().failed()) abort_all();
@@ -146,6 +145,7 @@ void Watcher::abort_all() {
     if (const Library::Comm comm = channel->take_for_abort()) comms.push_back(comm);
   }
   if (!comms.empty()) abort_communicators(comms, all.front()->device());
+  host_->world().engine().watch();  // fails the sentinels, whose data goes with the flights
   for (const auto& channel : all) channel->drop_flights();
 }
 
