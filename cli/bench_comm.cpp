@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -18,6 +19,7 @@
 #include "cli/rank_commands.h"
 #include "trireme/comm/communicator.h"
 #include "trireme/comm/local/local.h"
+#include "trireme/core/env.h"
 #include "trireme/core/error.h"
 #include "trireme/core/json.h"
 #include "trireme/core/units.h"
@@ -37,6 +39,7 @@ struct Options {
   std::string backend = "auto", dtype = "float32", algorithm = "auto";
   int ranks = 2, repeat = 0;
   bool registered = false;
+  at::Device device = at::kCPU;  ///< of the tensors: with nccl the GPU of this rank
 };
 
 std::vector<std::string> words(const std::string& list) {
@@ -88,16 +91,30 @@ struct Case {
   double bus = 1;  ///< bytes over the slowest link for each byte of the operation
 };
 
-at::Tensor pattern(int64_t count, at::ScalarType dtype, int shift) {
-  return at::arange(count, at::kLong).add(shift).remainder(7).to(dtype);
+at::Tensor pattern(int64_t count, at::TensorOptions type, int shift) {
+  return at::arange(count, type.dtype(at::kLong)).add(shift).remainder(7).to(type.dtype());
+}
+
+/// The GPU of this rank: that of its number on this host.
+at::Device own_gpu() {
+  const auto gpus = static_cast<int64_t>(at::detail::getCUDAHooks().deviceCount());
+  if (!at::hasCUDA() || gpus == 0)
+    throw ConfigError("--backend nccl: this libtorch has no CUDA, or the machine no GPU");
+  const int64_t rank = core::env_int("LOCAL_RANK").value_or(0);
+  return {at::kCUDA, static_cast<at::DeviceIndex>(rank % gpus)};
+}
+
+/// Returns when the GPU has done all that was asked of it so far. Reading an element back waits.
+void finish(const at::Tensor& tensor) {
+  if (tensor.is_cuda()) (void)tensor.flatten().slice(0, 0, 1).cpu();
 }
 
 Case make_case(const std::string& op, const Communicator& world, const Options& options,
                int64_t bytes) {
-  const auto dtype = dtype_of(options.dtype);
+  const auto dtype = at::TensorOptions().dtype(dtype_of(options.dtype)).device(options.device);
   const Algorithm algorithm = algorithm_of(options.algorithm);
   const int n = world.size(), rank = world.rank();
-  const auto item = static_cast<int64_t>(c10::elementSize(dtype));
+  const auto item = static_cast<int64_t>(c10::elementSize(dtype_of(options.dtype)));
   const int64_t count = std::max<int64_t>(1, bytes / item), part = std::max<int64_t>(1, count / n),
                 whole = part * n;
   const auto make = [&](int64_t size) {
@@ -115,10 +132,13 @@ Case make_case(const std::string& op, const Communicator& world, const Options& 
     c.in = c.out = make(count);
     c.bus = op == "all_reduce" ? 2 * share : 1;
     if (op == "all_reduce")
-      c.run = [=, &world] { world.all_reduce(c.out, comm::ReduceOp::Sum, algorithm).wait(); };
-    if (op == "broadcast") c.run = [=, &world] { world.broadcast(c.out, 0, algorithm).wait(); };
+      c.run = [=, &world] {
+        world.all_reduce(c.out, comm::ReduceOp::Sum, algorithm).synchronize();
+      };
+    if (op == "broadcast")
+      c.run = [=, &world] { world.broadcast(c.out, 0, algorithm).synchronize(); };
     if (op == "reduce")
-      c.run = [=, &world] { world.reduce(c.out, 0, comm::ReduceOp::Sum, algorithm).wait(); };
+      c.run = [=, &world] { world.reduce(c.out, 0, comm::ReduceOp::Sum, algorithm).synchronize(); };
     const auto expected = op == "broadcast"             ? pattern(count, dtype, 0)
                           : op == "reduce" && rank != 0 ? pattern(count, dtype, rank)
                                                         : sum(count);
@@ -127,7 +147,7 @@ Case make_case(const std::string& op, const Communicator& world, const Options& 
     c.in = make(part);
     c.out = make(whole);
     c.bus = share;
-    c.run = [=, &world] { world.all_gather(c.out, c.in, {}, algorithm).wait(); };
+    c.run = [=, &world] { world.all_gather(c.out, c.in, {}, algorithm).synchronize(); };
     c.right = [=] {
       bool right = true;
       for (int r = 0; r < n; ++r)
@@ -139,7 +159,7 @@ Case make_case(const std::string& op, const Communicator& world, const Options& 
     c.out = make(part);
     c.bus = share;
     c.run = [=, &world] {
-      world.reduce_scatter(c.out, c.in, comm::ReduceOp::Sum, {}, algorithm).wait();
+      world.reduce_scatter(c.out, c.in, comm::ReduceOp::Sum, {}, algorithm).synchronize();
     };
     const auto expected = sum(whole).slice(0, rank * part, (rank + 1) * part).contiguous();
     c.right = [=] { return c.out.equal(expected); };
@@ -147,7 +167,7 @@ Case make_case(const std::string& op, const Communicator& world, const Options& 
     c.in = make(whole);
     c.out = make(whole);
     c.bus = share;
-    c.run = [=, &world] { world.all_to_all(c.out, c.in).wait(); };
+    c.run = [=, &world] { world.all_to_all(c.out, c.in).synchronize(); };
     c.right = [=] {
       bool right = true;
       for (int r = 0; r < n; ++r)
@@ -177,11 +197,12 @@ int repeats(const Options& options, int64_t bytes) {
 void time_case(const std::string& op, const Communicator& world, const Options& options,
                int64_t bytes) {
   Case c = make_case(op, world, options, bytes);
-  const auto input = pattern(c.in.numel(), c.in.scalar_type(), world.rank());
+  const auto input = pattern(c.in.numel(), c.in.options(), world.rank());
   std::vector<double> times;
   auto slowest = at::zeros({1}, at::kDouble);
   for (int repeat = -5; repeat < repeats(options, bytes); ++repeat) {
     c.in.copy_(input);
+    finish(c.in);
     world.barrier();
     const auto begin = Clock::now();
     c.run();
@@ -224,7 +245,7 @@ Options read_options(const std::vector<std::string>& args) {
   std::string ops = "all_reduce", bytes = "8,4K,64K,1M,16M,64M";
   Arguments arguments("trireme-rank bench-comm", "Times collectives, each result checked.");
   arguments.value("--op", ops, "operations, comma-separated");
-  arguments.value("--backend", options.backend, "auto, shm, tcp or local");
+  arguments.value("--backend", options.backend, "auto, shm, tcp, nccl or local");
   arguments.value("--ranks", options.ranks, "how many (for local; else the launcher says)");
   arguments.value("--bytes", bytes, "sizes, comma-separated: 8,4K,1M");
   arguments.value("--dtype", options.dtype, "element type");
@@ -269,6 +290,7 @@ int bench_comm(const std::vector<std::string>& args) {
     }
     return 0;
   }
+  if (options.backend == "nccl") options.device = own_gpu();
   InitOptions how;
   if (options.backend != "auto") how.backend = options.backend;
   time_all(init(how), options);

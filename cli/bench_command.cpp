@@ -68,7 +68,7 @@ std::optional<int64_t> available_memory() {
 
 const std::vector<std::string> kOps = {"all_reduce",     "broadcast",  "reduce", "all_gather",
                                        "reduce_scatter", "all_to_all", "barrier"};
-const std::vector<std::string> kBackends = {"auto", "shm", "tcp", "local"};
+const std::vector<std::string> kBackends = {"auto", "shm", "tcp", "nccl", "local"};
 const std::vector<std::string> kDtypes = {"float32", "float64", "float16", "bfloat16",
                                           "int32",   "int64",   "uint8"};
 const std::vector<std::string> kAlgorithms = {"auto", "oneshot", "direct", "ring", "tree"};
@@ -106,7 +106,8 @@ CommBench parse_comm_bench(const std::vector<std::string>& args) {
   arguments.footer(kBenchFooter);
   arguments.actions({"comm", "train", "checkpoint"});
   arguments.value("--op", bench.op, "all_reduce, all_gather, reduce_scatter, ...; several: a,b");
-  arguments.value("--backend", bench.backend, "auto, shm, tcp, or local (threads of one process)");
+  arguments.value("--backend", bench.backend,
+                  "auto, shm, tcp, nccl (tensors on GPUs), or local (threads)");
   arguments.value("--ranks", bench.ranks, "how many (2)");
   arguments.value("--bytes", bench.bytes, "sizes, as in 8,4K,1M");
   arguments.value("--dtype", bench.dtype, "float32, float64, float16, bfloat16, int32, ...");

@@ -118,8 +118,7 @@ TEST(Help, OfACommandIsReachedBothWays) {
 
 TEST(Help, OffersOnlyWhatIsBuilt) {
   const auto help = run_command({kTrireme, "train", "--help"}).out;
-  for (const char* hidden :
-       {"llama", "moe-gpt", "cifar", "nccl", "sync.", "compress.", "pipedream"})
+  for (const char* hidden : {"llama", "moe-gpt", "cifar", "mpi", "sync.", "compress.", "pipedream"})
     EXPECT_THAT(help, Not(HasSubstr(hidden)));
 }
 

@@ -27,7 +27,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-ON_EVERY_BACKEND(Mismatch);
+ON_EVERY_BACKEND_AND_GPUS(Mismatch);
 
 /// What two ranks call instead of the same thing, and what the error must say of it.
 struct Mismatched {
@@ -258,7 +258,7 @@ TEST_P(Mismatch, LeavesARecordOfEveryRankThatNamesTheOpsAndTheCause) {
   ::unsetenv("TRIREME_RECORD_DIR");
 }
 
-ON_EVERY_BACKEND(Timeout);
+ON_EVERY_BACKEND_AND_GPUS(Timeout);
 
 /// Rank 2 of 3 does not come: ranks 0 and 1 must name it, and only it, soon after the timeout.
 void expect_rank_2_named(const BackendUnderTest& backend, const std::string& op,

@@ -16,7 +16,7 @@ using core::ReduceOp;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-ON_EVERY_BACKEND(Misuse);
+ON_EVERY_BACKEND_AND_GPUS(Misuse);
 
 /// What the whole suite promises after each refusal.
 void expect_usable(const Communicator& world) {

@@ -10,7 +10,7 @@ namespace {
 using comm::Communicator;
 using comm::Work;
 
-ON_EVERY_BACKEND(Order);
+ON_EVERY_BACKEND_AND_GPUS(Order);
 
 at::Tensor sum_of(int size, int64_t count) {
   at::Tensor sum = marked(0, {count});

@@ -72,7 +72,7 @@ class Death : public ::testing::TestWithParam<std::string> {
   Leftovers left_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Over, Death, ::testing::Values("shm", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Over, Death, ::testing::ValuesIn(failing_backends()),
                          [](const auto& name) { return name.param; });
 
 TEST_P(Death, InTheMiddleOfEachKindOfOperation) {

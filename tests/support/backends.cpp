@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "support/run_ranks.h"
+#include "support/through_gpu.h"
 #include "trireme/comm/local/local.h"
 #include "trireme/core/env.h"
 #include "trireme/mesh/init.h"
@@ -105,7 +106,7 @@ void run_processes(const BackendUnderTest& backend, int size, const Body& body,
           auto world = init(fmt::format("file://{}?rank={}&size={}", (self.scratch / name).string(),
                                         self.rank, size));
           world.set_timeout(options.op_timeout);
-          return world;
+          return backend.gpus ? through_gpu(world) : world;
         });
       },
       RunOptions{.deadline = options.deadline});
@@ -123,6 +124,12 @@ std::vector<BackendUnderTest> all_backends() {
       {.name = "shm", .sizes = {2, 3, 4}},
       {.name = "tcp", .sizes = {2, 3, 4}},
   };
+}
+
+std::vector<BackendUnderTest> conforming_backends() {
+  auto backends = all_backends();
+  if (nccl_available()) backends.push_back({.name = "nccl", .sizes = {2, 4}, .gpus = true});
+  return backends;
 }
 
 void run_worlds(const BackendUnderTest& backend, int size, const Body& body, WorldOptions options) {

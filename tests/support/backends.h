@@ -16,6 +16,7 @@ struct BackendUnderTest {
   std::string name;
   bool threads = false;         ///< ranks are threads of this process, else processes
   std::vector<int> sizes = {};  ///< of the worlds that broad sweeps run on
+  bool gpus = false;            ///< ops run on GPUs, over NCCL (support/through_gpu.h)
 };
 void PrintTo(const BackendUnderTest& backend, std::ostream* out);
 
@@ -24,6 +25,8 @@ inline const BackendUnderTest kThreads{.name = "local", .threads = true, .sizes 
 
 /// A later backend joins the whole suite with one line in here.
 std::vector<BackendUnderTest> all_backends();
+/// And NCCL, where there is a GPU.
+std::vector<BackendUnderTest> conforming_backends();
 
 /// Joins the world of that name, together with the other ranks. Every name is another world.
 using Join = std::function<comm::Communicator(const std::string& name)>;
@@ -57,5 +60,16 @@ inline std::string name_of(const ::testing::TestParamInfo<BackendUnderTest>& inf
   class Suite : public ::trireme::test::OnEveryBackend {};                                        \
   INSTANTIATE_TEST_SUITE_P(Backends, Suite, ::testing::ValuesIn(::trireme::test::all_backends()), \
                            ::trireme::test::name_of)
+
+/// The same, and on NCCL where there is a GPU.
+#define ON_EVERY_BACKEND_AND_GPUS(Suite)                                                \
+  class Suite : public ::trireme::test::OnEveryBackend {};                              \
+  INSTANTIATE_TEST_SUITE_P(Backends, Suite,                                             \
+                           ::testing::ValuesIn(::trireme::test::conforming_backends()), \
+                           ::trireme::test::name_of)
+
+/// For a test of something that NCCL does in its own way.
+#define NOT_ON_GPUS(why) \
+  if (GetParam().gpus) GTEST_SKIP() << "NCCL " << (why)
 
 }  // namespace trireme::test

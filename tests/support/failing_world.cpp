@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "support/command.h"
+#include "support/through_gpu.h"
 #include "trireme/core/error.h"
 #include "trireme/mesh/init.h"
 #include "trireme/net/secret.h"
@@ -74,8 +75,16 @@ std::string own_name(int rank) {
 
 comm::Communicator join(const Rank& self, const std::string& backend, const std::string& name) {
   ::setenv("TRIREME_BACKEND", backend.c_str(), 1);
-  return init("file://" + (self.scratch / name).string() + "?rank=" + std::to_string(self.rank) +
-              "&size=" + std::to_string(self.size));
+  const auto world =
+      init("file://" + (self.scratch / name).string() + "?rank=" + std::to_string(self.rank) +
+           "&size=" + std::to_string(self.size));
+  return backend == "nccl" ? through_gpu(world) : world;
+}
+
+std::vector<std::string> failing_backends() {
+  std::vector<std::string> backends = {"shm", "tcp"};
+  if (nccl_available()) backends.emplace_back("nccl");
+  return backends;
 }
 
 void expect_it_works(const comm::Communicator& world) {

@@ -18,6 +18,9 @@ constexpr auto kLongest = std::chrono::seconds(20);
 comm::Communicator join(const Rank& self, const std::string& backend,
                         const std::string& name = "meet");
 
+/// shm, tcp, and where there is a GPU, nccl with tensors on it.
+std::vector<std::string> failing_backends();
+
 /// Adds up something; the sum is right.
 void expect_it_works(const comm::Communicator& world);
 

@@ -46,6 +46,11 @@ at::Tensor marked(int rank, at::IntArrayRef shape, at::ScalarType dtype = at::kF
 /// Shape, dtype and every bit.
 ::testing::AssertionResult same_bits(const at::Tensor& got, const at::Tensor& expected);
 
+/// The result of a reduction: the same bits; over NCCL, which adds in its own order and has its own
+/// rules for the mean of integers, near enough for the dtype.
+::testing::AssertionResult same_sum(const comm::Communicator& world, const at::Tensor& got,
+                                    const at::Tensor& expected, core::ReduceOp op);
+
 /// Every rank of the group passes a tensor; true if all are the same, bit for bit. Collective.
 ::testing::AssertionResult same_everywhere(const comm::Communicator& group, const at::Tensor& mine);
 

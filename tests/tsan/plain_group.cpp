@@ -105,7 +105,7 @@ PlainGroup PlainGroup::split(const std::string& name, int color, int key) {
 }
 
 std::shared_ptr<float> PlainGroup::allocate(int64_t count) {
-  const auto bytes = backend_->allocate(count * 4, collectives_);
+  const auto bytes = backend_->allocate(count * 4, at::kCPU, collectives_);
   return {bytes, reinterpret_cast<float*>(bytes.get())};
 }
 

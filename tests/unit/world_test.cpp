@@ -314,7 +314,7 @@ TEST(Segments, AreKnownToARankBeforeOthersHearThatItHasThem) {
                                   std::move(transport), WorldOptions{.timeout = seconds(20)}),
           std::make_unique<Lane>(kWorldId, "world", std::vector<int>{0, 1}, rank), memory.group);
       uint64_t number = 0;
-      EXPECT_NE(group.allocate(1000, number), nullptr);
+      EXPECT_NE(group.allocate(1000, at::kCPU, number), nullptr);
     });
   }
 }

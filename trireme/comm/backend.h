@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -21,10 +22,21 @@ class Backend {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
+  /// Whether it can start operations on tensors of this device. Others go through host memory.
+  virtual bool takes(at::Device device) const = 0;
+
   /// Starts an operation that has been checked. `number` is its number among the collectives of
   /// this group, or among its sends and receives. Never waits for a peer.
   virtual std::shared_ptr<PendingOp> start(const Op& op, const core::OpInfo& info,
                                            uint64_t number) = 0;
+
+  /// Runs `launch`, which puts a CUDA graph with ops of this world on the current stream, as one
+  /// collective of this group. A backend whose ops cannot go into a graph just runs it.
+  virtual std::shared_ptr<PendingOp> replay(const std::function<void()>& launch,
+                                            const core::OpInfo&, uint64_t /*number*/) {
+    launch();
+    return nullptr;
+  }
 
   /// Collective. Ranks with the same color form a group, ordered by key. `number` is the number of
   /// the last collective; each collective that this call runs raises it by one.
@@ -34,9 +46,11 @@ class Backend {
   /// A group of this rank alone. Not collective: no other rank takes part.
   virtual std::shared_ptr<Backend> alone(const std::string& name) = 0;
 
-  /// Collective. Returns `bytes` of zeroed memory that the peers of this rank can reach, or null if
-  /// the transport has no such memory. The last copy of the pointer frees it.
-  virtual std::shared_ptr<std::byte> allocate(int64_t bytes, uint64_t& number) = 0;
+  /// Collective. Returns `bytes` of memory on `device` that the peers of this rank can reach, or
+  /// null if the transport has no such memory. Host memory is zeroed. The last copy of the pointer
+  /// frees it.
+  virtual std::shared_ptr<std::byte> allocate(int64_t bytes, at::Device device,
+                                              uint64_t& number) = 0;
 
   /// Moves whatever can be moved now, for callers that do not want to leave it to a thread.
   virtual void step() = 0;
@@ -62,7 +76,7 @@ class Backend {
   /// From now on every operation of this rank's world is added to the trace when it ends.
   virtual void set_trace(std::shared_ptr<core::Trace> trace) = 0;
 
-  /// What carries the data: "shm", "tcp" ...
+  /// What carries the data: "shm", "tcp", "nccl" ...
   virtual std::string kind() const = 0;
 };
 

@@ -32,16 +32,17 @@ std::string link_target(const char* path) {
 }
 
 std::string to_text(const RankEntry& entry) {
-  return core::Json{{"host", entry.host},  {"host_key", entry.host_key}, {"pid", entry.pid},
-                    {"born", entry.born},  {"segments", entry.segments}, {"address", entry.address},
-                    {"wants", entry.wants}}
+  return core::Json{{"host", entry.host},         {"host_key", entry.host_key},
+                    {"pid", entry.pid},           {"born", entry.born},
+                    {"segments", entry.segments}, {"address", entry.address},
+                    {"wants", entry.wants},       {"gpu", entry.gpu}}
       .dump();
 }
 
 RankEntry from_text(const std::string& text) {
   const core::Json json = core::parse_json(text, "a rank's entry in the store");
-  return {json.at("host"),     json.at("host_key"), json.at("pid"),  json.at("born"),
-          json.at("segments"), json.at("address"),  json.at("wants")};
+  return {json.at("host"),     json.at("host_key"), json.at("pid"),   json.at("born"),
+          json.at("segments"), json.at("address"),  json.at("wants"), json.at("gpu")};
 }
 
 constexpr auto kSilence = std::chrono::seconds(5);  // then rank 0 names the missing ranks

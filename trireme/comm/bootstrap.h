@@ -21,6 +21,7 @@ struct Bootstrap {
   std::string address = "127.0.0.1";  ///< of this host, as the other ranks reach it
   std::string host_key;               ///< the same for ranks of one host; empty: host_key()
   std::string place;                  ///< of the store, for messages: a path or an address
+  std::string gpu = {};               ///< this rank's GPU and NCCL (nccl/placement.h), if any
   net::Deadline deadline;
   WorldOptions options = {};
 
@@ -36,6 +37,7 @@ struct RankEntry {
   std::string segments;  ///< name of the unix socket that hands out its segments
   std::string address;   ///< where it listens for streams; empty: it does not
   std::string wants;     ///< the backend that it was told to use
+  std::string gpu;       ///< its GPU and NCCL (nccl/placement.h); empty: none
 };
 
 /// Puts this rank's entry into the job's table and returns the entries of all ranks. Throws if

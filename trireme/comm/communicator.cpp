@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "trireme/core/error.h"
 #include "trireme/core/hash.h"
@@ -19,10 +20,6 @@ struct Communicator::Group {
 
 namespace {
 
-bool is_point_to_point(core::OpKind kind) {
-  return kind == core::OpKind::Send || kind == core::OpKind::Recv;
-}
-
 /// Checks the lists of a collective over several tensors; `rows` may be empty.
 void check_lists(const char* collective, const std::vector<at::Tensor>& out,
                  const std::vector<at::Tensor>& in, const std::vector<Rows>& rows) {
@@ -30,6 +27,12 @@ void check_lists(const char* collective, const std::vector<at::Tensor>& out,
               " inputs");
   TORCH_CHECK(rows.empty() || rows.size() == in.size(), collective, ": ", rows.size(),
               " lists of rows for ", in.size(), " tensors");
+}
+
+/// "cuda" is the current GPU.
+at::Device indexed(at::Device device) {
+  if (device.is_cpu() || device.has_index()) return device;
+  return c10::impl::VirtualGuardImpl(device.type()).getDevice();
 }
 
 at::Tensor pinned_host_memory_for(const at::Tensor& tensor) {
@@ -82,6 +85,9 @@ void Communicator::abort(const std::string& why) const {
 std::string Communicator::backend() const {
   return group_->backend->kind();
 }
+std::shared_ptr<Backend> Communicator::carrier() const {
+  return group_->backend;
+}
 void Communicator::note(std::string_view doing) const {
   group_->backend->note(doing);
 }
@@ -124,9 +130,9 @@ Work Communicator::start_all(std::vector<Op> ops, std::string_view name) const {
 void Communicator::start_one(Op& op, const core::OpInfo& info, Work::StartedOps& started) const {
   started.timeout = group_->backend->timeout();
   started.group = group_->backend;
-  if (!on_cpu(op)) stage_through_host(op, started);
-  const uint64_t number =
-      is_point_to_point(info.kind) ? ++group_->transfers : ++group_->collectives;
+  const auto device = device_of(op);
+  if (!device || !group_->backend->takes(*device)) stage_through_host(op, started);
+  const uint64_t number = info.is_transfer() ? ++group_->transfers : ++group_->collectives;
   group_->backend->check(info, number);
   try {
     if (auto pending = group_->backend->start(op, info, number))
@@ -200,6 +206,20 @@ void Communicator::barrier() const {
   start(Barrier{}).wait();
 }
 
+Work Communicator::replay(std::string_view name, const std::function<void()>& launch) const {
+  core::OpInfo info = describe(Barrier{}, rank(), size());
+  info.set_name(name);
+  info.tag = static_cast<int32_t>(core::hash64(name));
+  auto started = std::make_unique<Work::StartedOps>();
+  started->timeout = group_->backend->timeout();
+  started->group = group_->backend;
+  const uint64_t number = ++group_->collectives;
+  group_->backend->check(info, number);
+  if (auto pending = group_->backend->replay(launch, info, number))
+    started->pending.push_back(std::move(pending));
+  return Work(std::move(started));
+}
+
 Communicator Communicator::split(std::string name, int color, int key) const {
   TORCH_CHECK(color >= 0, "split '", name, "' of '", group_->name, "', rank ", rank(), ": color ",
               color, " is negative");
@@ -220,15 +240,17 @@ at::Tensor Communicator::allocate(at::IntArrayRef shape, at::TensorOptions optio
     TORCH_CHECK(!__builtin_mul_overflow(bytes, dim, &bytes), "allocate: shape ", shape,
                 " is too large: its bytes do not fit 64 bits");
   }
-  if (!options.device().is_cpu()) return at::zeros(shape, options);
-  auto memory = group_->backend->allocate(bytes, group_->collectives);
+  const at::Device device = indexed(options.device());
+  if (!group_->backend->takes(device)) return at::zeros(shape, options);
+  auto memory = group_->backend->allocate(bytes, device, group_->collectives);
   if (!memory) return at::zeros(shape, options);
   // Reported to memory profilers, as libtorch's own allocators do.
-  c10::reportMemoryUsageToProfiler(memory.get(), bytes, 0, 0, at::kCPU);
-  const auto free = [memory, bytes](void* place) {
-    c10::reportMemoryUsageToProfiler(place, -bytes, 0, 0, at::kCPU);
+  c10::reportMemoryUsageToProfiler(memory.get(), bytes, 0, 0, device);
+  const auto free = [memory, bytes, device](void* place) {
+    c10::reportMemoryUsageToProfiler(place, -bytes, 0, 0, device);
   };
-  return at::from_blob(memory.get(), shape, free, options.device(at::kCPU));
+  at::Tensor tensor = at::from_blob(memory.get(), shape, free, options.device(device));
+  return device.is_cpu() ? tensor : tensor.zero_();
 }
 
 }  // namespace trireme::comm

@@ -4,6 +4,7 @@
 #include <c10/core/TensorOptions.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,8 +19,8 @@ namespace trireme::comm {
 ///
 /// Collectives run in the order in which they are started, and every rank of the group must start
 /// the same ones. Sends and receives match in order per (peer, direction, tag) and wait for nothing
-/// else. Tensors must be contiguous; those on a GPU travel through pinned host memory. Not
-/// thread-safe: give each thread a `split`.
+/// else. Tensors must be contiguous; those on a GPU travel over NCCL, or through pinned host memory
+/// if the ranks do not use it. Not thread-safe: give each thread a `split`.
 class Communicator {
  public:
   Communicator(std::string name, std::shared_ptr<Backend> backend);
@@ -64,6 +65,11 @@ class Communicator {
   /// Any of the above as a value.
   Work start(Op op) const;
 
+  /// Runs `launch`, which replays a CUDA graph with ops of this world on the current stream. To the
+  /// other ranks, to the records and to timeouts the replay is one op of this group, called `name`.
+  /// Collective.
+  Work replay(std::string_view name, const std::function<void()>& launch) const;
+
   /// Ranks with the same color form a group, ordered by key, then by rank. Collective.
   Communicator split(std::string name, int color, int key) const;
 
@@ -71,8 +77,8 @@ class Communicator {
   Communicator alone(std::string name) const;
 
   /// Zeroed memory that the other ranks of this host have mapped, so that reductions work in place
-  /// on it. Each rank may ask for its own shape. Where there is no such memory (tcp, CUDA), returns
-  /// a plain tensor. Collective.
+  /// on it; on a GPU, memory that NCCL has registered. Each rank may ask for its own shape. Where
+  /// there is no such memory (tcp, a GPU without NCCL), returns a plain tensor. Collective.
   at::Tensor allocate(at::IntArrayRef shape, at::TensorOptions options = {}) const;
 
   /// From now on, an operation of this group that waits longer throws TimeoutError.
@@ -89,8 +95,12 @@ class Communicator {
   /// when it ends. nullptr: stop tracing.
   void set_trace(std::shared_ptr<core::Trace> trace) const;
 
-  /// What carries the data: "local", "shm" or "tcp".
+  /// What carries the data: "local", "shm", "tcp" or "nccl".
   std::string backend() const;
+
+  /// The backend itself, for one that stands before it. It must not start ops beside this group,
+  /// which numbers them.
+  std::shared_ptr<Backend> carrier() const;
 
   /// What this rank has moved so far, in all groups of its world.
   Traffic traffic() const;

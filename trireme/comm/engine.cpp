@@ -304,6 +304,12 @@ void Engine::poke() {
   step_all();
 }
 
+void Engine::watch() {
+  const Lock lock(*this);
+  step_while_moving();
+  if (!nothing_started()) look_at_failures();
+}
+
 // The helper.
 
 void Engine::note_if_waited_at_once(const Task& task) const {

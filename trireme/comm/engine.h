@@ -97,6 +97,9 @@ class Engine {
   /// Steps everything once.
   void poke();
 
+  /// Steps everything and looks for failures, for a thread that watches ops for which nobody waits.
+  void watch();
+
   /// Fails what a lane still runs: its communicator is being destroyed.
   void drop(Lane& lane);
 

@@ -308,8 +308,9 @@ void GroupBackend::make_memory(uint64_t id, const std::vector<int64_t>& wanted, 
   world_->pool().add(lane_->members, id, std::move(fresh));
 }
 
-std::shared_ptr<std::byte> GroupBackend::allocate(int64_t bytes, uint64_t& number) {
-  if (!shared_) return nullptr;
+std::shared_ptr<std::byte> GroupBackend::allocate(int64_t bytes, at::Device device,
+                                                  uint64_t& number) {
+  if (!shared_ || !takes(device)) return nullptr;
   struct AllocationRequest {
     int64_t bytes;
     std::size_t offers;

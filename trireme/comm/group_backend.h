@@ -24,12 +24,13 @@ class GroupBackend final : public Backend {
 
   int rank() const override { return lane_->rank; }
   int size() const override { return lane_->size(); }
+  bool takes(at::Device device) const override { return device.is_cpu(); }
   std::shared_ptr<PendingOp> start(const Op& op, const core::OpInfo& info,
                                    uint64_t number) override;
   std::shared_ptr<Backend> split(const std::string& name, int color, int key,
                                  uint64_t& number) override;
   std::shared_ptr<Backend> alone(const std::string& name) override;
-  std::shared_ptr<std::byte> allocate(int64_t bytes, uint64_t& number) override;
+  std::shared_ptr<std::byte> allocate(int64_t bytes, at::Device device, uint64_t& number) override;
   void step() override;
   void abort(const std::string& why) noexcept override;
   void abandon() noexcept override;
@@ -42,6 +43,10 @@ class GroupBackend final : public Backend {
     world_->set_trace(std::move(trace));
   }
   std::string kind() const override { return world_->kind(); }
+
+  /// For a backend that adds another way of moving bytes to this one.
+  World& world() const { return *world_; }
+  const Lane& lane() const { return *lane_; }
 
  private:
   std::shared_ptr<Task> make_task(LoweredOp lowered, uint64_t number);

@@ -306,15 +306,19 @@ LoweredOp lower(const Op& op, const core::OpInfo& info, int size) {
   return lowered;
 }
 
-bool on_cpu(const Op& op) {
-  const auto here = [](const at::Tensor& t) { return !t.defined() || t.is_cpu(); };
+std::optional<at::Device> device_of(const Op& op) {
   return std::visit(Overloaded{
-                        [](const Barrier&) { return true; },
-                        [&](const auto& o) {
-                          if constexpr (requires { o.data; })
-                            return here(o.data);
-                          else
-                            return here(o.in) && here(o.out);
+                        [](const Barrier&) { return std::optional<at::Device>(at::kCPU); },
+                        [](const auto& o) -> std::optional<at::Device> {
+                          if constexpr (requires { o.data; }) {
+                            return o.data.device();
+                          } else {
+                            // Only the root of a gather or scatter has both.
+                            if (!o.out.defined()) return o.in.device();
+                            if (o.in.defined() && o.in.device() != o.out.device())
+                              return std::nullopt;
+                            return o.out.device();
+                          }
                         },
                     },
                     op);

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -44,8 +45,8 @@ core::OpInfo describe(const Op& op, int rank, int size);
 /// The operation on plain memory. `op` has passed `describe`.
 LoweredOp lower(const Op& op, const core::OpInfo& info, int size);
 
-/// Whether all its tensors are in host memory.
-bool on_cpu(const Op& op);
+/// The device that all its tensors are on; the CPU if it has none. Nothing if they are on several.
+std::optional<at::Device> device_of(const Op& op);
 
 /// The tensors that an operation reads and those that it writes, for callers that replace them.
 std::vector<at::Tensor*> inputs(Op& op);

@@ -17,6 +17,7 @@ std::string_view to_string(TransportKind kind) {
     case TransportKind::Auto: return "auto";
     case TransportKind::Shm: return "shm";
     case TransportKind::Tcp: return "tcp";
+    case TransportKind::Nccl: return "nccl";
   }
   return "";
 }
@@ -33,6 +34,7 @@ ProcessWorld::ProcessWorld(const Bootstrap& given, TransportKind kind)
   entry.pid = ::getpid();
   entry.born = process_born(entry.pid);
   entry.wants = to_string(wanted);
+  entry.gpu = bootstrap.gpu;
   // A name that nobody can guess or take first. It disappears with the process.
   entry.segments = "trireme-" + net::Secret::random().to_text().substr(0, 32);
   auto server = std::make_unique<SegmentServer>(net::listen_unix_abstract(entry.segments),
@@ -60,8 +62,8 @@ ProcessWorld::ProcessWorld(const Bootstrap& given, TransportKind kind)
   monitor->expect(std::move(born));
 }
 
-TransportKind ProcessWorld::transport_kind() const {
-  if (wanted != TransportKind::Auto) return wanted;
+TransportKind ProcessWorld::host_transport() const {
+  if (wanted == TransportKind::Shm || wanted == TransportKind::Tcp) return wanted;
   return here().size() == members.size() ? TransportKind::Shm : TransportKind::Tcp;
 }
 

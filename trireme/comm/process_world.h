@@ -14,8 +14,9 @@ namespace trireme::comm {
 constexpr uint64_t kWorldId = 2;  ///< of the first group; 0 and 1 have other meanings
 
 /// What carries the data between ranks that are processes. Auto: shared memory if all of them are
-/// on one host, else sockets.
-enum class TransportKind : uint8_t { Auto, Shm, Tcp };
+/// on one host, else sockets; and NCCL for tensors on GPUs if every rank has one of its own. Nccl:
+/// the same, but NCCL must be possible.
+enum class TransportKind : uint8_t { Auto, Shm, Tcp, Nccl };
 
 /// Ranks that are processes and have found each other: what they need whatever carries their data.
 /// `make_shm` and `make_tcp` make a world of it.
@@ -24,8 +25,8 @@ struct ProcessWorld {
   /// backends.
   ProcessWorld(const Bootstrap& bootstrap, TransportKind wanted);
 
-  /// The kind that was asked for, or the one that Auto stands for. The same on every rank.
-  TransportKind transport_kind() const;
+  /// What carries host memory: Shm or Tcp. The same on every rank.
+  TransportKind host_transport() const;
   /// The ranks of this rank's host.
   std::vector<int> here() const;
   std::vector<int> all() const;

@@ -42,8 +42,15 @@ void Work::wait() {
 
 void Work::synchronize() {
   wait();
+  if (!started_) return;
+  try {
+    for (const auto& pending : started_->pending) pending->synchronize(started_->timeout);
+  } catch (...) {
+    started_->error = std::current_exception();
+    throw;
+  }
   // Reading one element back waits for the stream that the copy was put on.
-  if (started_ && !started_->copy_back.empty())
+  if (!started_->copy_back.empty())
     (void)started_->copy_back.back().first.flatten().slice(0, 0, 1).cpu();
 }
 

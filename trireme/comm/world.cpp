@@ -175,9 +175,12 @@ void World::report_mismatch(const Mismatch& mismatch) {
   }
   auto first = std::pair(rank_, mismatch.mine), second = std::pair(mismatch.peer, mismatch.theirs);
   if (first.first > second.first) std::swap(first, second);
+  const std::string one = core::to_string(first.second), other = core::to_string(second.second);
+  // Only where their tensors are is not part of the text.
+  const char* hint = one == other ? "; one has its tensors on a GPU, the other has not" : "";
   fail({CauseKind::Mismatch, -1,
-        fmt::format("the ranks called different operations: rank {}: {}, rank {}: {}", first.first,
-                    core::to_string(first.second), second.first, core::to_string(second.second))});
+        fmt::format("the ranks called different operations: rank {}: {}, rank {}: {}{}",
+                    first.first, one, second.first, other, hint)});
 }
 
 bool World::explained(int rank) const {

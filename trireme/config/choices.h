@@ -151,7 +151,7 @@ struct Words<Backend> {
                                           {"tcp", Backend::Tcp},
                                           {"local", Backend::Local},
                                           {"mpi", Backend::Mpi, Built::Later},
-                                          {"nccl", Backend::Nccl, Built::Later}};
+                                          {"nccl", Backend::Nccl}};
 };
 
 /// The word that stands for the choice: "auto".

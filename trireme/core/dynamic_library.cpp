@@ -6,12 +6,14 @@
 
 namespace trireme::core {
 
-DynamicLibrary::DynamicLibrary(std::string what, const std::vector<std::string>& candidates)
+DynamicLibrary::DynamicLibrary(std::string what, const std::vector<std::string>& candidates,
+                               Symbols symbols)
     : what_(std::move(what)) {
+  const int flags = RTLD_NOW | RTLD_LOCAL | (symbols == Symbols::OwnFirst ? RTLD_DEEPBIND : 0);
   std::string tried;
   for (const std::string& path : candidates) {
     if (path.empty()) continue;
-    handle_ = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    handle_ = ::dlopen(path.c_str(), flags);
     if (handle_ != nullptr) {
       path_ = path;
       return;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,9 +10,15 @@ namespace trireme::core {
 /// process ends.
 class DynamicLibrary {
  public:
+  /// Where the calls inside the library look for its functions: first in all that the program has
+  /// loaded, as usual, or first in the library itself. The latter is for a library of which the
+  /// program may have loaded another version.
+  enum class Symbols : uint8_t { GlobalFirst, OwnFirst };
+
   /// Opens the first of `candidates` that can be opened (paths, or names that the system's loader
   /// finds). Throws Error, with what was tried, if there is none.
-  DynamicLibrary(std::string what, const std::vector<std::string>& candidates);
+  DynamicLibrary(std::string what, const std::vector<std::string>& candidates,
+                 Symbols symbols = Symbols::GlobalFirst);
 
   const std::string& path() const { return path_; }
 

@@ -47,6 +47,7 @@ struct OpInfo {
   void set_shape(std::span<const int64_t> shape);
   void set_rows(std::span<const int64_t> counts);
   void set_name(std::string_view text);
+  bool is_transfer() const { return kind == OpKind::Send || kind == OpKind::Recv; }
   int64_t numel() const;
   int64_t bytes() const { return numel() * item_bytes; }
 };

@@ -1,6 +1,9 @@
 #include "trireme/mesh/init.h"
 
+#include <stdlib.h>
 #include <unistd.h>
+
+#include <ATen/Context.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +15,7 @@
 #include "trireme/comm/bootstrap.h"
 #include "trireme/comm/kernels.h"
 #include "trireme/comm/local/local.h"
+#include "trireme/comm/nccl/nccl.h"
 #include "trireme/comm/shm/shm.h"
 #include "trireme/comm/tcp/tcp.h"
 #include "trireme/core/env.h"
@@ -38,13 +42,15 @@ TransportKind transport_named(const std::string& name, int size) {
   if (name == "auto") return TransportKind::Auto;
   if (name == "shm") return TransportKind::Shm;
   if (name == "tcp") return TransportKind::Tcp;
+  if (name == "nccl") return TransportKind::Nccl;
   if (name == "local" && size == 1) return TransportKind::Auto;
   if (name == "local")
     throw ConfigError(
         fmt::format("TRIREME_BACKEND=local: the {} ranks of this job are processes; ranks that are "
-                    "threads of one are made by comm::make_local. Use shm, tcp or auto",
+                    "threads of one are made by comm::make_local. Use shm, tcp, nccl or auto",
                     size));
-  throw ConfigError(fmt::format("TRIREME_BACKEND='{}' is none of auto, shm, tcp and local", name));
+  throw ConfigError(
+      fmt::format("TRIREME_BACKEND='{}' is none of auto, shm, tcp, nccl and local", name));
 }
 
 nanoseconds seconds_of(const char* variable, const std::optional<nanoseconds>& said,
@@ -97,6 +103,39 @@ Meeting meet(const Rendezvous& where, const net::Secret& secret, net::Deadline d
   return meeting;
 }
 
+bool may_use_nccl(TransportKind wanted) {
+  return wanted == TransportKind::Auto || wanted == TransportKind::Nccl;
+}
+
+/// This rank's GPU, for the others: by default a rank takes the one of its number on its host.
+std::string own_gpu(const Rendezvous& where, TransportKind wanted) {
+  if (!may_use_nccl(wanted)) return "";
+  return comm::nccl::gpu_text(static_cast<int>(core::env_int("LOCAL_RANK").value_or(where.rank)));
+}
+
+/// Whether the ranks use NCCL, and how. Throws if they must and cannot.
+std::optional<comm::nccl::Sharing> nccl_for(const std::vector<comm::RankEntry>& entries,
+                                            TransportKind wanted) {
+  if (!may_use_nccl(wanted)) return std::nullopt;
+  const comm::nccl::Placement placement = comm::nccl::place(entries);
+  if (wanted == TransportKind::Nccl) {
+    if (!placement.possible) throw ConfigError("TRIREME_BACKEND=nccl: " + placement.problem);
+    return placement.sharing;
+  }
+  // Several ranks on one GPU are for tests; through host memory they need nothing special.
+  if (!placement.possible || placement.sharing == comm::nccl::Sharing::SharedGpu)
+    return std::nullopt;
+  return placement.sharing;
+}
+
+/// Makes the world of ranks that have met.
+std::shared_ptr<comm::Backend> make_backend(comm::ProcessWorld process) {
+  const auto nccl = nccl_for(process.entries, process.wanted);
+  auto host = process.host_transport() == TransportKind::Shm ? comm::make_shm(std::move(process))
+                                                             : comm::make_tcp(std::move(process));
+  return nccl ? comm::make_nccl(std::move(host), *nccl) : host;
+}
+
 /// If joining fails on rank 0, the store ends for all: waits so that the others can read why.
 struct LetOthersRead {
   const Meeting& meeting;
@@ -121,13 +160,11 @@ comm::Communicator join(const Rendezvous& where, TransportKind wanted, comm::Wor
                                   .address = meeting.address,
                                   .host_key = launchers_host(),
                                   .place = is_file ? where.path : where.address.to_string(),
+                                  .gpu = own_gpu(where, wanted),
                                   .deadline = deadline,
                                   .options = std::move(options)};
   try {
-    comm::ProcessWorld process(bootstrap, wanted);
-    const bool shared = process.transport_kind() == TransportKind::Shm;
-    comm::Communicator world(
-        "world", shared ? comm::make_shm(std::move(process)) : comm::make_tcp(std::move(process)));
+    comm::Communicator world("world", make_backend(comm::ProcessWorld(bootstrap, wanted)));
     core::Log(where.rank, "world")
         .info(fmt::format("{} ranks over {}", where.size, world.backend()));
     // Rank 0 may remove the store only after all ranks have joined: until then some need it.
@@ -151,8 +188,16 @@ comm::Communicator init(const InitOptions& options) {
   const TransportKind wanted = transport_named(
       options.backend.value_or(core::env("TRIREME_BACKEND").value_or("auto")), where.size);
   const comm::WorldOptions world = world_options(options);
-  if (where.kind == Rendezvous::Kind::Alone)
-    return {"world", comm::make_local(comm::make_local_hub(1), 0, world)};
+  // Before CUDA starts: streams that share a hardware queue wait for each other, and two ranks
+  // whose kernels are behind each other's would wait for ever.
+  if (may_use_nccl(wanted)) ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  if (where.kind == Rendezvous::Kind::Alone) {
+    auto alone = comm::make_local(comm::make_local_hub(1), 0, world);
+    // So that tensors on a GPU stay there.
+    return {"world", at::hasCUDA() && may_use_nccl(wanted)
+                         ? comm::make_nccl(std::move(alone), comm::nccl::Sharing::GpuOfItsOwn)
+                         : std::move(alone)};
+  }
   try {
     return join(where, wanted, world);
   } catch (const std::system_error& error) {

@@ -19,7 +19,8 @@ struct InitOptions {
   ///   file:///path?rank=0&size=4        through a file that all ranks can reach
   std::string url = {};
   /// What carries the data (TRIREME_BACKEND): "shm", "tcp", or "auto": shm on one host, tcp on
-  /// several.
+  /// several, and NCCL for tensors on GPUs if every rank has a GPU of its own. "nccl": the same,
+  /// and an error if NCCL cannot be used.
   std::optional<std::string> backend = {};
   /// How long an operation, and `init` itself, may wait (TRIREME_TIMEOUT_S; 300 s).
   std::optional<std::chrono::nanoseconds> timeout = {};

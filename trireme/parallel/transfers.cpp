@@ -17,6 +17,7 @@ constexpr int64_t kMostItems = 1 << 24;  // no header is longer: something else 
 constexpr int64_t kMark = 0x54524952454d45;
 
 constexpr int64_t kDefined = 1, kNeedsGradient = 2;
+constexpr int kHeaderTag = -1;  // no Flow has it
 
 void write(std::vector<int64_t>& to, const at::Tensor& tensor) {
   const bool defined = tensor.defined();
@@ -36,8 +37,8 @@ void write(std::vector<int64_t>& to, const nn::Where* where) {
   to.insert(to.end(), where->sample_ids.begin(), where->sample_ids.end());
 }
 
-std::vector<int64_t> describe_flow(const nn::Flow& flow) {
-  std::vector<int64_t> items = {kMark, 0, static_cast<int64_t>(flow.tensors.size())};
+std::vector<int64_t> describe_flow(const nn::Flow& flow, int tag) {
+  std::vector<int64_t> items = {kMark, 0, tag, static_cast<int64_t>(flow.tensors.size())};
   for (const at::Tensor& one : flow.tensors) write(items, one);
   write(items, flow.where.get());
   items[1] = static_cast<int64_t>(items.size());
@@ -82,12 +83,23 @@ std::shared_ptr<const nn::Where> read_where(Reader& in) {
 
 }  // namespace
 
+/// A Flow whose header was read.
 struct Transfers::Arrival {
-  at::Tensor header = at::empty({kHeaderItems}, at::kLong);
-  comm::Work header_work = {};
-  std::vector<comm::Work> works = {};
-  std::optional<nn::Flow> flow = {};  // once the header was read
-  std::vector<bool> needs_gradient = {};
+  nn::Flow flow;
+  std::vector<bool> needs_gradient;
+  std::vector<comm::Work> works;
+};
+
+/// What comes from one rank.
+struct Transfers::Sender {
+  struct Header {
+    at::Tensor items = at::empty({kHeaderItems}, at::kLong);
+    comm::Work work = {};
+  };
+  std::deque<Header> headers;                   // posted and not yet read
+  std::map<int, std::deque<Arrival>> arrivals;  // by tag
+  std::map<int, int> expected;                  // by tag: expected and not yet taken
+  int64_t wanted = 0, posted = 0;               // Flows, headers: in all
 };
 
 Transfers::Transfers(comm::Communicator pipe, c10::Device device)
@@ -96,11 +108,11 @@ Transfers::Transfers(comm::Communicator pipe, c10::Device device)
 Transfers::~Transfers() = default;
 
 void Transfers::send(const nn::Flow& flow, int to, int tag) {
-  const std::vector<int64_t> items = describe_flow(flow);
+  const std::vector<int64_t> items = describe_flow(flow, tag);
   at::Tensor header = at::empty({kHeaderItems}, at::kLong);
   const auto count = static_cast<int64_t>(items.size());
   std::copy_n(items.begin(), std::min(count, kHeaderItems), header.data_ptr<int64_t>());
-  sending_.push_back(pipe_.send(header, to, tag));
+  sending_.push_back(pipe_.send(header, to, kHeaderTag));
   if (count > kHeaderItems)
     sending_.push_back(pipe_.send(
         at::tensor(at::ArrayRef<int64_t>(items).slice(static_cast<std::size_t>(kHeaderItems)),
@@ -111,19 +123,31 @@ void Transfers::send(const nn::Flow& flow, int to, int tag) {
       sending_.push_back(pipe_.send(one.detach().contiguous(), to, tag));
 }
 
-void Transfers::expect(int from, int tag) {
-  Arrival& arrival = arrivals_[{from, tag}].emplace_back();
-  arrival.header_work = pipe_.recv(arrival.header, from, tag);
+void Transfers::post_header(int from, Sender& sender) {
+  ++sender.posted;
+  auto& header = sender.headers.emplace_back();
+  header.work = pipe_.recv(header.items, from, kHeaderTag);
 }
 
-/// Reads a header that has arrived, and posts the receives of its tensors.
-void Transfers::read_header(Arrival& arrival, int from, int tag) {
-  arrival.header_work.synchronize();
-  const int64_t* begin = arrival.header.data_ptr<int64_t>();
+void Transfers::expect(int from, int tag) {
+  Sender& sender = senders_[from];
+  ++sender.expected[tag];
+  // Its header may have been read already, on the way to another.
+  if (++sender.wanted > sender.posted) post_header(from, sender);
+}
+
+/// Waits for the next header of that rank, reads it, and posts the receives of its tensors.
+void Transfers::read_header(int from, Sender& sender) {
+  if (sender.headers.empty()) post_header(from, sender);
+  sender.headers.front().work.synchronize();
+  const at::Tensor header = sender.headers.front().items;
+  sender.headers.pop_front();
+  const int64_t* begin = header.data_ptr<int64_t>();
   const int64_t count = begin[1];
-  if (begin[0] != kMark || count < 3 || count > kMostItems)
+  if (begin[0] != kMark || count < 4 || count > kMostItems)
     throw CommError(fmt::format("rank {} of '{}' sent something that is not a pipeline's header",
                                 from, pipe_.name()));
+  const int tag = static_cast<int>(begin[2]);
   std::vector<int64_t> items(begin, begin + std::min(count, kHeaderItems));
   if (count > kHeaderItems) {
     at::Tensor more = at::empty({count - kHeaderItems}, at::kLong);
@@ -131,39 +155,42 @@ void Transfers::read_header(Arrival& arrival, int from, int tag) {
     items.insert(items.end(), more.data_ptr<int64_t>(), more.data_ptr<int64_t>() + more.numel());
   }
   Reader in(items);
-  in.next(2);
+  in.next(3);
   std::vector<at::Tensor> tensors;
+  std::vector<bool> needs_gradient;
+  std::vector<comm::Work> works;
   for (int64_t left = in.next(); left > 0; --left) {
     const int64_t flags = in.next();
-    arrival.needs_gradient.push_back((flags & kNeedsGradient) != 0);
+    needs_gradient.push_back((flags & kNeedsGradient) != 0);
     tensors.emplace_back();
     if ((flags & kDefined) == 0) continue;
     const auto dtype = static_cast<at::ScalarType>(in.next());
     tensors.back() =
         at::empty(in.next(in.next()), at::TensorOptions().dtype(dtype).device(device_));
-    if (tensors.back().numel() > 0) arrival.works.push_back(pipe_.recv(tensors.back(), from, tag));
+    if (tensors.back().numel() > 0) works.push_back(pipe_.recv(tensors.back(), from, tag));
   }
-  arrival.flow.emplace(std::move(tensors), read_where(in));
+  sender.arrivals[tag].push_back(
+      {nn::Flow(std::move(tensors), read_where(in)), std::move(needs_gradient), std::move(works)});
 }
 
 nn::Flow Transfers::take(int from, int tag) {
-  auto& waiting = arrivals_[{from, tag}];
-  if (waiting.empty()) expect(from, tag);
-  Arrival& arrival = waiting.front();
-  if (!arrival.flow) read_header(arrival, from, tag);
+  Sender& sender = senders_[from];
+  if (sender.expected[tag] == 0) expect(from, tag);
+  if (--sender.expected[tag] == 0) sender.expected.erase(tag);
+  while (sender.arrivals[tag].empty()) read_header(from, sender);
+  auto& arrivals = sender.arrivals[tag];
+  Arrival arrival = std::move(arrivals.front());
+  arrivals.pop_front();
+  if (arrivals.empty()) sender.arrivals.erase(tag);
   for (comm::Work& work : arrival.works) work.wait();
-  nn::Flow flow = std::move(*arrival.flow);
-  for (std::size_t i = 0; i < flow.tensors.size(); ++i)
-    if (arrival.needs_gradient[i]) flow.tensors[i].requires_grad_();
-  waiting.pop_front();
-  if (waiting.empty()) arrivals_.erase({from, tag});
-  return flow;
+  for (std::size_t i = 0; i < arrival.flow.tensors.size(); ++i)
+    if (arrival.needs_gradient[i]) arrival.flow.tensors[i].requires_grad_();
+  return std::move(arrival.flow);
 }
 
 void Transfers::advance() {
-  for (auto& [key, waiting] : arrivals_)
-    if (!waiting.front().flow && waiting.front().header_work.done())
-      read_header(waiting.front(), key.first, key.second);
+  for (auto& [from, sender] : senders_)
+    while (!sender.headers.empty() && sender.headers.front().work.done()) read_header(from, sender);
   std::erase_if(sending_, [](const comm::Work& work) { return work.done(); });
 }
 

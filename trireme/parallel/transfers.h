@@ -18,6 +18,9 @@ namespace trireme::parallel {
 ///
 /// Micro-batches may therefore have any shape and number of tensors. An undefined tensor (the
 /// gradient of a tensor that nobody used) arrives undefined. Sends proceed in the background.
+///
+/// Flows are taken in any order, but headers of one rank are read in the order in which it sent
+/// them, and so are the receives of tensors posted: NCCL has no tags.
 class Transfers {
  public:
   Transfers(comm::Communicator pipe, c10::Device device);
@@ -37,12 +40,13 @@ class Transfers {
 
  private:
   struct Arrival;
-  using Key = std::pair<int, int>;  // from, tag
-  void read_header(Arrival& arrival, int from, int tag);
+  struct Sender;
+  void post_header(int from, Sender& sender);
+  void read_header(int from, Sender& sender);
 
   comm::Communicator pipe_;
   c10::Device device_;
-  std::map<Key, std::deque<Arrival>> arrivals_;
+  std::map<int, Sender> senders_;
   std::deque<comm::Work> sending_;
 };
 

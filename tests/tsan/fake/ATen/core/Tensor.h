@@ -12,4 +12,10 @@ struct Tensor {
   int64_t bytes = 0;
 };
 
+/// And for its device: there is one.
+struct Device {
+  bool is_cpu() const { return true; }
+};
+constexpr Device kCPU;
+
 }  // namespace at

@@ -1,0 +1,98 @@
+// How the members of a channel find each other: by a unique id that travels through the hosts, or
+// by splitting a communicator that they have.
+#include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <array>
+#include <cstring>
+
+#include "trireme/comm/nccl/channel.h"
+#include "trireme/comm/op.h"
+
+namespace trireme::comm::nccl {
+
+namespace {
+
+using core::OpKind;
+
+/// Tags of the host messages that carry unique ids. No caller may use them.
+constexpr int kGroupIdTag = INT32_MIN, kPairIdTag = INT32_MIN + 1;
+
+/// Blocks of a kernel that sends or receives, where ranks share a GPU: kernels that wait for each
+/// other must all fit on it at once.
+constexpr int kBlocksOnSharedGpu = 4;
+
+core::OpInfo info_of_id(OpKind kind, int peer, int tag) {
+  core::OpInfo info;
+  info.kind = kind;
+  info.dtype = core::DType::UInt8;
+  info.item_bytes = 1;
+  info.set_shape(std::array{static_cast<int64_t>(sizeof(Library::UniqueId))});
+  info.root = static_cast<int16_t>(peer);
+  info.tag = tag;
+  info.set_name("nccl id");
+  return info;
+}
+
+}  // namespace
+
+/// The first member makes the id and sends it to the others, through the hosts.
+void Channel::meet() {
+  id_ = at::empty({static_cast<int64_t>(sizeof(Library::UniqueId))}, at::kByte);
+  const int tag = is_pair() ? kPairIdTag : kGroupIdTag;
+  if (members_.rank != 0) {
+    const int first = members_.ranks.front();
+    messages_.push_back(
+        host_->start(Recv{id_, first, tag}, info_of_id(OpKind::Recv, first, tag), 0));
+    state_ = State::Meeting;
+    return;
+  }
+  const Library& nccl = Library::get();
+  Library::UniqueId id{};
+  nccl.check("ncclGetUniqueId", nccl.unique_id(&id));
+  std::memcpy(id_.data_ptr(), &id, sizeof id);
+  for (std::size_t i = 1; i < members_.ranks.size(); ++i) {
+    const int peer = members_.ranks[i];
+    messages_.push_back(host_->start(Send{id_, peer, tag}, info_of_id(OpKind::Send, peer, tag), 0));
+  }
+  init_communicator();
+}
+
+void Channel::init_communicator() {
+  const Library& nccl = Library::get();
+  const c10::DeviceGuard guard(device_);
+  use_device(device_);
+  Library::UniqueId id{};
+  std::memcpy(&id, id_.data_ptr(), sizeof id);
+  Library::Config config;
+  if (sharing_ == Sharing::SharedGpu && is_pair()) config.max_blocks = kBlocksOnSharedGpu;
+  const std::lock_guard launching(launch_lock());
+  nccl.check("ncclCommInitRankConfig",
+             nccl.init(&comm_, static_cast<int>(members_.ranks.size()), id, members_.rank, &config),
+             comm_);
+  state_ = State::Initializing;
+}
+
+void Channel::adopt(Library::Comm comm) {
+  const std::lock_guard lock(mutex_);
+  comm_ = comm;
+  state_ = State::Initializing;
+}
+
+Library::Comm Channel::split(int color, int key) {
+  wait_until_ready();
+  const Library& nccl = Library::get();
+  {
+    const std::lock_guard lock(mutex_);
+    const c10::DeviceGuard guard(device_);
+    Library::Config config;
+    part_ = nullptr;
+    const std::lock_guard launching(launch_lock());
+    nccl.check("ncclCommSplit", nccl.split(comm_, color, key, &part_, &config), comm_);
+    state_ = State::Initializing;  // until all members have come
+  }
+  wait_until_ready();
+  return part_;
+}
+
+}  // namespace trireme::comm::nccl
