@@ -42,7 +42,7 @@ bool same_shape(const data::Batch& a, const data::Batch& b) {
 }  // namespace
 
 StepGraph::StepGraph(const config::Config& config, const Mesh& mesh)
-    : device_(mesh.device()), obstacle_(obstacle_for(config, mesh)) {}
+    : world_(mesh.world()), device_(mesh.device()), obstacle_(obstacle_for(config, mesh)) {}
 
 bool StepGraph::takes(const data::Batch& batch) {
   recorded_now_ = false;
@@ -66,7 +66,8 @@ at::Tensor StepGraph::run(const data::Batch& batch,
     inputs_->inputs.copy_(batch.inputs);
     inputs_->targets.copy_(batch.targets);
   }
-  graph_->replay();
+  replayed_ = world_.replay("step", [this] { graph_->replay(); });
+  replayed_.wait();
   return numbers_;
 }
 

@@ -32,6 +32,7 @@ class StepGraph {
 
   /// Runs a step that `takes` has accepted. `issue` issues the whole step for a batch and returns
   /// the numbers that it ends with; it is called once. Returns the same numbers.
+  /// Collective: a replay is one op to the other ranks.
   at::Tensor run(const data::Batch& batch,
                  const std::function<at::Tensor(const data::Batch&)>& issue);
 
@@ -42,12 +43,14 @@ class StepGraph {
   void forget();
 
  private:
+  comm::Communicator world_;
   c10::Device device_;
   std::string obstacle_;
   int usual_ = 0;  // steps since the beginning that ran as usual
   bool recorded_now_ = false;
   std::optional<data::Batch> inputs_;  // the memory that the recorded step reads
   at::Tensor numbers_;
+  comm::Work replayed_;  // the last one
   std::unique_ptr<cuda::Graph> graph_;  // last: it ends before the memory that it uses
 };
 
