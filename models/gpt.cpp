@@ -26,6 +26,12 @@ const nn::Plan kPlan = {{"wte", nn::Style::Vocabulary},      {"wpe", nn::Style::
                         {"h.*.mlp.c_proj", nn::Style::Row},  {"ln_f", nn::Style::Positions},
                         {"lm_head", nn::Style::Vocabulary}};
 
+/// The Flow before the stream was added to it.
+Flow without_last(Flow all) {
+  all.tensors.pop_back();
+  return all;
+}
+
 }  // namespace
 
 GptBlockImpl::GptBlockImpl(const GptOptions& options) : dropout_(options.dropout) {
@@ -58,13 +64,13 @@ GptBlockImpl::GptBlockImpl(const GptOptions& options) : dropout_(options.dropout
 Flow GptBlockImpl::attend(const Flow& in) {
   const Flow branch = ln_1->forward(in);  // {normalized, stream}
   if (dropout_ == 0) return attn->forward(branch);
-  const Flow attended = attn->forward(branch.with(branch.x()));
+  const Flow attended = attn->forward(branch.first());
   return in.with(branch.tensors[1] + drop_1->forward(attended).x());
 }
 
 Flow GptBlockImpl::widen(const Flow& in) {
   const Flow branch = ln_2->forward(in);
-  Flow wide = c_fc->forward(branch.with(branch.x()));  // {gelu}, or on a GPU {gelu, z}
+  Flow wide = c_fc->forward(branch.first());  // {gelu}, or on a GPU {gelu, z}
   wide.tensors.push_back(branch.tensors[1]);
   return wide;
 }
@@ -72,14 +78,14 @@ Flow GptBlockImpl::widen(const Flow& in) {
 /// {gelu, stream}: two tensors that a pipeline can send.
 Flow GptBlockImpl::widen_plainly(const Flow& in) {
   const Flow all = widen(in);
-  const Flow wide({all.tensors.begin(), all.tensors.end() - 1}, all.where);
-  return {{nn::gelu_from(wide), all.tensors.back()}, all.where};
+  Flow wide = nn::gelu_from(without_last(all));
+  wide.tensors.push_back(all.tensors.back());
+  return wide;
 }
 
 Flow GptBlockImpl::narrow(const Flow& in) {
   if (dropout_ == 0) return c_proj->forward(in);
-  const Flow wide({in.tensors.begin(), in.tensors.end() - 1}, in.where);
-  const Flow narrow = c_proj->forward(wide.with(nn::gelu_from(wide)));
+  const Flow narrow = c_proj->forward(nn::gelu_from(without_last(in)));
   return narrow.with(in.tensors.back() + drop_2->forward(narrow).x());
 }
 

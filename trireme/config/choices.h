@@ -82,11 +82,13 @@ struct Words<Master> {
   static constexpr Word<Master> all[] = {{"float32", Master::Float32}, {"none", Master::None}};
 };
 
-enum class Recompute : uint8_t { None, Block, Selective };
+enum class Recompute : uint8_t { None, Block, Selective, Cheap };
 template <>
 struct Words<Recompute> {
-  static constexpr Word<Recompute> all[] = {
-      {"none", Recompute::None}, {"block", Recompute::Block}, {"selective", Recompute::Selective}};
+  static constexpr Word<Recompute> all[] = {{"none", Recompute::None},
+                                            {"block", Recompute::Block},
+                                            {"selective", Recompute::Selective},
+                                            {"cheap", Recompute::Cheap}};
 };
 
 enum class ShardedState : uint8_t { Optimizer, Gradients, Parameters };

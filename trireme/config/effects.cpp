@@ -57,7 +57,7 @@ constexpr Switch kSwitches[] = {
     {"model.attention_dropout", "model.kind", has_attention, "model.kind=gpt"},
     {"model.tie", "model.kind", has_attention, "model.kind=gpt"},
     {"memory.recompute", "model.kind",
-     [](const Config& c) { return c.memory.recompute != Recompute::Selective || has_attention(c); },
+     [](const Config& c) { return c.memory.recompute <= Recompute::Block || has_attention(c); },
      "memory.recompute=block"},
     {"optim.betas", "optim.kind", is_adamw, "optim.kind=adamw"},
     {"optim.eps", "optim.kind", is_adamw, "optim.kind=adamw"},
