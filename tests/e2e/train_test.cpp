@@ -93,6 +93,18 @@ TEST(Train, RecomputesWithoutChangingABit) {
   }
 }
 
+TEST(Train, IsDeterministicOnTheCpuInAnyCase) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder);
+  std::vector<std::vector<std::string>> curves;
+  for (const char* how : {"auto", "true", "false"}) {
+    must(train_arguments(config, folder / how,
+                         {std::string("run.deterministic=") + how, "run.device=cpu"}));
+    curves.push_back(texts_of(folder / how, "loss"));
+    EXPECT_EQ(curves.back(), curves.front()) << how;
+  }
+}
+
 TEST(Train, GivesTheLossesOfPyTorch) {
   const Scratch folder;
   const std::string config = tiny_config(folder), dir = folder / "run";

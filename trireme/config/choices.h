@@ -34,6 +34,21 @@ struct Words<Device> {
       {"auto", Device::Auto}, {"cpu", Device::Cpu}, {"cuda", Device::Cuda}};
 };
 
+/// run.deterministic: the same bits every time. A file writes the last two as true and false.
+enum class Deterministic : uint8_t { Auto, Yes, No };
+template <>
+struct Words<Deterministic> {
+  static constexpr Word<Deterministic> all[] = {
+      {"auto", Deterministic::Auto}, {"true", Deterministic::Yes}, {"false", Deterministic::No}};
+};
+
+/// run.graph: whether the steps of a GPU are recorded once and replayed.
+enum class Graph : uint8_t { Auto, Off };
+template <>
+struct Words<Graph> {
+  static constexpr Word<Graph> all[] = {{"auto", Graph::Auto}, {"off", Graph::Off}};
+};
+
 enum class DataKind : uint8_t { Markov, Tokens, Text, Idx, Cifar };
 template <>
 struct Words<DataKind> {

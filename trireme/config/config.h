@@ -18,6 +18,8 @@ struct Run {
   int64_t epochs = 0;
   Device device = Device::Auto;
   int64_t threads = 0;
+  Deterministic deterministic = Deterministic::Auto;  ///< Auto: on the CPU, not on a GPU
+  Graph graph = Graph::Auto;
   bool operator==(const Run&) const = default;
 };
 

@@ -74,6 +74,10 @@ const Key kTable[] = {
     {KEY(run.epochs), "passes over the data, instead of steps", kCount},
     {KEY(run.device), "device of the tensors", one_of<Device>()},
     {KEY(run.threads), "intra-op threads per rank; 0: cores / local ranks", kThreads},
+    {KEY(run.deterministic), "the same bits every time; auto: true on the CPU, false on a GPU",
+     one_of<Deterministic>()},
+    {KEY(run.graph), "GPU: record a step once and replay it, where that is possible",
+     one_of<Graph>()},
 
     {KEY(model.kind),
      "architecture",

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <set>
 
@@ -136,6 +137,10 @@ class Reader {
     Value value = std::get<Value>(found);
     if (std::holds_alternative<double& (*)(Config&)>(key.member))
       if (const auto* whole = std::get_if<int64_t>(&value)) value = static_cast<double>(*whole);
+    // A key that is a word may have "true" as one.
+    if (const auto* truth = std::get_if<bool>(&value))
+      if (std::ranges::find(key.limits.words, "true") != key.limits.words.end())
+        value = std::string(*truth ? "true" : "false");
     // An empty array has no kind of its own.
     if (std::holds_alternative<std::vector<std::string>& (*)(Config&)>(key.member))
       if (const auto* none = std::get_if<std::vector<double>>(&value); none && none->empty())
