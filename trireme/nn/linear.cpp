@@ -121,19 +121,22 @@ LinearGradients LinearBackward::deferred() const {
 ///   dW = dy^T x  <─────────│──┘
 ///   dx  <──────────────────┘
 ///
-/// Otherwise dW comes first, so that an x that was made again is freed before there is a dx.
+/// Otherwise, if x is made again, dW comes first: x is freed before there is a dx.
 LinearGradients LinearBackward::now() const {
   const bool column = layer->style == Style::Column;
   const at::Tensor dy_whole =
       layer->style == Style::Row ? layer->region->start_enter(dy, layer->positions).wait() : dy;
   LinearGradients all;
-  if (!column && needs_weight) all.weight = weight_gradient(rows_of(dy_whole), rows_of(x()));
+  const auto of_weight = [&](const at::Tensor& in) {
+    return weight_gradient(rows_of(dy_whole), rows_of(in));
+  };
+  const bool first = !column && layer->make != nullptr;
+  if (first && needs_weight) all.weight = of_weight(x());
   TensorInFlight inputs, input_parts;
   if (column && needs_weight) inputs = layer->region->start_enter(x(), layer->positions);
   if (needs_input) all.input = input_gradient(dy_whole, weight, z);
   if (column && needs_input) input_parts = layer->region->start_leave(all.input);
-  if (column && needs_weight)
-    all.weight = weight_gradient(rows_of(dy_whole), rows_of(inputs.wait()));
+  if (!first && needs_weight) all.weight = of_weight(column ? inputs.wait() : x());
   if (needs_bias) all.bias = bias_gradient(dy, layer->bias_dtype);
   if (column && needs_input) all.input = input_parts.wait();
   return all;
