@@ -101,7 +101,9 @@ int train_check(const std::vector<std::string>& args) {
   const auto model = models::make_whole(config, degrees);
   int64_t count = 0;
   for (const auto& one : nn::parameters_of(*model)) count += Box{{}, one.layout.whole()}.numel();
-  const train::Footprint memory = train::footprint(config, *model, degrees);
+  const bool gpu = train::uses_cuda(config);
+  const train::Footprint memory =
+      train::footprint(config, *model, degrees, gpu ? c10::DeviceType::CUDA : c10::DeviceType::CPU);
   check_run_folder(config);
   if (train::own_rank() != 0) return 0;
   fmt::print("{}: {} parameters, {}\n", config.model.kind, count,
@@ -112,10 +114,10 @@ int train_check(const std::vector<std::string>& args) {
   print_batches(config, degrees);
   check_data(config);
   const bool step_long = degrees.pipe > 1 && config.pipeline.keep_gathered;
-  fmt::print("{}", to_text(memory,
-                           {.gpu = train::uses_cuda(config),
-                            .offload = config.memory.offload == config::Offload::Optimizer},
-                           step_long ? "over a step" : "of the layers at work and the next"));
+  fmt::print(
+      "{}",
+      to_text(memory, {.gpu = gpu, .offload = config.memory.offload == config::Offload::Optimizer},
+              step_long ? "over a step" : "of the layers at work and the next"));
   return 0;
 }
 

@@ -26,6 +26,12 @@ const nn::Plan kPlan = {{"wte", nn::Style::Vocabulary},      {"wpe", nn::Style::
                         {"h.*.mlp.c_proj", nn::Style::Row},  {"ln_f", nn::Style::Positions},
                         {"lm_head", nn::Style::Vocabulary}};
 
+/// The Flow before the stream was added to it.
+Flow without_last(Flow all) {
+  all.tensors.pop_back();
+  return all;
+}
+
 }  // namespace
 
 GptBlockImpl::GptBlockImpl(const GptOptions& options) : dropout_(options.dropout) {
@@ -58,13 +64,13 @@ GptBlockImpl::GptBlockImpl(const GptOptions& options) : dropout_(options.dropout
 Flow GptBlockImpl::attend(const Flow& in) {
   const Flow branch = ln_1->forward(in);  // {normalized, stream}
   if (dropout_ == 0) return attn->forward(branch);
-  const Flow attended = attn->forward(branch.with(branch.x()));
+  const Flow attended = attn->forward(branch.first());
   return in.with(branch.tensors[1] + drop_1->forward(attended).x());
 }
 
 Flow GptBlockImpl::widen(const Flow& in) {
   const Flow branch = ln_2->forward(in);
-  Flow wide = c_fc->forward(branch.with(branch.x()));  // {gelu}, or on a GPU {gelu, z}
+  Flow wide = c_fc->forward(branch.first());  // {gelu}, or on a GPU {gelu, z}
   wide.tensors.push_back(branch.tensors[1]);
   return wide;
 }
@@ -72,14 +78,14 @@ Flow GptBlockImpl::widen(const Flow& in) {
 /// {gelu, stream}: two tensors that a pipeline can send.
 Flow GptBlockImpl::widen_plainly(const Flow& in) {
   const Flow all = widen(in);
-  const Flow wide({all.tensors.begin(), all.tensors.end() - 1}, all.where);
-  return {{nn::gelu_from(wide), all.tensors.back()}, all.where};
+  Flow wide = nn::gelu_from(without_last(all));
+  wide.tensors.push_back(all.tensors.back());
+  return wide;
 }
 
 Flow GptBlockImpl::narrow(const Flow& in) {
   if (dropout_ == 0) return c_proj->forward(in);
-  const Flow wide({in.tensors.begin(), in.tensors.end() - 1}, in.where);
-  const Flow narrow = c_proj->forward(wide.with(nn::gelu_from(wide)));
+  const Flow narrow = c_proj->forward(nn::gelu_from(without_last(in)));
   return narrow.with(in.tensors.back() + drop_2->forward(narrow).x());
 }
 
@@ -152,72 +158,6 @@ Flow GptImpl::compute(const Flow& tokens) {
   Flow flow = embed(tokens);
   for (const GptBlock& block : h) flow = block.ptr()->forward(std::move(flow));
   return lm_head->forward(ln_f->forward(std::move(flow)));
-}
-
-// The peak of the tensors that exist at the same time. Small ones are left out.
-int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
-  using Recompute = nn::Batching::Recompute;
-  const int64_t all = of.rows * options_.seq, cut = of.tensor;  // tokens
-  const int64_t own = options_.sequence == nn::Sequence::Cut ? (all + cut - 1) / cut : all;
-  const int64_t hidden = options_.hidden, ffn = options_.ffn > 0 ? options_.ffn : 4 * hidden;
-  const int64_t kv_heads = options_.kv_heads > 0 ? options_.kv_heads : options_.heads;
-  const int64_t heads = (options_.heads + cut - 1) / cut, kv = (kv_heads + cut - 1) / cut;
-  const int64_t head = hidden / options_.heads, wide = (ffn + cut - 1) / cut;
-  const int64_t classes = (options_.vocab + cut - 1) / cut;
-
-  // On the CPU norms of 16 bits save their inputs in float32.
-  const int64_t item = of.item_bytes;
-  const bool half = item < 4, on_cpu = of.device == c10::DeviceType::CPU;
-  const int64_t norm_extra = half && on_cpu ? own * hidden * (4 - item) : 0;
-
-  // What a block saves for backward: the inputs of its norms and matrices, q, k and v, the log-sum-
-  // exp (or the scores) of attention, the input and the output of GELU.
-  const int64_t stream = own * hidden;
-  const int64_t masks = options_.dropout > 0 ? 2 * stream : 0;
-  const int64_t square = of.rows * heads * options_.seq * options_.seq;
-  const int64_t scores = options_.attention_dropout > 0 ? 4 * square : all * heads;
-  const int64_t attention = all * (heads + 2 * kv) * head + all * heads * head + scores;
-  const int64_t mlp = 2 * all * wide;
-  const int64_t block = 4 * stream + 4 * own + attention + mlp + masks;
-  const double layers = of.layers < 0 ? static_cast<double>(options_.layers) : of.layers;
-  int64_t kept_of_one = block, again = 0;
-  if (of.recompute == Recompute::Block) {
-    kept_of_one = stream;
-    again = block - stream;
-  } else if (of.recompute == Recompute::Selective) {
-    kept_of_one = block - attention;
-    again = attention;
-  }
-  // In the head: the input and the output of the last norm, the gradients that are computed with
-  // the loss, and the logits of one chunk of rows.
-  const int64_t chunk =
-      std::min(all, nn::loss_chunks(of.device, options_.vocab, of.tensor, of.item_bytes).rows);
-  const int64_t entered = cut > 1 ? all * hidden : 0;
-  const int64_t head_weight = classes * hidden;
-  const int64_t of_head = 2 * stream + entered + all * hidden + head_weight;
-  const int64_t in_head = of.heads > 0 ? of_head + chunk * (classes + 2 * hidden) : 0;
-  const auto kept =
-      static_cast<int64_t>(static_cast<double>(kept_of_one) * layers +
-                           static_cast<double>(of_head) * std::max(0.0, of.heads - 1));
-  // In the backward of the last block: the gradients of the residual stream, of GELU's output, of
-  // the matrix before it, and of a tied table, which stays until the embedding adds its part.
-  const int64_t in_block = again + 2 * all * hidden + all * wide + wide * hidden +
-                           (options_.tie && of.layers < 0 ? head_weight : 0);
-  if (!half) return (kept + std::max(in_head, in_block)) * item;
-
-  // In 16 bits there are float32 tensors, too. Of the norms: their inputs, on the CPU. Of the head:
-  // the logits, and the gradient of its weight if that is added up over chunks (on the CPU also
-  // what is added). Of a block: a gradient while it is added. Of the embedding: the gradients of
-  // its rows.
-  const double norms = of.recompute == Recompute::Block ? 2 : 2 * layers;
-  const int64_t added_up = chunk < all ? head_weight * (on_cpu ? 8 : 4) : 0;
-  const int64_t head_bytes = in_head * item + (of.heads > 0 ? chunk * classes * 4 + added_up : 0);
-  const int64_t block_bytes = in_block * item + (on_cpu && of.accumulates ? 4 * wide * hidden : 0);
-  const int64_t table_bytes =
-      head_weight * (4 + item + (options_.tie ? item : 0)) + own * hidden * (4 + item);
-  return std::max(kept * item + static_cast<int64_t>(norms * static_cast<double>(norm_extra)) +
-                      std::max(head_bytes, block_bytes),
-                  of.layers < 0 ? table_bytes : 0);
 }
 
 std::vector<std::shared_ptr<nn::LayerImpl>> GptImpl::blocks() const {

@@ -97,6 +97,7 @@ TEST(TrainOnAShardAxis, TakesTheMemoryThatCheckForetells) {
       {"mesh.replica=1", "mesh.tensor=2"},
       {"mesh.replica=2", "mesh.shard=2", "memory.recompute=block"},
       {"mesh.replica=1", "memory.recompute=selective", "optim.kind=sgd"},
+      {"mesh.replica=1", "memory.recompute=cheap"},
       {"mesh.replica=1", "model.kind=mlp", "model.seq=8"}};
   for (const auto& mesh : meshes) {
     // Large enough that what is small does not show.

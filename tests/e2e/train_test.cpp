@@ -85,9 +85,21 @@ TEST(Train, RecomputesWithoutChangingABit) {
   const Scratch folder;
   const std::string config = tiny_config(folder);
   std::vector<std::vector<std::string>> curves;
-  for (const char* how : {"none", "block", "selective"}) {
+  for (const char* how : {"none", "block", "selective", "cheap"}) {
     must(train_arguments(config, folder / how,
                          {std::string("memory.recompute=") + how, "model.dropout=0.2"}));
+    curves.push_back(texts_of(folder / how, "loss"));
+    EXPECT_EQ(curves.back(), curves.front()) << how;
+  }
+}
+
+TEST(Train, IsDeterministicOnTheCpuInAnyCase) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder);
+  std::vector<std::vector<std::string>> curves;
+  for (const char* how : {"auto", "true", "false"}) {
+    must(train_arguments(config, folder / how,
+                         {std::string("run.deterministic=") + how, "run.device=cpu"}));
     curves.push_back(texts_of(folder / how, "loss"));
     EXPECT_EQ(curves.back(), curves.front()) << how;
   }

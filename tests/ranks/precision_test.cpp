@@ -43,6 +43,7 @@ std::vector<MeshCase> all_meshes() {
       {{.pipe = 2}, schedule("gpipe")},
       {{.pipe = 2}, schedule("zb-h1")},
       {{.replica = 2}, [](auto& config) { config.memory.recompute = config::Recompute::Block; }},
+      {{.tensor = 2}, [](auto& config) { config.memory.recompute = config::Recompute::Cheap; }},
       {{.pipe = 2, .shard = 2, .tensor = 2}, [](auto& config) {
          config.memory.recompute = config::Recompute::Selective;
          config.model.dropout = 0.1;

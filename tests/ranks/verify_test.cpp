@@ -55,8 +55,8 @@ TEST(Verify, SaysWhichSeamsItCannotCompare) {
 
 TEST(Verify, ProvesTheModelsWithRecomputationAndCopies) {
   for (const char* kind : {"gpt", "mlp"}) {
-    for (const auto recompute :
-         {config::Recompute::None, config::Recompute::Block, config::Recompute::Selective}) {
+    for (const auto recompute : {config::Recompute::None, config::Recompute::Block,
+                                 config::Recompute::Selective, config::Recompute::Cheap}) {
       run_world(kThreads, 4, [&](const Communicator& world) {
         config::Config config = tiny_gpt_config();
         config.model.kind = kind;

@@ -35,6 +35,7 @@ struct Case {
   std::string schedule = "1f1b";
   config::Balance balance = {config::Balance::By::Parameters};
   bool keep_gathered = true;
+  config::Dtype dtype = config::Dtype::Float64;
 };
 
 inline std::string describe(const Case& c) {
@@ -54,7 +55,7 @@ inline Degrees degrees_of(const Case& c) {
 
 inline config::Config config_of(const Case& c) {
   config::Config config;
-  config.precision.compute = config.precision.reduce = config::Dtype::Float64;
+  config.precision.compute = config.precision.reduce = c.dtype;
   config.model.kind = c.kind;
   config.model.layers = c.layers > 0 ? c.layers : c.kind == "mlp" ? 3 : 2;
   config.model.hidden = 24;

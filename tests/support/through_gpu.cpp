@@ -110,7 +110,9 @@ at::Device gpu_of(int rank) {
 }
 
 comm::Communicator through_gpu(const comm::Communicator& world) {
-  return {world.name(), std::make_shared<ThroughGpu>(world.carrier(), gpu_of(world.rank()))};
+  // A group of its own: the world has counted ops already, and a new Communicator begins at 0.
+  const auto own = world.split(world.name(), 0, world.rank());
+  return {world.name(), std::make_shared<ThroughGpu>(own.carrier(), gpu_of(world.rank()))};
 }
 
 }  // namespace trireme::test

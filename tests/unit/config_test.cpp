@@ -58,6 +58,7 @@ TEST(ConfigTable, NamesEachSectionAndKeyOnce) {
 // Copied from the page of keys that people rely on, not from the code; a line per section.
 constexpr std::string_view kPage = R"(
 run: dir="runs/default" seed=1 steps=200 epochs=0 device="auto" threads=0
+     deterministic="auto" graph="auto"
 model: kind="gpt" layers=4 hidden=128 heads=4 kv_heads=4 ffn=512 seq=128 vocab=256 dropout=0.0
        attention_dropout=0.0 tie=true experts=8 top_k=2 capacity=0.0 balance=0.01
 data: kind="markov" path="" valid="" samples=8192 allow_change=false
@@ -104,6 +105,19 @@ TEST(ConfigRead, TakesEverySpellingOfTheSameThing) {
   EXPECT_EQ(parse("optim = {lr = 3, betas = [0, 0.5]}\r\nrun = {steps = 0x5}\r\n", "a"), table);
   EXPECT_EQ(parse("\xEF\xBB\xBF[run]\nsteps = 5\n[optim]\nlr = 3e0\nbetas = [\n0,\n0.5,\n]", "a"),
             table);
+}
+
+TEST(ConfigRead, TakesTruthWithAndWithoutQuotes) {
+  EXPECT_EQ(parse("", "a").run.deterministic, Deterministic::Auto);
+  for (const char* text : {"true", "'true'"})
+    EXPECT_EQ(parse(std::string("run.deterministic = ") + text, "a").run.deterministic,
+              Deterministic::Yes);
+  const std::string overrides[] = {"run.deterministic=false", "run.graph=off"};
+  const Config config = parse("run.deterministic = true", "a", overrides);
+  EXPECT_EQ(config.run.deterministic, Deterministic::No);
+  EXPECT_EQ(config.run.graph, Graph::Off);
+  EXPECT_EQ(parse(to_toml(config), "a"), config);
+  EXPECT_EQ(first_difference(config, parse("", "a")), std::nullopt) << "a resumed run may differ";
 }
 
 TEST(ConfigRead, SaysWhereAndWhatIsWrong) {

@@ -162,6 +162,12 @@ TEST(Trace, MergesWhatRanksSawIntoOneDocument) {
   EXPECT_EQ(core::parse_json(core::Trace::merged({first.take()}), "trace").size(), 3u)
       << "taken once";
   EXPECT_EQ(core::Trace::merged({}), "[\n\n]\n");
+  // A row of a GPU is there only if it has events; they may come when the trace is taken.
+  first.before_take([&] { first.add(core::Trace::Row::Gpu, "h.0", now, now + microseconds(5)); });
+  const auto late = core::parse_json(core::Trace::merged({first.take()}), "trace");
+  ASSERT_EQ(late.size(), 5u);
+  EXPECT_EQ(late.back().at("cat"), "gpu");
+  EXPECT_EQ(late.back().at("ph"), "X");
 }
 
 TEST(Check, ThrowsTheSentence) {

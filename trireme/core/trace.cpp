@@ -14,7 +14,7 @@ namespace {
 using std::chrono::nanoseconds;
 
 constexpr std::string_view name_of(Trace::Row row) {
-  return row == Trace::Row::Actions ? "actions" : "ops";
+  return row == Trace::Row::Actions ? "actions" : row == Trace::Row::Ops ? "ops" : "gpu";
 }
 
 /// Microseconds with three decimals, exactly: viewers drop events that seem to overlap.
@@ -40,13 +40,25 @@ void Trace::add(Row row, std::string name, Clock::time_point begin, Clock::time_
     events_.push_back({row, std::move(name), begin, end});
 }
 
-std::string Trace::take() {
+void Trace::before_take(std::function<void()> add_more) {
   const std::lock_guard lock(mutex_);
+  before_take_.push_back(std::move(add_more));
+}
+
+std::string Trace::take() {
+  std::unique_lock lock(mutex_);
+  const auto late = before_take_;
+  lock.unlock();
+  for (const auto& add_more : late) add_more();
+  lock.lock();
   std::string text = fmt::format(
       "{{\"ph\":\"M\",\"pid\":{0},\"name\":\"process_name\",\"args\":{{\"name\":\"rank "
       "{0}\"}}}},\n",
       rank_);
-  for (const Row row : {Row::Actions, Row::Ops})
+  std::vector<Row> rows = {Row::Actions, Row::Ops};
+  if (std::ranges::any_of(events_, [](const Event& one) { return one.row == Row::Gpu; }))
+    rows.push_back(Row::Gpu);
+  for (const Row row : rows)
     text += fmt::format(
         "{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}"
         "}},\n",
@@ -57,7 +69,7 @@ std::string Trace::take() {
         "\"pid\":{},\"tid\":{},\"cat\":\"{}\",\"name\":{}", rank_, static_cast<int>(one.row),
         name_of(one.row), Json(one.name).dump(-1, ' ', false, Json::error_handler_t::replace));
     const std::string begin = microseconds(one.begin.time_since_epoch() + offset_);
-    if (one.row == Row::Actions) {
+    if (one.row != Row::Ops) {
       text += fmt::format("{{\"ph\":\"X\",{},\"ts\":{},\"dur\":{}}},\n", what, begin,
                           microseconds(one.end - one.begin));
       continue;

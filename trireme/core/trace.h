@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -14,14 +15,19 @@ class Trace {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Actions follow or contain each other; ops may overlap.
-  enum class Row : uint8_t { Actions, Ops };
+  /// Actions follow or contain each other, and so does what a GPU computes; ops may overlap. (Ops
+  /// are seen from the host. A backend whose ops run on a GPU's stream would mark them there, as
+  /// train/layer_times.h does, and needs a row of its own: they overlap with the layers.)
+  enum class Row : uint8_t { Actions, Ops, Gpu };
 
   /// `origin`: the time of day that counts as 0, the same for all ranks whose traces are merged.
   explicit Trace(int rank, std::chrono::nanoseconds origin = {});
   static std::chrono::nanoseconds time_of_day();
 
   void add(Row row, std::string name, Clock::time_point begin, Clock::time_point end);
+
+  /// Has `add_more` called whenever events are taken: by whoever learns of events late.
+  void before_take(std::function<void()> add_more);
 
   /// Removes the events and returns them as text, one per line, each ending in ",\n".
   std::string take();
@@ -42,6 +48,7 @@ class Trace {
   const int rank_;
   const std::chrono::nanoseconds offset_;  // from the steady clock to the time since the origin
   std::mutex mutex_;
+  std::vector<std::function<void()>> before_take_;
   std::vector<Event> events_;
   std::size_t dropped_ = 0;
 };

@@ -212,14 +212,16 @@ bool Plan::choose(const Call& call, const std::string& key, c10::Device device) 
   };
   std::optional<std::string> kept = cache.find(key);
   if (!kept || kept->size() != sizeof chosen_) {
-    // The result goes to memory of its own: the real one may be an input as well.
-    const int64_t bytes =
-        call.d.stride * call.d.columns * (call.d.type == BlasLt::kFloat32 ? 4 : 2);
-    const at::Tensor scratch =
-        at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+    // A sum is tried in memory of its own, because its result is an input as well. Other results
+    // can be overwritten.
     Call trial = call;
-    if (trial.c.data == trial.d.data) trial.c.data = scratch.data_ptr();
-    trial.d.data = scratch.data_ptr();
+    at::Tensor scratch;
+    if (call.beta != 0 && call.c.data == call.d.data) {
+      const int64_t bytes =
+          call.d.stride * call.d.columns * (call.d.type == BlasLt::kFloat32 ? 4 : 2);
+      scratch = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+      trial.c.data = trial.d.data = scratch.data_ptr();
+    }
     double best = std::numeric_limits<double>::infinity();
     for (const BlasLt::Candidate& one : found) {
       const double ms = time(trial, one, device);

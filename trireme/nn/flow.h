@@ -27,10 +27,21 @@ struct Where {
   at::Tensor loss_scale = {};
 };
 
+/// How to compute a tensor again, so that backward need not keep it.
+struct Remake {
+  std::vector<at::Tensor> from;  ///< tensors that backward keeps in any case
+  /// Returns the tensor again. It depends on `from` alone. It is differentiable, or it refuses to
+  /// be called where gradients are on.
+  std::function<at::Tensor(const std::vector<at::Tensor>& from)> make;
+};
+
 /// What layers hand on: one or more tensors, and where they stand.
 struct Flow {
   std::vector<at::Tensor> tensors;
   std::shared_ptr<const Where> where;
+  /// How to compute x() again; nullptr: whoever needs it in backward keeps it. It belongs to these
+  /// values of x() in this graph, so a new Flow has none.
+  std::shared_ptr<const Remake> remake = nullptr;
 
   Flow(at::Tensor x, std::shared_ptr<const Where> at = nullptr)  // NOLINT: meant to convert
       : tensors{std::move(x)}, where(std::move(at)) {}
@@ -46,6 +57,13 @@ struct Flow {
     for (const at::Tensor& one : tensors)
       leaves.push_back(one.defined() ? one.detach().requires_grad_(one.requires_grad()) : one);
     return {std::move(leaves), where};
+  }
+
+  /// The first tensor alone, and how to compute it again.
+  Flow first() const {
+    Flow one(x(), where);
+    one.remake = remake;
+    return one;
   }
 
   /// Another tensor with the same Where.

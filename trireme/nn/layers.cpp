@@ -44,9 +44,13 @@ struct HalfEmbedding : ag::Function<HalfEmbedding> {
   }
 };
 
-/// Layer norm by our own kernels. It returns {normalized, x}; its backward adds the gradient of the
-/// second to that of the first in the same pass.
+/// Layer norm by our own kernels. It returns {normalized, x, mean, rstd}; its backward adds the
+/// gradient of the second to that of the first in the same pass. The statistics have none.
 struct GpuNorm : ag::Function<GpuNorm> {
+  static constexpr const char* kNoSecondDerivative =
+      "norm: a gradient of a gradient (create_graph) is not there in 16 bits on a GPU; use "
+      "precision.compute = \"float32\"";
+
   static ag::variable_list forward(ag::AutogradContext* context, const at::Tensor& x,
                                    const at::Tensor& weight, const at::Tensor& bias,
                                    double epsilon) {
@@ -54,13 +58,12 @@ struct GpuNorm : ag::Function<GpuNorm> {
     const at::Tensor in = x.contiguous(), y = at::empty_like(in);
     const auto [mean, rstd] = cuda::norm(rows_of(y), rows_of(in), weight, bias, epsilon);
     context->save_for_backward({in, weight, mean, rstd});
+    context->mark_non_differentiable({mean, rstd});
     context->set_materialize_grads(false);
-    return {y, x};
+    return {y, x, mean, rstd};
   }
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
-    TORCH_CHECK(!at::GradMode::is_enabled(),
-                "norm: a gradient of a gradient (create_graph) is not there in 16 bits on a GPU; "
-                "use precision.compute = \"float32\"");
+    TORCH_CHECK(!at::GradMode::is_enabled(), kNoSecondDerivative);
     const auto saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
     if (!gradients[0].defined()) return {gradients[1], {}, {}, {}};
@@ -70,7 +73,22 @@ struct GpuNorm : ag::Function<GpuNorm> {
                                    {saved[2], saved[3]}, also);
     return {all.x.view(x.sizes()), all.weight, all.bias, {}};
   }
+
+  /// The normalized tensor again, from {x, weight, bias, mean, rstd}.
+  static at::Tensor again(const std::vector<at::Tensor>& from) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), kNoSecondDerivative);
+    const at::Tensor in = from[0].contiguous(), y = at::empty_like(in);
+    cuda::norm_again(rows_of(y), rows_of(in), from[1], from[2], {from[3], from[4]});
+    return y;
+  }
 };
+
+/// Layer norm by libtorch, in the dtype of x.
+at::Tensor normalize(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                     double epsilon) {
+  const auto dtype = x.scalar_type();
+  return at::layer_norm(x, {x.size(-1)}, weight.to(dtype), bias.to(dtype), epsilon);
+}
 
 at::Tensor look_up(const at::Tensor& weight, const at::Tensor& index) {
   return is_half(weight) ? HalfEmbedding::apply(weight, index) : at::embedding(weight, index);
@@ -134,19 +152,33 @@ Flow LayerNormImpl::compute(const Flow& in) {
   const bool same =
       weight.scalar_type() == x.scalar_type() && bias.scalar_type() == x.scalar_type();
   if (same && is_half(x) && cuda::can_normalize(x)) {
-    ag::variable_list both = GpuNorm::apply(x, weight, bias, options_.epsilon);
-    if (!options_.passes_input) both.pop_back();
-    return {std::move(both), in.where};
+    const ag::variable_list all = GpuNorm::apply(x, weight, bias, options_.epsilon);
+    Flow out = in.with(all[0]);
+    if (options_.passes_input) out.tensors.push_back(all[1]);
+    let_remake(out, {x, all[2], all[3]}, GpuNorm::again);
+    return out;
   }
-  const auto normalized = [&] {
-    if (same && !is_half(x)) return at::layer_norm(x, {x.size(-1)}, weight, bias, options_.epsilon);
-    // The CPU's kernel for 16 bits adds up the gradients of weight and bias in 16 bits.
-    const auto wide = at::promote_types(x.scalar_type(), at::kFloat);
-    return at::layer_norm(x.to(wide), {x.size(-1)}, weight.to(wide), bias.to(wide),
-                          options_.epsilon)
-        .to(x.scalar_type());
+  // The CPU's kernel for 16 bits adds up the gradients of weight and bias in 16 bits.
+  const at::Tensor wide = x.to(at::promote_types(x.scalar_type(), at::kFloat));
+  const auto make = [epsilon = options_.epsilon,
+                     dtype = x.scalar_type()](const std::vector<at::Tensor>& from) {
+    return normalize(from[0], from[1], from[2], epsilon).to(dtype);
   };
-  return options_.passes_input ? Flow({normalized(), x}, in.where) : in.with(normalized());
+  Flow out = in.with(make({wide, weight, bias}));
+  if (options_.passes_input) out.tensors.push_back(x);
+  let_remake(out, {wide}, make);
+  return out;
+}
+
+/// Says how to compute the output again, from the input, the weights and then the statistics.
+void LayerNormImpl::let_remake(Flow& out, std::vector<at::Tensor> from,
+                               decltype(Remake::make) make) const {
+  if (!remakes_ || !at::GradMode::is_enabled()) return;
+  const bool copies = *remakes_ == WeightsLater::MayGo;
+  const at::Tensor weights[] = {copies ? weight.clone() : weight, copies ? bias.clone() : bias};
+  from.insert(from.begin() + 1, std::begin(weights), std::end(weights));
+  out.remake =
+      std::make_shared<const Remake>(Remake{.from = std::move(from), .make = std::move(make)});
 }
 
 CausalAttentionImpl::CausalAttentionImpl(const Options& options) : options_(options) {
@@ -171,7 +203,7 @@ CausalAttentionImpl::CausalAttentionImpl(const Options& options) : options_(opti
 }
 
 Flow CausalAttentionImpl::compute(const Flow& in) {
-  const Flow qkv = c_attn->forward(in.with(in.x()));
+  const Flow qkv = c_attn->forward(in.first());
   std::vector<at::Tensor> tensors{attend(qkv)};
   if (in.tensors.size() > 1) tensors.push_back(in.tensors[1]);
   return c_proj->forward(Flow(std::move(tensors), qkv.where));

@@ -26,6 +26,10 @@ class EmbeddingImpl : public LayerImpl {
 };
 TORCH_MODULE(Embedding);
 
+/// Where a layer's weights are when its output is computed again: still in memory, or perhaps
+/// released. Then the layer keeps a copy.
+enum class WeightsLater : uint8_t { Stay, MayGo };
+
 /// Normalizes over the last dim. With `passes_input` it returns {normalized, x}: the beginning of a
 /// branch of a residual network. Its backward then gets the gradients of both and adds them in one
 /// pass over memory.
@@ -39,11 +43,17 @@ class LayerNormImpl : public LayerImpl {
   LayerNormImpl(int64_t width, Options options);
   at::Tensor weight, bias;
 
+  /// The output can be computed again from now on (Flow::remake).
+  void remake_output(WeightsLater weights) { remakes_ = weights; }
+
  protected:
   Flow compute(const Flow& in) override;
 
  private:
+  void let_remake(Flow& out, std::vector<at::Tensor> from, decltype(Remake::make) make) const;
+
   Options options_;
+  std::optional<WeightsLater> remakes_;
 };
 TORCH_MODULE(LayerNorm);
 

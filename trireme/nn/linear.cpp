@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "trireme/cuda/gelu.h"
 #include "trireme/nn/gelu.h"
 #include "trireme/nn/matmul.h"
 
@@ -22,7 +23,9 @@ struct LinearContext : torch::CustomClassHolder {
   bool gelu = false;  // returns gelu(z) and z instead of z = x W^T + b
   // Which of the optional tensors there are; autograd has no slot for a gradient of the others.
   bool has_bias = false, has_residual = false, has_z = false;
-  at::ScalarType bias_dtype = at::kFloat;
+  at::ScalarType weight_dtype = at::kFloat, bias_dtype = at::kFloat;
+  std::shared_ptr<const Remake> remake;  // of x, until forward has saved what it is made from
+  decltype(Remake::make) make;           // set if x is made again instead of saved
   // Set if the gradients of the weights may be computed later: the queue, and the parameters.
   WeightQueuePtr queue;
   at::Tensor weight, bias;
@@ -59,7 +62,8 @@ struct LinearGradients {
 /// What backward needs, and which gradients are asked for.
 struct LinearBackward {
   const LinearContextPtr& layer;
-  at::Tensor dy, x = {}, weight = {}, z = {};
+  at::Tensor dy, weight = {}, z = {};
+  std::function<at::Tensor()> x = {};  // returns the saved one, or makes it again
   bool needs_input = false, needs_weight = false, needs_bias = false;
 
   LinearGradients in_graph() const;
@@ -80,7 +84,7 @@ LinearGradients LinearBackward::in_graph() const {
     if (z.defined()) all.input = at::gelu_backward(all.input, z, "tanh");
   }
   if (needs_weight) {
-    const at::Tensor own = z.defined() ? at::gelu(z, "tanh") : x;
+    const at::Tensor own = z.defined() ? at::gelu(z, "tanh") : x();
     const at::Tensor in = column ? layer->region->enter(own, layer->positions) : own;
     all.weight = at::mm(rows_of(dy_whole).t(), rows_of(in));
   }
@@ -96,8 +100,9 @@ LinearGradients LinearBackward::deferred() const {
   const auto kept = layer;
   if (needs_weight)
     layer->queue->push({layer->weight, [kept, in = x, dy_whole, column] {
+                          const at::Tensor own = in();
                           const at::Tensor all =
-                              column ? kept->region->start_enter(in, kept->positions).wait() : in;
+                              column ? kept->region->start_enter(own, kept->positions).wait() : own;
                           return weight_gradient(rows_of(dy_whole), rows_of(all));
                         }});
   if (needs_bias)
@@ -115,17 +120,23 @@ LinearGradients LinearBackward::deferred() const {
 ///   dx = dy W, reduce it ──┐  │
 ///   dW = dy^T x  <─────────│──┘
 ///   dx  <──────────────────┘
+///
+/// Otherwise, if x is made again, dW comes first: x is freed before there is a dx.
 LinearGradients LinearBackward::now() const {
   const bool column = layer->style == Style::Column;
   const at::Tensor dy_whole =
       layer->style == Style::Row ? layer->region->start_enter(dy, layer->positions).wait() : dy;
-  TensorInFlight inputs, input_parts;
-  if (column && needs_weight) inputs = layer->region->start_enter(x, layer->positions);
   LinearGradients all;
+  const auto of_weight = [&](const at::Tensor& in) {
+    return weight_gradient(rows_of(dy_whole), rows_of(in));
+  };
+  const bool first = !column && layer->make != nullptr;
+  if (first && needs_weight) all.weight = of_weight(x());
+  TensorInFlight inputs, input_parts;
+  if (column && needs_weight) inputs = layer->region->start_enter(x(), layer->positions);
   if (needs_input) all.input = input_gradient(dy_whole, weight, z);
   if (column && needs_input) input_parts = layer->region->start_leave(all.input);
-  if (needs_weight)
-    all.weight = weight_gradient(rows_of(dy_whole), rows_of(column ? inputs.wait() : x));
+  if (!first && needs_weight) all.weight = of_weight(column ? inputs.wait() : x());
   if (needs_bias) all.bias = bias_gradient(dy, layer->bias_dtype);
   if (column && needs_input) all.input = input_parts.wait();
   return all;
@@ -142,8 +153,15 @@ struct LinearFunction : ag::Function<LinearFunction> {
     const at::AutoDispatchBelowADInplaceOrView below;
     // The gradient of each needs the other.
     const bool needs_input = z ? z->requires_grad() : x.requires_grad();
-    context->save_for_backward({weight.requires_grad() ? x : at::Tensor(),
-                                needs_input ? weight : at::Tensor(), z.value_or(at::Tensor())});
+    const auto remake = std::exchange(layer->remake, nullptr);
+    const bool saves_x = weight.requires_grad() && remake == nullptr;
+    ag::variable_list saved = {saves_x ? x : at::Tensor(), needs_input ? weight : at::Tensor(),
+                               z.value_or(at::Tensor())};
+    if (weight.requires_grad() && remake != nullptr) {
+      layer->make = remake->make;
+      saved.insert(saved.end(), remake->from.begin(), remake->from.end());
+    }
+    context->save_for_backward(std::move(saved));
     context->saved_data["layer"] = c10::IValue::make_capsule(layer);
     context->set_materialize_grads(false);  // gelu(z) has none: no zeros in its place
     const at::Tensor b = bias.value_or(at::Tensor()), r = residual.value_or(at::Tensor());
@@ -152,6 +170,7 @@ struct LinearFunction : ag::Function<LinearFunction> {
     if (layer->gelu) {
       GeluProduct both = gelu_product(in, weight, b);
       context->mark_non_differentiable({both.gelu});
+      context->set_materialize_grads(false);  // there is none for the GELU: no zeros in its place
       return {both.gelu, both.z};
     }
     if (layer->style != Style::Row) return {whole_product(in, weight, b, r)};
@@ -161,23 +180,25 @@ struct LinearFunction : ag::Function<LinearFunction> {
   }
 
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list gradients) {
-    const auto saved = context->get_saved_variables();
+    if (!gradients.back().defined()) return ag::variable_list(6);
+    ag::variable_list saved = context->get_saved_variables();
+    const bool in_graph = at::GradMode::is_enabled();
+    // Detached from their graph, because a deferred job may keep x for long.
+    for (at::Tensor& one : saved)
+      if (one.defined() && !in_graph) one = one.detach();
     const auto layer =
         c10::static_intrusive_pointer_cast<LinearContext>(context->saved_data["layer"].toCapsule());
     LinearBackward call{.layer = layer, .dy = gradients.back()};
     call.needs_input = context->needs_input_grad(layer->has_z ? layer->z_slot() : 0);
     call.needs_weight = context->needs_input_grad(1);
     call.needs_bias = layer->has_bias && context->needs_input_grad(layer->bias_slot());
-    if (call.needs_weight) call.x = saved[0];
+    if (call.needs_weight) call.x = input_of(saved, layer);
     if (call.needs_input) call.weight = saved[1];
     call.z = saved[2];
     LinearGradients all;
-    if (at::GradMode::is_enabled()) {
+    if (in_graph) {
       all = call.in_graph();
     } else {
-      // Detached from their graph, because a deferred job may keep x for long.
-      for (at::Tensor* one : {&call.x, &call.weight, &call.z})
-        if (one->defined()) *one = one->detach();
       call.dy = call.dy.contiguous();
       const bool defers = layer->queue != nullptr && layer->queue->defers() && may_defer(*layer);
       all = defers ? call.deferred() : call.now();
@@ -187,12 +208,22 @@ struct LinearFunction : ag::Function<LinearFunction> {
     return {to_z ? at::Tensor() : all.input, all.weight, all.bias, all.residual,
             to_z ? all.input : at::Tensor(), {}};
   }
+
+  /// x, or how to make it of what was saved in its place.
+  static std::function<at::Tensor()> input_of(const ag::variable_list& saved,
+                                              const LinearContextPtr& layer) {
+    if (!layer->make) return [x = saved[0]] { return x; };
+    return [layer, from = ag::variable_list(saved.begin() + 3, saved.end())] {
+      return layer->make(from).to(layer->weight_dtype);
+    };
+  }
 };
 
 /// The operands of a Linear besides its parameters: x, and perhaps what is added to the result, and
 /// what x is the GELU of.
 struct LinearInputs {
   at::Tensor x, residual, z;
+  std::shared_ptr<const Remake> remake = nullptr;  // of x
 };
 
 std::optional<at::Tensor> if_defined(const at::Tensor& one) {
@@ -205,6 +236,8 @@ ag::variable_list compute_linear(const LinearInputs& in, const at::Tensor& weigh
   layer->has_residual = in.residual.defined();
   layer->has_z = in.z.defined();
   if (bias.defined()) layer->bias_dtype = bias.scalar_type();
+  layer->weight_dtype = weight.scalar_type();
+  layer->remake = in.remake;
   // A weight that stays in float32 among 16-bit layers computes in float32.
   const auto dtype = in.x.scalar_type();
   ag::variable_list out =
@@ -236,9 +269,23 @@ struct KnownGelu : ag::Function<KnownGelu> {
 
 }  // namespace
 
-at::Tensor gelu_from(const Flow& out) {
-  return out.tensors.size() == 1 ? out.x() : KnownGelu::apply(out.tensors[1], out.x());
+Flow gelu_from(const Flow& out) {
+  if (out.tensors.size() == 1) return out;
+  Flow one = out.with(KnownGelu::apply(out.tensors[1], out.x()));
+  one.remake = out.remake;
+  return one;
 }
+
+namespace {
+
+/// The GELU that a Linear has given, from what it is the GELU of.
+at::Tensor gelu_again(const std::vector<at::Tensor>& from) {
+  const at::Tensor& z = from.front();
+  const bool fused = on_gpu_in_16_bits(z, z, {}) && !at::GradMode::is_enabled();
+  return fused ? cuda::gelu(z.contiguous()) : gelu_tanh(z);
+}
+
+}  // namespace
 
 InitRule linear_rule(int64_t in, double deviation) {
   return deviation > 0 ? InitRule::normal(deviation)
@@ -315,11 +362,17 @@ Flow LinearImpl::compute(const Flow& in) {
   const std::size_t given = in.tensors.size();
   const LinearInputs inputs{.x = in.x(),
                             .residual = given > 1 ? in.tensors.back() : at::Tensor(),
-                            .z = given > 2 ? in.tensors[1] : at::Tensor()};
+                            .z = given > 2 ? in.tensors[1] : at::Tensor(),
+                            .remake = in.remake};
   layer->gelu = options_.gelu && on_gpu_in_16_bits(in.x(), weight, bias) && in.x().numel() > 0;
-  ag::variable_list out = compute_linear(inputs, weight, bias, std::move(layer));
-  if (options_.gelu && out.size() == 1) out.front() = gelu_tanh(out.front());
-  return {std::move(out), std::move(where)};
+  ag::variable_list all = compute_linear(inputs, weight, bias, std::move(layer));
+  if (!options_.gelu) return {std::move(all), std::move(where)};
+  const at::Tensor z = all.back();
+  if (all.size() == 1) all.front() = gelu_tanh(z);
+  Flow out(std::move(all), std::move(where));
+  if (remakes_ && at::GradMode::is_enabled())
+    out.remake = std::make_shared<const Remake>(Remake{.from = {z}, .make = gelu_again});
+  return out;
 }
 
 }  // namespace trireme::nn

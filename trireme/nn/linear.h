@@ -15,6 +15,8 @@ namespace trireme::nn {
 ///   {x}          y
 ///   {x, r}       r + y: the sum with a residual stream
 ///   {h, z, r}    the same for x = h = gelu(z). The gradient goes to z, none to h
+///
+/// If the Flow says how to compute x again, backward does so, and x is not kept.
 class LinearImpl : public LayerImpl {
  public:
   struct Options {
@@ -37,6 +39,9 @@ class LinearImpl : public LayerImpl {
 
   Layouts layouts(Style style, Sequence sequence) const override;
 
+  /// The output of a Linear with `gelu` can be computed again from now on (Flow::remake).
+  void remake_output() { remakes_ = true; }
+
   /// Sets the queue for weight gradients, which is used while a backward is split.
   void set_queue(WeightQueuePtr queue) { queue_ = std::move(queue); }
 
@@ -47,6 +52,7 @@ class LinearImpl : public LayerImpl {
  private:
   int64_t in_, out_;
   Options options_;
+  bool remakes_ = false;
   WeightQueuePtr queue_;
 };
 TORCH_MODULE(Linear);
@@ -56,7 +62,7 @@ using LinearOptions = LinearImpl::Options;
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
 /// A differentiable h of the {h = gelu(z), z} that a Linear gives on a GPU; of one tensor, itself.
-at::Tensor gelu_from(const Flow& out);
+Flow gelu_from(const Flow& out);
 
 /// The rule for a Linear's weights: normal of this deviation, or torch's rule if it is 0.
 InitRule linear_rule(int64_t in, double deviation);

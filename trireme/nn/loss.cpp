@@ -76,13 +76,6 @@ at::Tensor softmax_over_ranks(at::Tensor& logits_NV, const at::Tensor& target_N1
   return total - told.select(1, 1).sum(0);
 }
 
-/// The rows of each chunk, at most `most`, so that all chunks are about as large.
-int64_t even_chunk(int64_t rows, int64_t most) {
-  if (rows <= most) return rows;
-  const int64_t chunks = (rows + most - 1) / most;
-  return (rows + chunks - 1) / chunks;
-}
-
 void input_gradient_into(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& weight) {
   if (!cuda::input_gradient(dx, dy, weight)) dx.copy_(input_gradient(dy, weight));
 }
@@ -236,6 +229,12 @@ LossChunks loss_chunks(c10::DeviceType device, int64_t classes, int ranks, int64
   }
   constexpr int64_t kBytes = int64_t{1} << 30;
   return {.rows = std::max<int64_t>(1, kBytes / (mine * item_bytes)), .may_look = false};
+}
+
+int64_t even_chunk(int64_t rows, int64_t most) {
+  if (rows <= most) return rows;
+  const int64_t chunks = (rows + most - 1) / most;
+  return (rows + chunks - 1) / chunks;
 }
 
 Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {

@@ -55,6 +55,10 @@ struct LossChunks {
 /// each chunk is a collective.
 LossChunks loss_chunks(c10::DeviceType device, int64_t classes, int ranks, int64_t item_bytes);
 
+/// The rows of each chunk, at most `most`, so that all chunks are about as large: the CPU's chunks
+/// are not.
+int64_t even_chunk(int64_t rows, int64_t most);
+
 /// Cross-entropy of x W^T + b that never holds all logits in memory: it works by chunks of rows,
 /// and computes the gradients together with the loss. If the classes are cut, no rank sees the
 /// logits of another. x is [..., width], W [classes, width] and b [classes] (or undefined) of this

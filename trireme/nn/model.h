@@ -16,7 +16,7 @@ struct Batching {
   /// it keeps the head's. Below 0: all layers, one micro-batch.
   double layers = -1;
   double heads = 1;
-  enum class Recompute : uint8_t { None, Block, Selective } recompute = Recompute::None;
+  enum class Recompute : uint8_t { None, Block, Selective, Cheap } recompute = Recompute::None;
 };
 
 /// A micro-batch to train on.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "trireme/nn/layer.h"
+#include "trireme/nn/layers.h"
 
 namespace trireme::nn {
 
@@ -21,5 +21,17 @@ void recompute(LayerImpl& layer);
 /// the middle calls it for each part.
 Flow recomputed(Flow in, const FlowFunction& call,
                 const std::vector<std::shared_ptr<LayerImpl>>& layers);
+
+/// Makes layers whose output is cheap to compute again not keep it for backward: LayerNorm, and
+/// Linear with a GELU. The Linear after them computes its input again when it needs it; no matrix
+/// product and no attention runs twice.
+///
+///   forward    x ──norm──> y ──Linear──> z     x is kept for the norm, y is not kept
+///   backward   x ──norm──> y', dW = dz^T y'    y' == y bit for bit, but for a GELU of a GPU in
+///                                              16 bits, whose last bit may differ
+///
+/// If weights may be released before backward (FullySharded), norms keep copies of theirs. A
+/// gradient of a gradient goes to x, and none to y itself.
+void recompute_cheaply(torch::nn::Module& model, WeightsLater weights = WeightsLater::MayGo);
 
 }  // namespace trireme::nn

@@ -195,6 +195,7 @@ void Pipeline::forward(Stage& stage, int micro) {
     kept.seeds = {seed_of(*loss, where != nullptr ? where->loss_scale : at::Tensor())};
   } else {
     for (const at::Tensor& one : flow.tensors) add_root(one);
+    flow.remake = nullptr;  // it ends with the graph of this stage
     stage.outputs.emplace(micro, std::move(flow));
     hand_on(stage, micro);
   }

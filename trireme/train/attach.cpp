@@ -7,6 +7,7 @@
 #include "trireme/nn/bind.h"
 #include "trireme/parallel/data_parallel.h"
 #include "trireme/parallel/fully_sharded.h"
+#include "trireme/train/layer_times.h"
 #include "trireme/train/stages.h"
 
 namespace trireme::train {
@@ -66,6 +67,8 @@ void check_keep(const config::Config& config, const nn::ModelImpl& model) {
 
 std::unique_ptr<parallel::Attached> attach(const config::Config& config, const Mesh& mesh,
                                            nn::ModelImpl& model, const AttachOptions& options) {
+  if (options.trace != nullptr && mesh.device().is_cuda())
+    trace_layers(model, options.trace, make_stream_clock(mesh.device()));
   auto [sharding, precision, local] = policy_of(config, mesh.degrees());
   precision.masters_on_host =
       config.memory.offload == config::Offload::Optimizer && !mesh.device().is_cpu();

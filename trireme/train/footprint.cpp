@@ -15,7 +15,6 @@
 #include "trireme/pipeline/passes.h"
 #include "trireme/train/attach.h"
 #include "trireme/train/stages.h"
-#include "trireme/train/world.h"
 
 namespace trireme::train {
 
@@ -23,18 +22,26 @@ namespace {
 
 using parallel::padded;
 
-nn::Batching batching(const config::Config& config, const Degrees& degrees, int64_t item) {
+nn::Batching::Recompute recompute_of(const config::Config& config) {
   using Recompute = nn::Batching::Recompute;
+  switch (config.memory.recompute) {
+    case config::Recompute::None: break;
+    case config::Recompute::Block: return Recompute::Block;
+    case config::Recompute::Selective: return Recompute::Selective;
+    case config::Recompute::Cheap: return Recompute::Cheap;
+  }
+  return Recompute::None;
+}
+
+nn::Batching batching(const config::Config& config, const Degrees& degrees, int64_t item,
+                      c10::DeviceType device) {
   const int64_t block = even_range(config.batch.global, degrees.samples(), 0).count;
   return {.rows = std::min(config.batch.micro, block),
           .accumulates = block > config.batch.micro,
           .item_bytes = item,
           .tensor = degrees.tensor,
-          .device = uses_cuda(config) ? c10::DeviceType::CUDA : c10::DeviceType::CPU,
-          .recompute = config.memory.recompute == config::Recompute::Block ? Recompute::Block
-                       : config.memory.recompute == config::Recompute::Selective
-                           ? Recompute::Selective
-                           : Recompute::None};
+          .device = device,
+          .recompute = recompute_of(config)};
 }
 
 int64_t item_bytes(core::DType dtype) {
@@ -118,6 +125,12 @@ int64_t travelling_bytes(const config::Config& config, const Degrees& degrees, c
   return kUnitsInFlight * most * item_bytes(dtypes.reduce) / item_bytes(dtypes.gradient());
 }
 
+/// Does the optimizer read gradients in the dtype of the weights? One GPU has nothing to sum them
+/// with; elsewhere they are added up in float32.
+bool gradients_stay_narrow(const Degrees& degrees, const nn::Batching& batching) {
+  return batching.device == c10::DeviceType::CUDA && degrees.world() == 1 && !batching.accumulates;
+}
+
 /// The part of the model that one rank has.
 struct RankShare {
   std::vector<nn::Parameter> parameters;
@@ -145,7 +158,7 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   const bool shards_parameters = policy.sharding == Sharding::Parameters;
 
   Footprint all;
-  StateBytes weights, masters, gradients, state;
+  StateBytes weights, trained, masters, gradients, state;
   int64_t updating = 0;  // while the largest parameter is updated
   std::vector<int64_t> unit_bytes(units.units.size());
   std::map<GradientSums, std::vector<int64_t>>
@@ -159,6 +172,7 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
     all.copy += (kept(bytes.saved) + (is_trained ? states * kept(bytes.state) : 0)) / bytes.holders;
     if (sharded) unit_bytes[unit_of[one.name]] += bytes.weight.padded_local;
     if (!is_trained) continue;
+    trained += bytes.weight;
     gradients += bytes.gradient;
     state += bytes.state;
     if (bytes.rounds_at_random)
@@ -175,7 +189,9 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   all.parameters = weight_bytes + master_bytes;
   all.masters = master_bytes;
   all.optimizer = states * (sharded ? state.shard : state.padded_local);
-  all.gradients = degrees.data() == 1 ? gradients.local : gradients.padded_local;
+  all.gradients = gradients_stay_narrow(degrees, own.batching) ? trained.local
+                  : degrees.data() == 1                        ? gradients.local
+                                                               : gradients.padded_local;
   if (shards_gradients) {
     all.gradients = gradients.shard;
     for (const auto& [sums, bytes] : set_units)
@@ -231,10 +247,11 @@ RankShare share_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
 
 }  // namespace
 
-Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees) {
+Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees,
+                    c10::DeviceType device) {
   check_keep(config, whole);
   const core::DType compute = policy_of(config, degrees).precision.dtypes->compute;
-  const nn::Batching of_all = batching(config, degrees, item_bytes(compute));
+  const nn::Batching of_all = batching(config, degrees, item_bytes(compute), device);
   if (degrees.pipe == 1)
     return footprint_of(config, whole, degrees, {nn::parameters_of(whole), of_all, false});
   const pipeline::Schedule schedule = schedule_of(config, degrees);

@@ -22,8 +22,10 @@ struct Footprint {
   }
 };
 
-/// `whole` is the uncut model, which may have no memory (nn::Deferred). Nothing is run.
-Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees);
+/// `whole` is the uncut model, which may have no memory (nn::Deferred). Nothing is run, and the
+/// device need not be there.
+Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees,
+                    c10::DeviceType device);
 
 /// In which memory the tensors are.
 struct Placement {

@@ -76,6 +76,10 @@ std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> m
     for (const auto& block : model->blocks()) nn::recompute(*block);
   if (config_.memory.recompute == config::Recompute::Selective)
     for (const auto& attention : model->attentions()) nn::recompute(*attention);
+  if (config_.memory.recompute == config::Recompute::Cheap) {
+    const bool released = policy_of(config_, mesh_.degrees()).sharding == Sharding::Parameters;
+    nn::recompute_cheaply(*model, released ? nn::WeightsLater::MayGo : nn::WeightsLater::Stay);
+  }
   return model;
 }
 

@@ -2,10 +2,12 @@
 
 #include <malloc.h>
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <torch/cuda.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <thread>
 
@@ -37,6 +39,15 @@ void set_threads(const config::Config& config, const comm::Communicator& world) 
     here = core::env_int(name).value_or(here);
   const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
   at::set_num_threads(static_cast<int>(std::max<int64_t>(1, cores / std::max<int64_t>(1, here))));
+}
+
+/// Makes the computation on a GPU give the same bits every time: libtorch picks other algorithms,
+/// and cuBLAS gets a workspace of its own for each stream. Must come before CUDA starts.
+void set_determinism(const config::Config& config) {
+  if (config.run.deterministic != config::Deterministic::Yes || !uses_cuda(config)) return;
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);  // we read no such memory
 }
 
 int run_threads(const config::Config& config,
@@ -123,6 +134,7 @@ int own_rank() {
 int with_ranks(const config::Config& config,
                const std::function<int(const comm::Communicator& world)>& body) {
   keep_freed_memory();
+  set_determinism(config);
   if (config.comm.backend == config::Backend::Local) return run_threads(config, body);
   const auto timeout = core::from_seconds(config.comm.timeout_s);
   InitOptions options;

@@ -27,7 +27,8 @@ int planned_ranks(const config::Config& config);
 int own_rank();
 
 /// Joins the job (or, with comm.backend = "local", makes the ranks as threads of this process) and
-/// runs `body` on each rank, set up as the configuration says: backend, timeouts, threads, memory.
+/// runs `body` on each rank, set up as the configuration says: backend, timeouts, threads, memory,
+/// determinism.
 /// Returns the exit code of the body; of several threads, the largest.
 int with_ranks(const config::Config& config,
                const std::function<int(const comm::Communicator& world)>& body);

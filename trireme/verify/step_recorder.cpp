@@ -71,9 +71,11 @@ void StepRecorder::record_output(const nn::LayerImpl& layer, const nn::Flow& out
   if (out.where != nullptr && out.where->cut_from && !positions_known)
     cuts->push_back({.axis = Axis::Tensor, .dim = 1});
   record_tensor(name, *cuts, out, out.x());
-  for (std::size_t i = 1; i < out.tensors.size() && cuts->empty(); ++i)
-    if (comparable(out.tensors[i]))
-      record_tensor(fmt::format("{} (tensor {})", name, i + 1), {}, out, out.tensors[i]);
+  for (std::size_t i = 1; i < out.tensors.size(); ++i) {
+    const at::Tensor& one = out.tensors[i];
+    if (comparable(one) && (cuts->empty() || one.sizes() == out.x().sizes()))
+      record_tensor(fmt::format("{} (tensor {})", name, i + 1), *cuts, out, one);
+  }
 }
 
 void StepRecorder::record_tensor(const std::string& name, std::vector<Cut> cuts,

@@ -35,8 +35,8 @@ class StepRecorder {
 
   /// Layers whose outputs cannot be compared: they declare no layout, run a different number of
   /// times in different micro-batches, or return something else than tensors with a row per sample.
-  /// (If a layer returns several tensors, those after the first are compared only if no axis cuts
-  /// them.)
+  /// (If a layer returns several tensors, those of the first one's shape are cut as it is. Others
+  /// are compared only if no axis cuts it.)
   const std::set<std::string>& skipped() const { return skipped_; }
 
  private:

@@ -172,15 +172,6 @@ bool Channel::step() {
       if (!poll()) return false;
       state_ = State::Ready;
       return true;
-    case State::Launching:
-      if (!poll()) return false;
-      state_ = State::Ready;
-      for (const auto& flight : flights_) {
-        if (flight->state != Flight::State::Queued) continue;
-        launched(*flight);
-        break;
-      }
-      return true;
     case State::Ready: return launch_next();
     case State::Finalizing:
     case State::Broken: return false;
@@ -188,13 +179,21 @@ bool Channel::step() {
   return false;
 }
 
-/// Whether NCCL has finished what it does in the background. Throws if that failed.
+/// Whether what runs in the background is done. Throws if it failed.
 bool Channel::poll() {
+  if (!background_->done) return false;
+  const auto ended = std::move(background_);
+  comm_ = ended->comm;
+  if (!ended->error.empty()) throw CommError(ended->error);
+  return true;
+}
+
+/// Throws if an op of NCCL has failed after it was launched.
+void Channel::look_for_errors() {
   const Library& nccl = Library::get();
   int state = Library::kSuccess;
   nccl.check("ncclCommGetAsyncError", nccl.state(comm_, &state), comm_);
-  nccl.check(state_ == State::Initializing ? "ncclCommInitRankConfig" : "an op", state, comm_);
-  return state == Library::kSuccess;
+  nccl.check("an op", state, comm_);
 }
 
 /// Launches the oldest op that is queued. Returns whether there was one and it is launched.
@@ -209,10 +208,6 @@ bool Channel::launch_next() {
       result = make_calls(flight->calls, flight->in, flight->out, comm_, stream_.handle());
     }
     Library::get().check("an op", result, comm_);
-    if (result == Library::kInProgress) {
-      state_ = State::Launching;
-      return true;  // look at once: it may be over
-    }
     launched(*flight);
     return true;
   }

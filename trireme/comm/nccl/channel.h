@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -25,12 +26,16 @@ enum class Sharing : uint8_t { GpuOfItsOwn, SharedGpu };
 /// of ranks has one for its collectives, and one for each peer and direction that it sends to or
 /// receives from: NCCL has no tags, and what runs on one stream waits for what is before it.
 ///
-///   New ──first op──> Meeting ──the id has come──> Initializing ──> Ready <──> Launching
+///   New ──first op──> Meeting ──the id has come──> Initializing ──> Ready ──> Finalizing
 ///                                                            any of them ──> Broken
 ///
-/// Nothing here waits for a peer. NCCL connects ranks in the background (Initializing; Launching,
-/// when a call needs connections that are new). Ops that are started meanwhile are queued, and
+/// Nothing here waits for a peer. NCCL connects the ranks on a thread of ours (Initializing), and
+/// ends a communicator on one (Finalizing). Ops that are started before it is Ready are queued, and
 /// whoever comes next launches them: wait(), the next op, or the watcher.
+///
+/// The communicators are what NCCL calls blocking: a non-blocking one starts a thread for every op,
+/// which takes 150 us. A call of a communicator that is connected does not wait for a peer, and an
+/// abort from another thread ends any call that does.
 class Channel {
  public:
   struct Members {
@@ -83,14 +88,22 @@ class Channel {
   void drop_flights();
 
  private:
-  enum class State : uint8_t { New, Meeting, Initializing, Ready, Launching, Finalizing, Broken };
+  enum class State : uint8_t { New, Meeting, Initializing, Ready, Finalizing, Broken };
+  /// Calls of NCCL that wait for peers, on a thread of their own, which may outlive the channel.
+  struct Background {
+    std::atomic<bool> done{false};
+    Library::Comm comm = nullptr;  ///< NCCL may write it before it is done
+    std::string error = {};
+  };
 
   // The lock is held.
   void advance();
   bool step();
   void meet();
   void init_communicator();
+  void run_in_background(std::function<void(Background&)> body);
   bool poll();
+  void look_for_errors();
   bool launch_next();
   void launched(Flight& flight);
   void fail(const std::string& what);
@@ -116,9 +129,10 @@ class Channel {
   mutable std::timed_mutex mutex_;
   State state_ = State::New;
   Library::Comm comm_ = nullptr;
-  Library::Comm part_ = nullptr;  ///< of a split; NCCL may write it later
+  std::shared_ptr<Background> background_;  ///< while Initializing and Finalizing
   bool aborted_ = false, captured_ = false;
   at::Tensor id_;                                     ///< the unique id, as bytes
+  at::Tensor first_byte_;                             ///< on the GPU: see init_communicator
   std::vector<std::shared_ptr<PendingOp>> messages_;  ///< that carry it
   std::deque<std::shared_ptr<Flight>> flights_;       ///< in the order in which they were started
   std::string error_;

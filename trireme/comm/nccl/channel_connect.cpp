@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstring>
+#include <thread>
 
 #include "trireme/comm/nccl/channel.h"
 #include "trireme/comm/op.h"
@@ -58,41 +59,60 @@ void Channel::meet() {
   init_communicator();
 }
 
+/// NCCL connects two ranks when the first op passes between them, and that call waits for the peer.
+/// So a first byte is sent here; every later op is launched at once.
 void Channel::init_communicator() {
-  const Library& nccl = Library::get();
-  const c10::DeviceGuard guard(device_);
-  use_device(device_);
   Library::UniqueId id{};
   std::memcpy(&id, id_.data_ptr(), sizeof id);
   Library::Config config;
   if (sharing_ == Sharing::SharedGpu && is_pair()) config.max_blocks = kBlocksOnSharedGpu;
-  const std::lock_guard launching(launch_lock());
-  nccl.check("ncclCommInitRankConfig",
-             nccl.init(&comm_, static_cast<int>(members_.ranks.size()), id, members_.rank, &config),
-             comm_);
+  first_byte_ = at::empty({1}, at::TensorOptions().dtype(at::kByte).device(device_));
+  run_in_background([id, config, byte = first_byte_, size = static_cast<int>(members_.ranks.size()),
+                     rank = members_.rank, pair = is_pair(),
+                     stream = stream_.handle()](Background& job) mutable {
+    const Library& nccl = Library::get();
+    nccl.check("ncclCommInitRankConfig", nccl.init(&job.comm, size, id, rank, &config), job.comm);
+    if (!pair) return;
+    nccl.check("the first send or receive",
+               rank == 0 ? nccl.send(byte.data_ptr(), 1, Library::kUInt8, 1, job.comm, stream)
+                         : nccl.recv(byte.data_ptr(), 1, Library::kUInt8, 0, job.comm, stream),
+               job.comm);
+  });
   state_ = State::Initializing;
+}
+
+void Channel::run_in_background(std::function<void(Background&)> body) {
+  auto job = std::make_shared<Background>();
+  background_ = job;
+  std::thread([job, body = std::move(body), device = device_] {
+    try {
+      use_device(device);
+      body(*job);
+    } catch (const std::exception& error) {
+      job->error = error.what();
+    }
+    job->done = true;
+  }).detach();
 }
 
 void Channel::adopt(Library::Comm comm) {
   const std::lock_guard lock(mutex_);
   comm_ = comm;
-  state_ = State::Initializing;
+  state_ = State::Ready;
 }
 
+/// The call waits for all members, as every split does. The channel is not locked meanwhile: the
+/// watcher must be able to abort it.
 Library::Comm Channel::split(int color, int key) {
   wait_until_ready();
   const Library& nccl = Library::get();
-  {
-    const std::lock_guard lock(mutex_);
-    const c10::DeviceGuard guard(device_);
-    Library::Config config;
-    part_ = nullptr;
-    const std::lock_guard launching(launch_lock());
-    nccl.check("ncclCommSplit", nccl.split(comm_, color, key, &part_, &config), comm_);
-    state_ = State::Initializing;  // until all members have come
-  }
-  wait_until_ready();
-  return part_;
+  const c10::DeviceGuard guard(device_);
+  Library::Config config;
+  Library::Comm part = nullptr;
+  const int result = nccl.split(comm_, color, key, &part, &config);
+  if (world().failed()) host_->check(core::OpInfo{}, 0);
+  nccl.check("ncclCommSplit", result, comm_);
+  return part;
 }
 
 }  // namespace trireme::comm::nccl

@@ -29,7 +29,7 @@ void Channel::look(std::chrono::nanoseconds elapsed) {
   try {
     compare_when_known();
     forget_finished();
-    if (state_ == State::Ready && comm_ != nullptr && !flights_.empty()) poll();
+    if (state_ == State::Ready && comm_ != nullptr && !flights_.empty()) look_for_errors();
   } catch (const std::exception& error) {
     fail(error.what());
   }
@@ -102,6 +102,8 @@ Library::Comm Channel::take_for_abort() {
   state_ = State::Broken;
   Library::Comm comm = comm_;
   comm_ = nullptr;
+  // NCCL may be connecting the ranks, or waiting for them to end.
+  if (comm == nullptr && background_) comm = std::atomic_ref(background_->comm).load();
   return comm;
 }
 
@@ -109,17 +111,19 @@ bool Channel::step_destruction() {
   const std::lock_guard lock(mutex_);
   if (state_ == State::Broken) return true;
   const bool connecting = state_ == State::Meeting || state_ == State::Initializing;
-  if (!flights_.empty() || connecting || state_ == State::Launching) return false;
+  if (state_ == State::Finalizing) return poll();
+  if (!flights_.empty() || connecting) return false;
   if (comm_ == nullptr) return true;
-  const Library& nccl = Library::get();
-  if (state_ == State::Ready) {
-    nccl.check("ncclCommFinalize", nccl.finalize(comm_), comm_);
-    state_ = State::Finalizing;
-  }
-  if (!poll()) return false;
-  nccl.destroy(comm_);
+  run_in_background([comm = comm_](Background& job) {
+    job.comm = comm;
+    const Library& nccl = Library::get();
+    nccl.check("ncclCommFinalize", nccl.finalize(comm), comm);
+    nccl.destroy(comm);
+    std::atomic_ref(job.comm).store(nullptr);
+  });
   comm_ = nullptr;
-  return true;
+  state_ = State::Finalizing;
+  return false;
 }
 
 void Channel::drop_flights() {

@@ -32,7 +32,7 @@ struct Library {
     std::size_t size = sizeof(Config);
     unsigned magic = 0xcafebeef;
     unsigned version = 21803;
-    int blocking = 0;  ///< every call returns at once, so that it can be aborted
+    int blocking = 1;  ///< see Channel
     int cluster_size = kUnset;
     int min_blocks = kUnset;
     int max_blocks = kUnset;

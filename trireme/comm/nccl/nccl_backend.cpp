@@ -16,6 +16,8 @@ namespace trireme::comm {
 
 std::shared_ptr<Backend> make_nccl(std::shared_ptr<Backend> host, nccl::Sharing sharing) {
   if (sharing == nccl::Sharing::SharedGpu) ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+  // All connections of a communicator are made when it is, not by the first op that needs them.
+  ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   auto group = std::dynamic_pointer_cast<GroupBackend>(std::move(host));
   TORCH_INTERNAL_ASSERT(group, "NCCL needs a world of local, shm or tcp below it");
   auto watcher = std::make_shared<nccl::Watcher>(group);
