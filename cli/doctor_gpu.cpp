@@ -6,13 +6,11 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linspace.h>
-#include <c10/core/Device.h>
 
 #include <cstdio>
 #include <functional>
 
-#include "trireme/core/dynamic_library.h"
-#include "trireme/core/env.h"
+#include "trireme/comm/nccl/library.h"
 #include "trireme/core/error.h"
 #include "trireme/core/units.h"
 #include "trireme/cuda/blas_lt.h"
@@ -73,17 +71,8 @@ std::string describe_blas_lt() {
 }
 
 std::string describe_nccl() {
-  const std::string torch =
-      core::folder_of_library(reinterpret_cast<const void*>(&c10::DeviceTypeName));
-  const auto asked = core::env("TRIREME_NCCL_LIBRARY").value_or("");
-  const std::string beside = torch + "/../../nvidia/nccl/lib/libnccl.so.2";
-  const core::DynamicLibrary library("NCCL", asked.empty()
-                                                 ? std::vector<std::string>{beside, "libnccl.so.2"}
-                                                 : std::vector<std::string>{asked});
-  int number = 0;
-  library.get<int(int*)>("ncclGetVersion")(&number);
-  return fmt::format("{}.{}.{}, {}", number / 10000, number / 100 % 100, number % 100,
-                     library.path());
+  const auto& library = comm::nccl::Library::get();
+  return fmt::format("{}, {}", comm::nccl::version_text(library.version), library.file.path());
 }
 
 /// Compiles a kernel (or finds it in the cache), runs it and compares it with libtorch's.
@@ -119,9 +108,8 @@ bool report_gpus() {
   usable &= look_for("kernel", try_kernel, "is the cache ($TRIREME_CACHE) damaged? Delete it");
   try {
     fact("NCCL", describe_nccl());
-  } catch (const Error&) {
-    fact("NCCL",
-         "not found (not needed: tensors go through the host); TRIREME_NCCL_LIBRARY names one");
+  } catch (const Error& error) {
+    fact("NCCL", fmt::format("none: tensors go through the host's memory ({})", error.what()));
   }
   return usable;
 }
