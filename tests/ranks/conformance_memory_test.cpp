@@ -232,6 +232,7 @@ int64_t resident_bytes() {
 }
 
 TEST_P(Memory, MemoryThatWasLetGoByAllRanksGoesBackToTheSystem) {
+  NOT_ON_GPUS("has memory of its own, of the host and of the GPU");
   run_world(GetParam(), 2, [](const Communicator& world) {
     world.barrier();
     const int64_t before = resident_bytes();

@@ -41,6 +41,8 @@ TEST_P(Order, ManyStartedBeforeAnyIsWaitedForAndWaitedForInReverse) {
 }
 
 TEST_P(Order, WorkThatNobodyWaitsForIsFinishedWhenItGoes) {
+  NOT_ON_GPUS(
+      "gets a copy of the tensor when an op starts, and one op here starts before the last ended");
   run_world(GetParam(), 3, [](const Communicator& world) {
     for (const int64_t count : {5, 20'000, 600'000}) {
       at::Tensor data = marked(world.rank(), {count});

@@ -55,6 +55,14 @@ TEST(Nccl, WaitOrdersTheStreamAndSynchronizeTheHost) {
     // One that nobody waits for, whose tensor is a temporary.
     for (int round = 0; round < 50; ++round)
       (void)world.all_reduce(torch::ones({5000}, x.options()));
+    // Ops on one tensor run in the order in which they were started, also if nobody waits between.
+    auto y = torch::full({5000}, me.rank + 1.0, on_gpu(me));
+    comm::Work last = world.all_reduce(y);
+    last = world.all_reduce(y);
+    last = world.broadcast(y, 0);
+    last.wait();
+    EXPECT_EQ(y.min().item<float>(), 6);
+    EXPECT_EQ(y.max().item<float>(), 6);
     world.barrier();
   });
 }

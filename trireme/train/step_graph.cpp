@@ -29,6 +29,7 @@ std::string obstacle_for(const config::Config& config, const Mesh& mesh) {
   if (config.memory.offload != config::Offload::None) return "memory.offload updates on the host";
   if (config.precision.master == config::Master::None)
     return "precision.master is \"none\", whose random bits come from the host";
+  if (config.log.trace) return "log.trace marks the beginning and end of each layer from the host";
   if (config.precision.compute == config::Dtype::Float64)
     return "in float64 the host reads the learning rate";
   return {};

@@ -35,7 +35,7 @@ enum class Sharing : uint8_t { GpuOfItsOwn, SharedGpu };
 ///
 /// The communicators are what NCCL calls blocking: a non-blocking one starts a thread for every op,
 /// which takes 150 us. A call of a communicator that is connected does not wait for a peer, and an
-/// abort from another thread ends any call that does.
+/// abort from another thread ends any kernel that does.
 class Channel {
  public:
   struct Members {
@@ -92,7 +92,7 @@ class Channel {
   /// Calls of NCCL that wait for peers, on a thread of their own, which may outlive the channel.
   struct Background {
     std::atomic<bool> done{false};
-    Library::Comm comm = nullptr;  ///< NCCL may write it before it is done
+    Library::Comm comm = nullptr;
     std::string error = {};
   };
 

@@ -102,8 +102,9 @@ Library::Comm Channel::take_for_abort() {
   state_ = State::Broken;
   Library::Comm comm = comm_;
   comm_ = nullptr;
-  // NCCL may be connecting the ranks, or waiting for them to end.
-  if (comm == nullptr && background_) comm = std::atomic_ref(background_->comm).load();
+  // A communicator that NCCL is connecting or ending on a thread of ours is left alone: an abort
+  // would free it under that thread. Nobody waits for the thread, and no kernel of ours runs yet,
+  // or any more.
   return comm;
 }
 
@@ -119,7 +120,7 @@ bool Channel::step_destruction() {
     const Library& nccl = Library::get();
     nccl.check("ncclCommFinalize", nccl.finalize(comm), comm);
     nccl.destroy(comm);
-    std::atomic_ref(job.comm).store(nullptr);
+    job.comm = nullptr;
   });
   comm_ = nullptr;
   state_ = State::Finalizing;
