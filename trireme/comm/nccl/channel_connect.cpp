@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <thread>
@@ -19,9 +20,13 @@ using core::OpKind;
 /// Tags of the host messages that carry unique ids. No caller may use them.
 constexpr int kGroupIdTag = INT32_MIN, kPairIdTag = INT32_MIN + 1;
 
-/// Blocks of a kernel that sends or receives, where ranks share a GPU: kernels that wait for each
-/// other must all fit on it at once.
-constexpr int kBlocksOnSharedGpu = 4;
+/// Blocks of a kernel where ranks share a GPU: kernels that wait for each other must all fit on it
+/// at once, those of several communicators too. Four ranks with as many blocks as NCCL likes hung
+/// on an H200 of 132 multiprocessors.
+int blocks_on_shared_gpu(std::size_t ranks, bool pair) {
+  constexpr int kOfAPair = 4, kOfAllRanks = 32;
+  return pair ? kOfAPair : std::max(1, kOfAllRanks / static_cast<int>(ranks));
+}
 
 core::OpInfo info_of_id(OpKind kind, int peer, int tag) {
   core::OpInfo info;
@@ -65,7 +70,8 @@ void Channel::init_communicator() {
   Library::UniqueId id{};
   std::memcpy(&id, id_.data_ptr(), sizeof id);
   Library::Config config;
-  if (sharing_ == Sharing::SharedGpu && is_pair()) config.max_blocks = kBlocksOnSharedGpu;
+  if (sharing_ == Sharing::SharedGpu)
+    config.max_blocks = blocks_on_shared_gpu(members_.ranks.size(), is_pair());
   first_byte_ = at::empty({1}, at::TensorOptions().dtype(at::kByte).device(device_));
   run_in_background([id, config, byte = first_byte_, size = static_cast<int>(members_.ranks.size()),
                      rank = members_.rank, pair = is_pair(),
@@ -108,6 +114,8 @@ Library::Comm Channel::split(int color, int key) {
   const Library& nccl = Library::get();
   const c10::DeviceGuard guard(device_);
   Library::Config config;
+  if (sharing_ == Sharing::SharedGpu)
+    config.max_blocks = blocks_on_shared_gpu(members_.ranks.size(), /*pair=*/false);
   Library::Comm part = nullptr;
   const int result = nccl.split(comm_, color, key, &part, &config);
   if (world().failed()) host_->check(core::OpInfo{}, 0);

@@ -1,7 +1,11 @@
 #include "trireme/comm/nccl/watcher.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <fstream>
 #include <future>
+#include <string>
 
 namespace trireme::comm::nccl {
 
@@ -30,6 +34,18 @@ void run_for_at_most(std::chrono::nanoseconds longest, std::function<void()> bod
     over->set_value();
   }).detach();
   end.wait_for(longest);
+}
+
+/// NCCL shares memory through files whose names stay behind if the rank that made them was killed.
+/// A survivor has them mapped, and removes the names.
+void remove_names_of_shared_memory() {
+  const std::string prefix = "/dev/shm/nccl-";
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const auto begin = line.find(prefix);
+    if (begin == std::string::npos || line.ends_with(" (deleted)")) continue;
+    ::unlink(line.substr(begin).c_str());
+  }
 }
 
 /// All in one group: otherwise the end of the first one could wait for a kernel of the second.
@@ -144,7 +160,10 @@ void Watcher::abort_all() {
   for (const auto& channel : all) {
     if (const Library::Comm comm = channel->take_for_abort()) comms.push_back(comm);
   }
-  if (!comms.empty()) abort_communicators(comms, all.front()->device());
+  if (!comms.empty()) {
+    remove_names_of_shared_memory();
+    abort_communicators(comms, all.front()->device());
+  }
   host_->world().engine().watch();  // fails the sentinels, whose data goes with the flights
   for (const auto& channel : all) channel->drop_flights();
 }
