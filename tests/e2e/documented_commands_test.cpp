@@ -31,6 +31,7 @@ const std::pair<const char*, const char*> kNotRun[] = {
     {"make bench", "it measures for minutes"},
     {"bench/", "it measures for minutes"},
     {"against_mpi", "it measures against Open MPI, which may not be there"},
+    {"against_nccl", "it measures against NCCL and needs GPUs"},
     {"build/bin/schedules", "it measures, and tests do not build it"},
     {"cmake ", "install_test.cpp does it with other paths"},
     {"~/trireme/bin/", "install_test.cpp does it with other paths"},

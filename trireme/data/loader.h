@@ -19,6 +19,7 @@ struct Batch {
   std::vector<int64_t> sample_ids;  ///< of this rank's rows
   at::Tensor inputs, targets;       ///< [rows, ...]; 0 rows where the rank has no samples
   int64_t largest_block = 0;        ///< rows of the rank that has the most
+  int64_t all_rows = 0;             ///< of all ranks together
 };
 
 /// Prefetches batches on a thread of its own. An exception of the dataset is thrown by the `next`

@@ -18,12 +18,12 @@ struct Slot {
   std::string name;
   at::Tensor parameter;
   bool decay = true;  ///< does weight decay apply?
-  /// If the parameter is the master of a 16-bit weight: the weight, so that an optimizer can round
-  /// the new values into it on the way (`Optimizer::rounds_weights`).
-  at::Tensor weight = {};
   /// For a parameter of 16 bits: 16 random bits for each element, int16 on the host, for the update
   /// that follows `updates` others.
   std::function<at::Tensor(int64_t updates)> random_bits = {};
+  /// If the parameter is the master of a 16-bit weight: the weight, so that an optimizer can round
+  /// the new values into it on the way (`Optimizer::rounds_weights`).
+  at::Tensor weight = {};
 };
 
 /// A tensor that an optimizer keeps for a parameter, as a checkpoint stores it.

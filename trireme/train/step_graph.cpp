@@ -35,20 +35,20 @@ std::string obstacle_for(const config::Config& config, const Mesh& mesh) {
   return {};
 }
 
-bool same_shape(const data::Batch& a, const data::Batch& b) {
-  return a.inputs.sizes() == b.inputs.sizes() && a.targets.sizes() == b.targets.sizes() &&
-         a.largest_block == b.largest_block;
-}
-
 }  // namespace
 
 StepGraph::StepGraph(const config::Config& config, const Mesh& mesh)
-    : world_(mesh.world()), device_(mesh.device()), obstacle_(obstacle_for(config, mesh)) {}
+    : world_(mesh.world()),
+      ranks_(mesh.samples().size()),
+      device_(mesh.device()),
+      obstacle_(obstacle_for(config, mesh)) {}
 
 bool StepGraph::takes(const data::Batch& batch) {
   recorded_now_ = false;
-  if (!obstacle_.empty() || batch.inputs.numel() == 0) return false;
-  if (usual_ >= kUsualSteps) return !inputs_ || same_shape(*inputs_, batch);
+  // All ranks must decide alike, so nothing that only this rank knows may count. The rows of all
+  // ranks together decide how many each of them has.
+  if (!obstacle_.empty() || batch.all_rows < ranks_) return false;
+  if (usual_ >= kUsualSteps) return !inputs_ || inputs_->all_rows == batch.all_rows;
   ++usual_;
   return false;
 }

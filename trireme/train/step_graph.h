@@ -19,7 +19,7 @@ namespace trireme::train {
 ///   host     issue  issue  issue  record, replay   replay  replay
 ///   batch                         copied into the memory that the recorded step reads
 ///
-/// A batch of another shape (the short last one of an epoch) runs as usual.
+/// A batch with another number of rows (the short last one of an epoch) runs as usual.
 class StepGraph {
  public:
   StepGraph(const config::Config& config, const Mesh& mesh);
@@ -44,13 +44,14 @@ class StepGraph {
 
  private:
   comm::Communicator world_;
+  int ranks_;  // that share the samples of a batch
   c10::Device device_;
   std::string obstacle_;
   int usual_ = 0;  // steps since the beginning that ran as usual
   bool recorded_now_ = false;
   std::optional<data::Batch> inputs_;  // the memory that the recorded step reads
   at::Tensor numbers_;
-  comm::Work replayed_;  // the last one
+  comm::Work replayed_;                 // the last one
   std::unique_ptr<cuda::Graph> graph_;  // last: it ends before the memory that it uses
 };
 

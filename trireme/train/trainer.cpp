@@ -86,14 +86,14 @@ std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> m
 std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
   std::vector<optim::Slot> slots;
   for (const parallel::ParameterShard& one : shards())  // by the shape of the whole, not of a shard
-    slots.push_back(
-        {.name = one.name,
-         .parameter = one.master,
-         .decay = optim::is_decayed(parameters()[one.parameter].layout.whole()),
-         .weight = one.weight.is_same(one.master) ? at::Tensor() : one.weight,
-         .random_bits = [one, parameter = parameters()[one.parameter]](int64_t updates) {
-           return parallel::random_bits(one, parameter, updates);
-         }});
+    slots.push_back({.name = one.name,
+                     .parameter = one.master,
+                     .decay = optim::is_decayed(parameters()[one.parameter].layout.whole()),
+                     .random_bits =
+                         [one, parameter = parameters()[one.parameter]](int64_t updates) {
+                           return parallel::random_bits(one, parameter, updates);
+                         },
+                     .weight = one.weight.is_same(one.master) ? at::Tensor() : one.weight});
   const config::Optim& keys = config_.optim;
   // On the CPU the state is in the host's memory anyway.
   const bool offloads =
