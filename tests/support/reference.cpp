@@ -102,7 +102,8 @@ at::Tensor marked(int rank, at::IntArrayRef shape, at::ScalarType dtype) {
   const bool integral = at::isIntegralType(got.scalar_type(), false);
   const bool exact = integral || op == ReduceOp::Max || op == ReduceOp::Min;
   if (world.backend() != "nccl" || (exact && op != ReduceOp::Mean)) return same_bits(got, expected);
-  if (integral) return ::testing::AssertionSuccess();
+  // How NCCL rounds the mean of integers is its own affair; its shape is not.
+  if (integral && got.sizes() == expected.sizes()) return ::testing::AssertionSuccess();
   // A few roundings of numbers of size 10: 16-bit floats keep 11 and 8 bits.
   const double tolerance = got.scalar_type() == at::kDouble  ? 1e-12
                            : got.scalar_type() == at::kFloat ? 2e-5

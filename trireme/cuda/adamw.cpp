@@ -65,7 +65,7 @@ void adamw(const std::vector<AdamWTensor>& tensors, const AdamWStep& step) {
     core::check(one.master.scalar_type() == at::kFloat, "adamw: masters must be float32");
     if (one.master.numel() == 0) continue;
     alike[{one.gradient.scalar_type(),
-           one.weight.defined() ? one.weight.scalar_type() : at::kBFloat16}]
+           one.weight.defined() ? one.weight.scalar_type() : at::kFloat}]
         .push_back(&one);
   }
   const Rates rates{static_cast<float>(step.beta1), static_cast<float>(step.beta2),

@@ -17,7 +17,8 @@ at::Tensor embedding_gradient(const at::Tensor& dy, const at::Tensor& index, int
   const int64_t count = index.numel(), width = dy.size(1);
   at::Tensor table = at::zeros({rows, width}, dy.options());
   if (count == 0 || width == 0) return table;
-  const auto [tokens, places] = at::sort(index.reshape({-1}), /*stable=*/true, 0, false);
+  const auto [tokens, places] =
+      at::sort(index.reshape({-1}).to(at::kLong), /*stable=*/true, 0, false);
   const int64_t blocks = (count + kRows - 1) / kRows;
   const at::Tensor edges = at::empty({2 * blocks, width}, dy.options().dtype(at::kFloat));
   const int pack = pack_elems(dy.scalar_type(), width, {dy.data_ptr(), table.data_ptr()});

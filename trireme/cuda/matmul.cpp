@@ -96,7 +96,7 @@ class Plan {
 
   std::mutex mutex_;
   BlasLt::Descriptor product_ = nullptr, a_ = nullptr, b_ = nullptr, c_ = nullptr, d_ = nullptr;
-  BlasLt::Candidate chosen_{};
+  BlasLt::Candidate chosen_{}, first_{};  // that runs; that cuBLASLt would take
 };
 
 BlasLt::Handle handle_for(c10::Device device) {
@@ -200,7 +200,7 @@ double Plan::time(const Call& call, const BlasLt::Candidate& candidate, c10::Dev
 bool Plan::choose(const Call& call, const std::string& key, c10::Device device) {
   const auto found = candidates(call);
   if (found.empty()) return false;
-  chosen_ = found.front();
+  chosen_ = first_ = found.front();
   const double operations = 2.0 * static_cast<double>(call.d.rows) *
                             static_cast<double>(call.d.columns) *
                             static_cast<double>(call.a.transposed ? call.a.rows : call.a.columns);
@@ -243,7 +243,12 @@ void Plan::run(const Call& call, c10::Device device) {
     lt.product_set(product_, BlasLt::kBiasPointer, &call.bias, sizeof call.bias);
   if (call.aux != nullptr)
     lt.product_set(product_, BlasLt::kAuxPointer, &call.aux, sizeof call.aux);
-  check(launch(call, chosen_, device), "cublasLtMatmul");
+  int status = launch(call, chosen_, device);
+  if (status != 0) {  // one from the cache that does not run here
+    chosen_ = first_;
+    status = launch(call, chosen_, device);
+  }
+  check(status, "cublasLtMatmul");
 }
 
 std::string key_of(const Call& call, int architecture) {
@@ -268,10 +273,11 @@ bool run(const Call& call, c10::Device device) {
   Plan* plan = nullptr;
   {
     const std::lock_guard lock(mutex);
-    const auto [found, is_new] = plans.try_emplace(here);
-    if (is_new) {
+    auto found = plans.find(here);
+    if (found == plans.end()) {
       auto made = std::make_unique<Plan>(call);
-      if (made->choose(call, key, device)) found->second = std::move(made);
+      if (!made->choose(call, key, device)) made.reset();
+      found = plans.emplace(here, std::move(made)).first;
     }
     plan = found->second.get();
   }

@@ -4,6 +4,7 @@
 #include <torch/autograd.h>
 
 #include "trireme/comm/dtype.h"
+#include "trireme/cuda/kernel.h"
 
 namespace trireme::nn {
 
@@ -14,9 +15,10 @@ namespace ag = torch::autograd;
 bool suits_cudnn(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
   constexpr int64_t kFewest = 64, kLargestHead = 128;
   const int64_t head = qkv.size(2) / (heads + 2 * kv_heads);
+  constexpr int kAmpere = 80;
   return qkv.is_cuda() && comm::is_half(qkv.scalar_type()) && heads == kv_heads && head % 8 == 0 &&
-         head <= kLargestHead && qkv.size(1) >= kFewest &&
-         !at::globalContext().deterministicAlgorithms() &&
+         cuda::architecture(qkv.device()) >= kAmpere && head <= kLargestHead &&
+         qkv.size(1) >= kFewest && !at::globalContext().deterministicAlgorithms() &&
          at::globalContext().userEnabledCuDNNSDP() && at::detail::getCUDAHooks().hasCuDNN();
 }
 

@@ -139,8 +139,8 @@ struct LinearCrossEntropy : ag::Function<LinearCrossEntropy> {
       if (fused) {
         const at::Tensor logits = product(x, weight_VC, bias);
         const bool gradient = needs_x || needs_weight || needs_bias;
-        sum += cuda::cross_entropy(logits, target.squeeze(1).contiguous(), kIgnored, gradient,
-                                   args.scale)
+        sum += cuda::cross_entropy(logits, target.squeeze(1).to(at::kLong).contiguous(), kIgnored,
+                                   gradient, args.scale)
                    .sum(at::kDouble);
         if (needs_bias) dbias.add_(bias_gradient(logits, logits.scalar_type()));
         if (needs_x) input_gradient_into(dx.narrow(0, begin, count), logits, weight_VC);

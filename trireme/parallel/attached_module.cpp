@@ -24,8 +24,12 @@ AttachedModule::AttachedModule(torch::nn::Module& module, const Mesh& mesh,
 void LossTotals::add(const nn::Loss& loss) {
   const at::NoGradGuard guard;
   const auto more = [&](at::Tensor& to, const at::Tensor& one) {
-    const at::Tensor number = one.detach().to(loss.sum.device(), at::kDouble);
-    to = to.defined() ? to + number : number.clone();
+    // A number of the host becomes one on the GPU without a copy, which would have to wait.
+    const auto there = at::TensorOptions().dtype(at::kDouble).device(loss.sum.device());
+    const at::Tensor number = one.is_cpu() && !loss.sum.is_cpu()
+                                  ? at::full({}, one.item<double>(), there)
+                                  : one.detach().to(there, /*non_blocking=*/false, /*copy=*/true);
+    to = to.defined() ? to + number : number;
   };
   more(sum, loss.sum);
   more(weight, loss.weight);

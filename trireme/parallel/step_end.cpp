@@ -254,7 +254,10 @@ Totals StepEnd::finish(const LossTotals& own, const Finish& what) {
   const bool weightless = known && result.weight == 0;
   forget_unused(sums + used_at, weightless);
   if (what.divide == Divide::Now && !weightless) divide(result.weight);
-  weightless ? weightless_.say(mesh_.world()) : report_unused(sums + used_at);
+  if (!weightless)
+    report_unused(sums + used_at);
+  else if (what.divide == Divide::Now)  // otherwise the caller has the weight, and says it
+    weightless_.say(mesh_.world());
   for (Gradients* part : parts_) part->end_step();
   return result;
 }

@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "trireme/core/log.h"
+#include <algorithm>
+#include <utility>
+
+#include "trireme/core/error.h"
+#include "trireme/nn/dropout.h"
 
 namespace trireme::train {
 
@@ -12,9 +16,18 @@ namespace {
 /// and the second is the first that reduces them in it.
 constexpr int kUsualSteps = 3;
 
+bool drops_out(const nn::ModelImpl& model) {
+  const auto all = model.modules(/*include_self=*/true);
+  return std::any_of(all.begin(), all.end(), [](const auto& one) {
+    const auto* dropout = dynamic_cast<const nn::DropoutImpl*>(one.get());
+    return dropout != nullptr && dropout->probability() > 0;
+  });
+}
+
 /// The reason why a step of this run cannot be recorded; empty if there is none. Whatever the host
 /// decides or computes anew in every step would be frozen in a recording.
-std::string obstacle_for(const config::Config& config, const Mesh& mesh) {
+std::string obstacle_for(const config::Config& config, const Mesh& mesh, const nn::ModelImpl& model,
+                         const AttachOptions& options) {
   const Degrees& degrees = mesh.degrees();
   if (config.run.graph == config::Graph::Off) return "run.graph is \"off\"";
   if (!mesh.device().is_cuda()) return "there is no GPU";
@@ -22,8 +35,9 @@ std::string obstacle_for(const config::Config& config, const Mesh& mesh) {
   if (mesh.world().size() > 1 && mesh.world().backend() != "nccl")
     return fmt::format("comm.backend is \"{}\", whose bytes pass through the host",
                        mesh.world().backend());
-  if (config.model.dropout > 0 || config.model.attention_dropout > 0)
+  if (drops_out(model) || config.model.dropout > 0 || config.model.attention_dropout > 0)
     return "dropout draws its masks by the number of the step, which the host knows";
+  if (options.reducer != nullptr) return "a reducer of the program's own may decide on the host";
   if (degrees.pipe > 1) return "a pipeline matches its transfers on the host";
   if (degrees.shard > 1) return "sharded weights are gathered and released by the host";
   if (config.memory.offload != config::Offload::None) return "memory.offload updates on the host";
@@ -37,20 +51,22 @@ std::string obstacle_for(const config::Config& config, const Mesh& mesh) {
 
 }  // namespace
 
-StepGraph::StepGraph(const config::Config& config, const Mesh& mesh)
+StepGraph::StepGraph(const config::Config& config, const Mesh& mesh, const nn::ModelImpl& model,
+                     const AttachOptions& options)
     : world_(mesh.world()),
       ranks_(mesh.samples().size()),
       device_(mesh.device()),
-      obstacle_(obstacle_for(config, mesh)) {}
+      obstacle_(obstacle_for(config, mesh, model, options)) {}
 
 bool StepGraph::takes(const data::Batch& batch) {
   recorded_now_ = false;
   // All ranks must decide alike, so nothing that only this rank knows may count. The rows of all
   // ranks together decide how many each of them has.
   if (!obstacle_.empty() || batch.all_rows < ranks_) return false;
-  if (usual_ >= kUsualSteps) return !inputs_ || inputs_->all_rows == batch.all_rows;
-  ++usual_;
-  return false;
+  if (inputs_) return inputs_->all_rows == batch.all_rows;
+  // What is recorded must have run before with as many rows: that chooses its algorithms.
+  if (std::exchange(rows_, batch.all_rows) != batch.all_rows) usual_ = 0;
+  return usual_++ >= kUsualSteps;
 }
 
 at::Tensor StepGraph::run(const data::Batch& batch,
@@ -60,22 +76,28 @@ at::Tensor StepGraph::run(const data::Batch& batch,
     inputs_->inputs = batch.inputs.clone();
     inputs_->targets = batch.targets.clone();
     auto graph = std::make_unique<cuda::Graph>();
-    graph->capture(device_, [&] { numbers_ = issue(*inputs_); });
+    try {
+      graph->capture(device_, [&] { numbers_ = issue(*inputs_); });
+    } catch (const CommError&) {  // the world has failed
+      throw;
+    } catch (const std::exception& error) {
+      throw Error(fmt::format("the step cannot be recorded as a CUDA graph; set run.graph=off ({})",
+                              error.what()));
+    }
     graph_ = std::move(graph);
     recorded_now_ = true;
   } else {
+    core::check(batch.inputs.sizes() == inputs_->inputs.sizes() &&
+                    batch.targets.sizes() == inputs_->targets.sizes(),
+                "a batch of {} rows has another shape than the one whose step was recorded as a "
+                "CUDA graph; set run.graph=off",
+                batch.all_rows);
     inputs_->inputs.copy_(batch.inputs);
     inputs_->targets.copy_(batch.targets);
   }
   replayed_ = world_.replay("step", [this] { graph_->replay(); });
   replayed_.wait();
   return numbers_;
-}
-
-void StepGraph::forget() {
-  graph_.reset();
-  inputs_.reset();
-  numbers_ = at::Tensor();
 }
 
 }  // namespace trireme::train

@@ -8,6 +8,8 @@
 #include "trireme/cuda/graph.h"
 #include "trireme/data/loader.h"
 #include "trireme/mesh/mesh.h"
+#include "trireme/nn/model.h"
+#include "trireme/train/attach.h"
 
 namespace trireme::train {
 
@@ -22,7 +24,8 @@ namespace trireme::train {
 /// A batch with another number of rows (the short last one of an epoch) runs as usual.
 class StepGraph {
  public:
-  StepGraph(const config::Config& config, const Mesh& mesh);
+  StepGraph(const config::Config& config, const Mesh& mesh, const nn::ModelImpl& model,
+            const AttachOptions& options);
 
   /// Why steps are not recorded; empty if they are.
   const std::string& obstacle() const { return obstacle_; }
@@ -32,22 +35,21 @@ class StepGraph {
 
   /// Runs a step that `takes` has accepted. `issue` issues the whole step for a batch and returns
   /// the numbers that it ends with; it is called once. Returns the same numbers.
-  /// Collective: a replay is one op to the other ranks.
+  /// Throws, with the remedy, if the step cannot be recorded. Collective: a replay is one op to the
+  /// other ranks.
   at::Tensor run(const data::Batch& batch,
                  const std::function<at::Tensor(const data::Batch&)>& issue);
 
   /// Whether the last `run` called `issue`.
   bool recorded_now() const { return recorded_now_; }
 
-  /// From now on steps run as usual; the next ones may be recorded anew.
-  void forget();
-
  private:
   comm::Communicator world_;
   int ranks_;  // that share the samples of a batch
   c10::Device device_;
   std::string obstacle_;
-  int usual_ = 0;  // steps since the beginning that ran as usual
+  int usual_ = 0;      // steps in a row that ran as usual, with batches of as many rows
+  int64_t rows_ = -1;  // of these batches
   bool recorded_now_ = false;
   std::optional<data::Batch> inputs_;  // the memory that the recorded step reads
   at::Tensor numbers_;

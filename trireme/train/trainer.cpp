@@ -62,7 +62,7 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
       optimizer_(make_optimizer()),
       control_(control_options(config_, steps), mesh_.device()),
       upload_(mesh_.device()),
-      graph_(config_, mesh_),
+      graph_(config_, mesh_, *model_, options),
       now_(control_.state()) {}
 
 std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> model) const {
@@ -148,6 +148,7 @@ double Trainer::start(int64_t step, const data::Batch& batch, double wish_to_sto
   at::Tensor numbers;
   if (!watched() && graph_.takes(there)) {
     numbers = graph_.run(there, all_of_it);
+    started.replayed = true;
     if (!graph_.recorded_now()) started.stop = sum_of_wishes(wish_to_stop);
   } else {
     numbers = all_of_it(there);
@@ -214,11 +215,12 @@ StepResult Trainer::take() {
   result.skipped = now_.skipped > before.skipped;
   skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
   if (config_.check.finite && (now_.stopped || now_.scale < kLeastScale))
-    report_not_finite(started.step, result.loss);
+    report_not_finite(started, result.loss);
   return result;
 }
 
-void Trainer::report_not_finite(int64_t step, double loss) const {
+void Trainer::report_not_finite(const StartedStep& started, double loss) const {
+  const int64_t step = started.step;
   const auto bad = [](const at::Tensor& tensor) {
     return tensor.defined() && !tensor.isfinite().all().item<bool>();
   };
@@ -227,14 +229,20 @@ void Trainer::report_not_finite(int64_t step, double loss) const {
   const auto& all = shards();
   const auto parameter =
       std::find_if(all.begin(), all.end(), [&](const auto& one) { return bad(one.master); });
-  const auto gradient =
-      std::find_if(all.begin(), all.end(), [&](const auto& one) { return bad(one.gradient()); });
+  const bool kept = started_.empty() && !started.replayed;  // the gradients of that step
+  const auto gradient = std::find_if(all.begin(), all.end(),
+                                     [&](const auto& one) { return kept && bad(one.gradient()); });
   if (parameter != all.end())
     mine = fmt::format("parameter {}", describe(*parameter));
   else if (gradient != all.end())
     mine = fmt::format("the gradient of {}", describe(*gradient));
   // Another rank may hold the bad part. All ranks get here, because all have the same norm.
-  std::string first = "no parameter or gradient, so it arose in the loss itself";
+  // The gradients of a GPU are gone if the next step has begun, or the step was a replay.
+  std::string first =
+      started_.empty() && !started.replayed
+          ? "no parameter or gradient, so it arose in the loss itself"
+          : "not known, because the next step has begun (run.graph=off and check.hash_every=1 make "
+            "the host wait for each step)";
   const auto texts = comm::all_gather_texts(mesh_.world(), mine);
   for (std::size_t rank = texts.size(); rank-- > 0;)
     if (!texts[rank].empty()) first = texts[rank];

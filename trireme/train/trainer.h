@@ -104,6 +104,7 @@ class Trainer {
   struct StartedStep {
     int64_t step;
     double stop;
+    bool replayed = false;
     at::Tensor numbers;              // totals of the step, then UpdateControl::numbers after it
     std::optional<c10::Event> came;  // of a GPU: when they are in `numbers`, in pinned memory
   };
@@ -120,7 +121,7 @@ class Trainer {
   std::unique_ptr<optim::Optimizer> make_optimizer() const;
   parallel::BatchRows rows_of(const data::Batch& batch) const;
   std::vector<nn::MicroBatch> cut(int64_t step, const data::Batch& batch) const;
-  [[noreturn]] void report_not_finite(int64_t step, double loss) const;
+  [[noreturn]] void report_not_finite(const StartedStep& started, double loss) const;
 
   config::Config config_;
   Mesh mesh_;

@@ -2,6 +2,7 @@
 
 #include <c10/core/DeviceGuard.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "trireme/core/error.h"
@@ -38,9 +39,19 @@ Channel::Channel(std::shared_ptr<GroupBackend> host, Members members, c10::Devic
 
 Channel::~Channel() = default;
 
-bool Channel::is_new() const {
+namespace {
+
+bool has_transfers(const std::vector<Call>& calls) {
+  return std::ranges::any_of(calls, [](const Call& call) {
+    return call.kind == Call::Kind::Send || call.kind == Call::Kind::Recv;
+  });
+}
+
+}  // namespace
+
+bool Channel::connects(const std::vector<Call>& calls) const {
   const std::lock_guard lock(mutex_);
-  return state_ == State::New;
+  return state_ == State::New || (!is_pair() && !pairs_connected_ && has_transfers(calls));
 }
 
 void Channel::start(const std::shared_ptr<Flight>& flight) {
@@ -200,6 +211,10 @@ void Channel::look_for_errors() {
 bool Channel::launch_next() {
   for (const auto& flight : flights_) {
     if (flight->state != Flight::State::Queued) continue;
+    if (!is_pair() && !pairs_connected_ && has_transfers(flight->calls)) {
+      connect_pairs();
+      return true;
+    }
     const c10::DeviceGuard guard(device_);
     flight->ready.block(stream_.get());
     int result = Library::kSuccess;

@@ -49,7 +49,8 @@ class Channel {
   c10::Device device() const { return device_; }
   const c10::Stream& stream() const { return stream_.get(); }
   World& world() const { return host_->world(); }
-  bool is_new() const;
+  /// Whether an op of these calls connects ranks first, and so cannot go into a graph.
+  bool connects(const std::vector<Call>& calls) const;
 
   /// Takes over a communicator that ncclCommSplit made.
   void adopt(Library::Comm comm);
@@ -101,6 +102,7 @@ class Channel {
   bool step();
   void meet();
   void init_communicator();
+  void connect_pairs();
   void run_in_background(std::function<void(Background&)> body);
   bool poll();
   void look_for_errors();
@@ -131,8 +133,9 @@ class Channel {
   Library::Comm comm_ = nullptr;
   std::shared_ptr<Background> background_;  ///< while Initializing and Finalizing
   bool aborted_ = false, captured_ = false;
+  bool pairs_connected_ = false;                      ///< each member can send to each other one
   at::Tensor id_;                                     ///< the unique id, as bytes
-  at::Tensor first_byte_;                             ///< on the GPU: see init_communicator
+  at::Tensor first_bytes_;                            ///< on the GPU: see init_communicator
   std::vector<std::shared_ptr<PendingOp>> messages_;  ///< that carry it
   std::deque<std::shared_ptr<Flight>> flights_;       ///< in the order in which they were started
   std::string error_;

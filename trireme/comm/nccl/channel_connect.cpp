@@ -72,10 +72,11 @@ void Channel::init_communicator() {
   Library::Config config;
   if (sharing_ == Sharing::SharedGpu)
     config.max_blocks = blocks_on_shared_gpu(members_.ranks.size(), is_pair());
-  first_byte_ = at::empty({1}, at::TensorOptions().dtype(at::kByte).device(device_));
-  run_in_background([id, config, byte = first_byte_, size = static_cast<int>(members_.ranks.size()),
-                     rank = members_.rank, pair = is_pair(),
-                     stream = stream_.handle()](Background& job) mutable {
+  first_bytes_ = at::empty({static_cast<int64_t>(members_.ranks.size()) + 1},
+                           at::TensorOptions().dtype(at::kByte).device(device_));
+  run_in_background([id, config, byte = first_bytes_,
+                     size = static_cast<int>(members_.ranks.size()), rank = members_.rank,
+                     pair = is_pair(), stream = stream_.handle()](Background& job) mutable {
     const Library& nccl = Library::get();
     nccl.check("ncclCommInitRankConfig", nccl.init(&job.comm, size, id, rank, &config), job.comm);
     if (!pair) return;
@@ -84,6 +85,25 @@ void Channel::init_communicator() {
                          : nccl.recv(byte.data_ptr(), 1, Library::kUInt8, 0, job.comm, stream),
                job.comm);
   });
+  state_ = State::Initializing;
+}
+
+/// The same among all members, before the first all-to-all, gather or scatter: all of them start
+/// it.
+void Channel::connect_pairs() {
+  run_in_background([comm = comm_, bytes = first_bytes_.data_ptr<uint8_t>(),
+                     size = static_cast<int>(members_.ranks.size()),
+                     stream = stream_.handle()](Background& job) {
+    job.comm = comm;
+    const Library& nccl = Library::get();
+    nccl.group_start();
+    for (int peer = 0; peer < size; ++peer) {
+      nccl.send(bytes + size, 1, Library::kUInt8, peer, comm, stream);
+      nccl.recv(bytes + peer, 1, Library::kUInt8, peer, comm, stream);
+    }
+    nccl.check("the first sends and receives", nccl.group_end(), comm);
+  });
+  pairs_connected_ = true;
   state_ = State::Initializing;
 }
 
@@ -102,6 +122,8 @@ void Channel::run_in_background(std::function<void(Background&)> body) {
 }
 
 void Channel::adopt(Library::Comm comm) {
+  first_bytes_ = at::empty({static_cast<int64_t>(members_.ranks.size()) + 1},
+                           at::TensorOptions().dtype(at::kByte).device(device_));
   const std::lock_guard lock(mutex_);
   comm_ = comm;
   state_ = State::Ready;

@@ -17,25 +17,27 @@ constexpr auto kMonitorDelay = std::chrono::milliseconds(200);
 }  // namespace
 
 bool Channel::is_busy() const {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return true;
   // A graph may be replayed at any time: its kernels must be ended, too, if the world fails.
   return captured_ || !flights_.empty() || !error_.empty() || state_ == State::Meeting ||
          state_ == State::Initializing;
 }
 
 void Channel::look(std::chrono::nanoseconds elapsed) {
-  const std::lock_guard lock(mutex_);
+  // Who holds the lock may be stuck in NCCL, and only the watcher can get it out: it must not wait.
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;
   advance();
   try {
     compare_when_known();
     forget_finished();
     if (state_ == State::Ready && comm_ != nullptr && !flights_.empty()) look_for_errors();
+    if (!world().failed()) count_time(elapsed);
   } catch (const std::exception& error) {
     fail(error.what());
   }
-  if (world().failed()) return;
-  count_time(elapsed);
-  report_error();
+  if (!world().failed()) report_error();
 }
 
 void Channel::compare_when_known() {
@@ -60,7 +62,10 @@ void Channel::forget_finished() {
 void Channel::count_time(std::chrono::nanoseconds elapsed) {
   if (flights_.empty()) return;
   Flight& first = *flights_.front();
-  if (first.state == Flight::State::Captured || first.state == Flight::State::Finished) return;
+  // A broadcast may be over on this GPU while a peer has not even started it: that is waiting, too.
+  const bool waits_for_peer = first.sentinel && !first.sentinel->done();
+  if (first.state == Flight::State::Captured) return;
+  if (first.state == Flight::State::Finished && !waits_for_peer) return;
   if (!first.ready.query()) return;
   first.waited += elapsed;
   if (first.waited > first.timeout) report_timeout(first);
@@ -109,7 +114,8 @@ Library::Comm Channel::take_for_abort() {
 }
 
 bool Channel::step_destruction() {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return false;
   if (state_ == State::Broken) return true;
   const bool connecting = state_ == State::Meeting || state_ == State::Initializing;
   if (state_ == State::Finalizing) return poll();
@@ -128,7 +134,8 @@ bool Channel::step_destruction() {
 }
 
 void Channel::drop_flights() {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock(mutex_, std::chrono::milliseconds(200));
+  if (!lock.owns_lock()) return;
   for (const auto& flight : flights_) {
     if (flight->state == Flight::State::Queued) flight->state = Flight::State::Cancelled;
   }

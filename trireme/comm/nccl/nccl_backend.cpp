@@ -82,13 +82,15 @@ std::shared_ptr<PendingOp> NcclBackend::start_on_gpu(const Op& op, const OpInfo&
   const c10::Stream current = current_stream(device);
   const auto channel = info.is_transfer() ? direction(info, device).channel : group_channel(device);
   const bool capturing = is_capturing(current);
-  core::check(!capturing || !channel->is_new(),
-              "{} on '{}': the first op of a group, and the first between two ranks, connects them "
-              "and cannot go into a CUDA graph; run it once before the capture",
-              core::to_string(info), host_->lane().name);
   const LoweredOp lowered = lower(op, info, size());
   const auto flight = std::make_shared<Flight>(info, number, device.type());
   flight->calls = calls_of(lowered, rank());
+  core::check(
+      !capturing || !channel->connects(flight->calls),
+      "{} on '{}': the first op of a group, its first all-to-all, gather or scatter, and the "
+      "first between two ranks connect them and cannot go into a CUDA graph; run it once "
+      "before the capture",
+      core::to_string(info), host_->lane().name);
   flight->in = lowered.in;
   flight->out = lowered.out;
   flight->timeout = timeout();
@@ -111,11 +113,14 @@ std::shared_ptr<PendingOp> NcclBackend::replay(const std::function<void()>& laun
     launch();
     return nullptr;
   }
-  const at::Device device = c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();
+  const at::Device device =
+      channel_ ? channel_->device() : c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();
   const c10::Stream current = current_stream(device);
   const auto channel = group_channel(device);
   const auto flight = std::make_shared<Flight>(info, number, device.type());
-  flight->timeout = timeout();
+  // Between its two events the graph computes as well, which is no waiting.
+  constexpr int kWithComputing = 20;
+  flight->timeout = kWithComputing * timeout();
   start_sentinel(flight, {});
   flight->ready.record(current);
   launch();
@@ -200,10 +205,16 @@ std::shared_ptr<std::byte> NcclBackend::allocate(int64_t bytes, at::Device devic
       Library::kSuccess)
     handle = nullptr;
   const auto free = [channel, handle](std::byte* place) {
+    // In a world that has failed a kernel may still use it, and nothing can be waited for.
+    if (channel->world().failed()) return;
     const Library& library = Library::get();
-    const c10::DeviceGuard on(channel->device());
-    // Unlike libtorch's allocator, this one hands memory back at once.
-    c10::impl::VirtualGuardImpl(c10::kCUDA).synchronizeDevice(channel->device().index());
+    try {
+      const c10::DeviceGuard on(channel->device());
+      // Unlike libtorch's allocator, this one hands memory back at once.
+      c10::impl::VirtualGuardImpl(c10::kCUDA).synchronizeDevice(channel->device().index());
+    } catch (const std::exception&) {  // the GPU has failed
+      return;
+    }
     const std::lock_guard freeing(launch_lock());
     if (handle != nullptr && channel->comm() != nullptr)
       library.deregister(channel->comm(), handle);

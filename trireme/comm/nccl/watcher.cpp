@@ -1,5 +1,6 @@
 #include "trireme/comm/nccl/watcher.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -117,20 +118,25 @@ bool Watcher::is_busy() {
 }
 
 void Watcher::run(const std::stop_token& stop) {
-  use_device(channels().front()->device());
-  auto last = Clock::now();
-  while (!stop.stop_requested()) {
-    const auto now = Clock::now();
-    look(std::min<std::chrono::nanoseconds>(now - last, kLongestTick));
-    last = now;
-    sleep(stop);
+  try {
+    use_device(channels().front()->device());
+    auto last = Clock::now();
+    while (!stop.stop_requested()) {
+      const auto now = Clock::now();
+      look(std::min<std::chrono::nanoseconds>(now - last, kLongestTick));
+      last = now;
+      sleep(stop);
+    }
+    finish();
+  } catch (const std::exception& error) {  // of CUDA: the ranks learn why, and the process goes on
+    host_->abort(fmt::format("NCCL's watcher failed: {}", error.what()));
   }
-  finish();
 }
 
 void Watcher::look(std::chrono::nanoseconds elapsed) {
   host_->world().engine().watch();
-  for (const auto& channel : channels()) channel->look(elapsed);
+  if (!host_->world().failed())
+    for (const auto& channel : channels()) channel->look(elapsed);
   if (host_->world().failed()) abort_all();
   destroy_retired();
 }
