@@ -46,15 +46,7 @@ extern "C" __global__ void __launch_bounds__(256) adamw(const __grid_constant__ 
                                                         Rates r, const double* rate,
                                                         const double* divisor, const float* skip) {
   if (skip && *skip != 0.f) return;
-  int low = 0, high = segments.count - 1;  // the last one that begins at this block or before
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (segments.all[middle].first_block <= (int)blockIdx.x)
-      low = middle;
-    else
-      high = middle - 1;
-  }
-  const Segment& s = segments.all[low];
+  const Segment& s = segment_of(segments);
   __shared__ Update shared;
   if (threadIdx.x == 0) {
     const double t = *s.count;

@@ -39,6 +39,21 @@ struct alignas(N * sizeof(T)) Pack {
 
 typedef long long i64;
 
+// A launch over many tensors gives each of them consecutive blocks, from `first_block` on. Returns
+// the one that this block belongs to: the last that begins here or before.
+template <class Segments>
+__device__ inline const auto& segment_of(const Segments& segments) {
+  int low = 0, high = segments.count - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (segments.all[middle].first_block <= (int)blockIdx.x)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return segments.all[low];
+}
+
 __device__ inline float warp_sum(float x) {
   for (int o = 16; o > 0; o >>= 1) x += __shfl_xor_sync(~0u, x, o);
   return x;

@@ -23,15 +23,7 @@ struct SquareSegments {
 extern "C" __global__ void __launch_bounds__(256)
     square_parts(const __grid_constant__ SquareSegments segments, double* parts) {
   __shared__ double room[8];
-  int low = 0, high = segments.count - 1;  // the last one that begins at this block or before
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (segments.all[middle].first_block <= (int)blockIdx.x)
-      low = middle;
-    else
-      high = middle - 1;
-  }
-  const SquareSegment& s = segments.all[low];
+  const SquareSegment& s = segment_of(segments);
   const i64 begin = (blockIdx.x - s.first_block) * (i64)kElems;
   const i64 end = begin + kElems < s.elems ? begin + kElems : s.elems;
   float sum = 0;
