@@ -44,6 +44,7 @@ std::string StepReport::to_json() const {
       R"({{"step":{},"loss":{},"weight":{},"grad_norm":{},"lr":{},"tokens_per_s":{:.1f},"step_ms":{:.3f},"data_ms":{:.3f},"pss_mib":{})",
       step, number(loss), number(weight), number(grad_norm), number(lr), tokens_per_s, step_ms,
       data_ms, pss_mib);
+  if (gpu_mib) line += fmt::format(R"(,"gpu_mib":{})", *gpu_mib);
   if (floor) line += fmt::format(R"(,"floor":{})", number(*floor));
   if (eval_loss) line += fmt::format(R"(,"eval_loss":{})", number(*eval_loss));
   if (loss_scale)

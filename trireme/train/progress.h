@@ -15,6 +15,7 @@ struct StepReport {
   int64_t pss_mib = 0;
   std::optional<double> floor, eval_loss;
   bool skipped = false;
+  std::optional<int64_t> gpu_mib;  ///< the most that libtorch has taken from the GPU so far
   std::optional<double> loss_scale;
 
   /// One line; each number in the shortest form that reads back the same.

@@ -17,6 +17,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 #include "trireme/core/units.h"
+#include "trireme/cuda/graph.h"
 #include "trireme/format/file.h"
 #include "trireme/format/folder.h"
 #include "trireme/format/load.h"
@@ -266,6 +267,8 @@ class Run {
       report.eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
     if (progress_) {
       report.pss_mib = files_.pss_mib();
+      if (mesh_.device().is_cuda())
+        report.gpu_mib = cuda::peak_memory(mesh_.device()).reserved_bytes >> 20;
       files_.add(report, order_);
       progress_->show(report);
       if (progress_->is_closed()) signals_.stop_by(SIGPIPE);
