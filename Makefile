@@ -46,7 +46,7 @@ bench:  ## time collectives, training, cut layers, sharded state and pipelines a
 	@bench/pipe
 
 format:  ## clang-format the tree
-	@git ls-files '*.h' '*.cpp' | xargs clang-format -i
+	@git ls-files '*.h' '*.cpp' '*.cu' | xargs clang-format -i
 
 asan:  ## build and test under AddressSanitizer and UBSan, except the suites that mostly run libtorch
 	@$(MAKE) --no-print-directory build PRESET=asan

@@ -44,8 +44,7 @@ std::vector<Call> calls_of(const LoweredOp& op, int rank);
 /// "reduce in+24 -> out+0, 6 float32 sum, rank 1".
 std::string to_string(const Call& call);
 
-/// Makes the calls on a communicator, as one group if there are several. Returns NCCL's result,
-/// which may be "in progress".
+/// Makes the calls on a communicator, as one group if there are several. Returns NCCL's result.
 int make_calls(const std::vector<Call>& calls, std::byte* in, std::byte* out, Library::Comm comm,
                Library::Stream stream);
 

@@ -32,7 +32,7 @@ struct Rates {
 };
 
 struct Update {
-  float rate, step, root, keep, inverse;
+  float step, root, keep, inverse;
   Rates r;
   __device__ float operator()(float p, float gradient, float& m, float& v) const {
     const float g = gradient * inverse;
@@ -42,16 +42,15 @@ struct Update {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(256) adamw(const __grid_constant__ Segments segments,
-                                                        Rates r, const double* rate,
-                                                        const double* divisor, const float* skip) {
+extern "C" __global__ void __launch_bounds__(256)
+    adamw(const __grid_constant__ Segments segments, Rates r, const double* rate,
+          const double* divisor, const float* skip) {
   if (skip && *skip != 0.f) return;
   const Segment& s = segment_of(segments);
   __shared__ Update shared;
   if (threadIdx.x == 0) {
     const double t = *s.count;
     shared.r = r;
-    shared.rate = (float)*rate;
     shared.step = (float)(*rate / (1. - pow((double)r.beta1, t)));
     shared.root = (float)(1. / sqrt(1. - pow((double)r.beta2, t)));
     shared.keep = s.flags & 1 ? (float)(1. - *rate * r.decay) : 1.f;

@@ -11,15 +11,21 @@ struct f16 {
   unsigned short bits;
 };
 
-__device__ inline float to_float(float x) { return x; }
-__device__ inline float to_float(bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
+__device__ inline float to_float(float x) {
+  return x;
+}
+__device__ inline float to_float(bf16 x) {
+  return __uint_as_float((unsigned)x.bits << 16);
+}
 __device__ inline float to_float(f16 x) {
   float y;
   asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
   return y;
 }
 
-__device__ inline void put(float& to, float x) { to = x; }
+__device__ inline void put(float& to, float x) {
+  to = x;
+}
 __device__ inline void put(bf16& to, float x) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to.bits) : "f"(x));
 }

@@ -79,17 +79,16 @@ extern "C" __global__ void norm_again(const T* x, const T* g, const T* b, T* y, 
 // A block goes over many rows. It adds up dy h and dy for each column, and writes the two sums into
 // a row of its own of `dg` and `db` [blocks, width], in float32. column_totals adds up the rows.
 extern "C" __global__ void __launch_bounds__(256, K <= 3 ? 2 : 1)
-    norm_backward(const T* dy, const T* x, const T* g, const float* mean,
-                                         const float* rstd, const T* d, T* dx, float* dg, float* db,
-                                         i64 rows) {
+    norm_backward(const T* dy, const T* x, const T* g, const float* mean, const float* rstd,
+                  const T* d, T* dx, float* dg, float* db, i64 rows) {
   extern __shared__ float sums[];  // dg, then db
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float ag[K][V] = {}, ab[K][V] = {};
   for (i64 row = blockIdx.x * (i64)warps + warp; row < rows; row += (i64)gridDim.x * warps) {
     const float m = mean[row], r = rstd[row];
     const Pack<V>*from = (const Pack<V>*)(x + row * width),
-                 *by = (const Pack<V>*)(dy + row * width),
-                 *also = (const Pack<V>*)(d + (d ? row * width : 0));
+          *by = (const Pack<V>*)(dy + row * width),
+          *also = (const Pack<V>*)(d + (d ? row * width : 0));
     Pack<V> p[K], q[K], e[K];
 #pragma unroll
     for (int k = 0; k < K; ++k) {
