@@ -1,6 +1,6 @@
 // What does Communicator::all_reduce cost beside a bare ncclAllReduce? Both work on the same
-// buffer, with the same library, in turns. A JSON line per size: medians of the slowest rank, and
-// their ratio.
+// buffer, with the same library, in turns. A JSON line per size: medians of the slowest rank, until
+// the call returns and until the GPU is done, and the ratio of the latter.
 //
 //   trireme run -n gpu build/bin/against_nccl
 //   TRIREME_NCCL_LIBRARY=.../libnccl.so.2 trireme run -n 2 build/bin/against_nccl 4096 67108864
@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <functional>
 #include <thread>
 #include <vector>
 
@@ -52,22 +51,34 @@ struct BareCommunicator {
   Library::Comm comm = nullptr;
 };
 
-/// Runs it and returns how many us until the GPU was done.
-double time_us(const comm::Communicator& world, const at::Tensor& data,
-               const std::function<void()>& run) {
+/// How many us the host took to start it, and until the GPU was done.
+struct Took {
+  double start_us = 0, us = 0;
+};
+
+/// `start` returns what waits for the GPU.
+template <class Start>
+Took time(const comm::Communicator& world, const at::Tensor& data, const Start& start) {
   (void)data.slice(0, 0, 1).cpu();
   world.barrier();
-  const auto begin = Clock::now();
-  run();
-  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+  const auto since = [begin = Clock::now()] {
+    return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+  };
+  auto started = start();
+  Took took;
+  took.start_us = since();
+  started.synchronize();
+  took.us = since();
+  return took;
 }
 
 /// Waits as DeviceOp::synchronize does, so that only the rest differs.
-void wait_for(const c10::Stream& stream) {
-  c10::Event done(c10::kCUDA);
-  done.record(stream);
-  while (!done.query()) std::this_thread::yield();
-}
+struct BareWork {
+  c10::Event done = c10::Event(c10::kCUDA);
+  void synchronize() const {
+    while (!done.query()) std::this_thread::yield();
+  }
+};
 
 double median(std::vector<double> times) {
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
@@ -81,30 +92,38 @@ void compare(const comm::Communicator& world, const BareCommunicator& bare, c10:
   const auto data = at::full({count}, 1.0F, at::TensorOptions().device(device).dtype(at::kFloat));
   const c10::Stream stream = comm::nccl::current_stream(device);
   const Library& nccl = Library::get();
-  const auto run_bare = [&] {
+  const auto start_bare = [&] {
     nccl.check("ncclAllReduce", nccl.all_reduce(data.data_ptr(), data.data_ptr(),
                                                 static_cast<std::size_t>(count), Library::kFloat32,
                                                 Library::kSum, bare.comm, stream.native_handle()));
-    wait_for(stream);
+    BareWork work;
+    work.done.record(stream);
+    return work;
   };
-  const auto run_ours = [&] { world.all_reduce(data).synchronize(); };
+  const auto start_ours = [&] { return world.all_reduce(data); };
   const int repeats = bytes <= (1 << 20) ? 1000 : 100;
-  std::vector<double> bare_us, our_us;
-  auto slowest = at::zeros({2}, at::kDouble);
+  std::vector<double> bare_us, our_us, bare_start_us, our_start_us;
+  auto slowest = at::zeros({4}, at::kDouble);
   for (int repeat = -20; repeat < repeats; ++repeat) {
     data.fill_(world.rank() + 1.0F);
-    slowest[0] = time_us(world, data, run_bare);
+    const Took bare_took = time(world, data, start_bare);
     const float one = data[count - 1].item<float>();
     data.fill_(world.rank() + 1.0F);
-    slowest[1] = time_us(world, data, run_ours);
+    const Took our_took = time(world, data, start_ours);
     const float other = data[count - 1].item<float>();
     const auto expected = static_cast<float>(world.size() * (world.size() + 1)) / 2;
     if (one != expected || other != expected)
       throw Error(fmt::format("a wrong sum: {} and {} instead of {}", one, other, expected));
+    slowest[0] = bare_took.us;
+    slowest[1] = our_took.us;
+    slowest[2] = bare_took.start_us;
+    slowest[3] = our_took.start_us;
     world.all_reduce(slowest, comm::ReduceOp::Max).wait();
     if (repeat < 0) continue;
     bare_us.push_back(slowest[0].item<double>());
     our_us.push_back(slowest[1].item<double>());
+    bare_start_us.push_back(slowest[2].item<double>());
+    our_start_us.push_back(slowest[3].item<double>());
   }
   if (world.rank() != 0) return;
   const double theirs = median(bare_us), ours = median(our_us);
@@ -114,6 +133,8 @@ void compare(const comm::Communicator& world, const BareCommunicator& bare, c10:
                                 {"bytes", bytes},
                                 {"bare_us", theirs},
                                 {"us", ours},
+                                {"bare_start_us", median(bare_start_us)},
+                                {"start_us", median(our_start_us)},
                                 {"cost", ours / theirs}}
                          .dump());
   std::fflush(stdout);

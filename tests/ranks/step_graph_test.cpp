@@ -1,6 +1,8 @@
 // Steps whose results are read later, and steps that are replayed as a CUDA graph: both give what
 // plain steps give.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <torch/torch.h>
 
@@ -8,7 +10,10 @@
 
 #include "models/registry.h"
 #include "support/on_gpu.h"
+#include "support/run_ranks.h"
+#include "support/through_gpu.h"
 #include "trireme/train/trainer.h"
+#include "trireme/trireme.h"
 
 namespace trireme::test {
 namespace {
@@ -45,8 +50,11 @@ StepsOutcome run_steps(const config::Config& config, const Mesh& mesh, int64_t s
                        std::size_t ahead) {
   const auto make = [&](const Mesh& on) { return models::make_model(config, on); };
   train::Trainer trainer(config, mesh, train::build(make, mesh), steps);
+  const bool records = config.run.graph != config::Graph::Off && mesh.device().is_cuda();
+  EXPECT_EQ(trainer.graph_obstacle().empty(), records) << trainer.graph_obstacle();
   const ShortEpochs data;
   const data::Order order(3, data.size(), config.batch.global);
+  const comm::Communicator samples = mesh.samples();
   StepsOutcome all;
   const auto take = [&] {
     const auto result = trainer.take();
@@ -54,7 +62,7 @@ StepsOutcome run_steps(const config::Config& config, const Mesh& mesh, int64_t s
     all.norms.push_back(result.grad_norm);
   };
   for (int64_t step = 1; step <= steps; ++step) {
-    trainer.start(step, data::Loader::read(data, order, 0, 1, step - 1));
+    trainer.start(step, data::Loader::read(data, order, samples.rank(), samples.size(), step - 1));
     while (trainer.num_started() > ahead) take();
   }
   while (trainer.num_started() > 0) take();
@@ -94,6 +102,43 @@ TEST(StepGraph, GivesTheBitsOfPlainStepsWithShortBatchesBetween) {
   }
   at::globalContext().setDeterministicAlgorithms(false, false);
 }
+
+struct RecordedMesh {
+  const char* name;
+  Degrees degrees;
+  config::ShardedState shards = config::ShardedState::Parameters;
+};
+
+class StepGraphOverNccl : public ::testing::TestWithParam<RecordedMesh> {};
+
+TEST_P(StepGraphOverNccl, GivesTheBitsOfPlainSteps) {
+  if (!nccl_available()) GTEST_SKIP() << "no GPU, or no NCCL that lets ranks share one";
+  run_ranks(2, [](const Rank& me) {
+    ::setenv("TRIREME_BACKEND", "nccl", 1);
+    const auto world = init(fmt::format("file://{}?rank={}&size={}",
+                                        (me.scratch / "store").string(), me.rank, me.size));
+    at::globalContext().setDeterministicAlgorithms(true, false);
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
+    auto config = tiny_gpt(config::Dtype::BFloat16);
+    config.run.device = config::Device::Cuda;
+    config.batch.micro = 2;
+    config.memory.shard = GetParam().shards;
+    config.pipeline.balance = config::parse_balance("params").value();
+    const Mesh mesh(world, GetParam().degrees, gpu_of(me.rank));
+    const auto replayed = run_steps(config, mesh, 15, 1);
+    config.run.graph = config::Graph::Off;
+    expect_same_steps(run_steps(config, mesh, 15, 1), replayed);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, StepGraphOverNccl,
+    ::testing::Values(
+        RecordedMesh{"replica", {.replica = 2}}, RecordedMesh{"tensor", {.tensor = 2}},
+        RecordedMesh{"pipe", {.pipe = 2}}, RecordedMesh{"shardedparameters", {.shard = 2}},
+        RecordedMesh{"shardedgradients", {.shard = 2}, config::ShardedState::Gradients},
+        RecordedMesh{"shardedoptimizer", {.shard = 2}, config::ShardedState::Optimizer}),
+    [](const auto& mesh) { return std::string(mesh.param.name); });
 
 TEST(StepGraph, SaysWhyStepsAreNotRecorded) {
   const auto config = tiny_gpt(config::Dtype::Float32);

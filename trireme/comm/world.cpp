@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <exception>
 #include <thread>
+#include <utility>
 
 #include "trireme/comm/bootstrap.h"
 #include "trireme/comm/monitor.h"
@@ -58,6 +59,11 @@ World::World(int rank, std::vector<Member> members, Transport transport, WorldOp
 World::~World() {
   // Destroyed by an exception: the others must not take that for a normal end.
   if (std::uncaught_exceptions() > exceptions_) abandon();
+  leave();
+}
+
+void World::leave() {
+  if (std::exchange(gone_, true)) return;
   seat(rank_).state.store(static_cast<uint32_t>(SeatState::Left));
   if (transport_.monitor) transport_.monitor->leave();
   engine_.locked([&] {  // the helper still uses the streams

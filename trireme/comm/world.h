@@ -100,6 +100,9 @@ class World : public EngineDelegate {
   /// The same for a rank that ends because of an exception, which itself says why.
   void abandon();
 
+  /// Tells the others that this rank starts nothing any more. The destructor does it, too.
+  void leave();
+
   // EngineDelegate
   bool failed() const override { return transport_.page->failed(); }
   std::vector<int> left(const std::vector<int>& ranks) const override;
@@ -126,6 +129,7 @@ class World : public EngineDelegate {
 
   const int rank_;
   std::atomic<uint64_t> lone_groups_{0};
+  bool gone_ = false;                                  ///< it has left
   const int exceptions_ = std::uncaught_exceptions();  ///< in flight when the world was made
   const std::vector<Member> members_;
   const WorldOptions options_;

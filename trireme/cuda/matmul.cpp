@@ -1,6 +1,7 @@
 #include "trireme/cuda/matmul.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
@@ -9,6 +10,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -16,11 +18,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "trireme/core/error.h"
 #include "trireme/cuda/blas_lt.h"
 #include "trireme/cuda/disk_cache.h"
+#include "trireme/cuda/driver.h"
 #include "trireme/cuda/kernel.h"
 
 namespace trireme::cuda {
@@ -251,32 +255,47 @@ void Plan::run(const Call& call, c10::Device device) {
   check(status, "cublasLtMatmul");
 }
 
-std::string key_of(const Call& call, int architecture) {
-  const auto text = [](const Matrix& one) {
-    return fmt::format("{}x{}/{} type {} align {}{}", one.rows, one.columns, one.stride, one.type,
-                       alignment_of(one.data), one.transposed ? " T" : "");
-  };
-  return fmt::format("cuBLASLt {} sm {}: {} | {} | {} | {}, epilogue {} bias {} aux {} beta {}",
-                     BlasLt::get().version(), architecture, text(call.a), text(call.b),
-                     text(call.c), text(call.d), call.epilogue, call.bias != nullptr,
-                     call.aux != nullptr ? call.aux_stride : 0, call.beta);
+/// What a plan depends on: of each matrix the shape, dtype, alignment and transposition, then the
+/// epilogue.
+using Key = std::array<int64_t, 28>;
+
+Key key_of(const Call& call) {
+  Key key{};
+  auto at = key.begin();
+  for (const Matrix& one : {call.a, call.b, call.c, call.d}) {
+    for (const int64_t value : {one.rows, one.columns, one.stride, int64_t{one.type},
+                                int64_t{alignment_of(one.data)}, int64_t{one.transposed}})
+      *at++ = value;
+  }
+  *at++ = call.epilogue;
+  *at++ = call.bias != nullptr ? 1 : 0;
+  *at++ = call.aux != nullptr ? call.aux_stride : 0;
+  *at++ = static_cast<int64_t>(call.beta);
+  return key;
+}
+
+/// The same for the cache on disk, which GPUs and versions share.
+std::string text_of(const Key& key, c10::Device device) {
+  return fmt::format("cuBLASLt {} sm {} of {} multiprocessors: {}", BlasLt::get().version(),
+                     architecture(device), Driver::get().multiprocessors(device.index()),
+                     fmt::join(key, " "));
 }
 
 /// Runs a product by the plan for its shape; false if there is none.
 bool run(const Call& call, c10::Device device) {
   static std::mutex mutex;
-  static std::map<std::string, std::unique_ptr<Plan>> plans;
+  // By GPU, by whether the choice must not depend on times, and by product.
+  static std::map<std::tuple<int, bool, Key>, std::unique_ptr<Plan>> plans;
   const c10::DeviceGuard guard(device);
-  const std::string key = key_of(call, architecture(device));
-  const std::string here = fmt::format("{} on {} {}", key, device.index(),
-                                       at::globalContext().deterministicAlgorithms());
+  const Key key = key_of(call);
+  const std::tuple here(device.index(), at::globalContext().deterministicAlgorithms(), key);
   Plan* plan = nullptr;
   {
     const std::lock_guard lock(mutex);
     auto found = plans.find(here);
     if (found == plans.end()) {
       auto made = std::make_unique<Plan>(call);
-      if (!made->choose(call, key, device)) made.reset();
+      if (!made->choose(call, text_of(key, device), device)) made.reset();
       found = plans.emplace(here, std::move(made)).first;
     }
     plan = found->second.get();

@@ -42,12 +42,12 @@ Flow LayerImpl::with_weights(Flow in, Call body) {
                 },
             .backward_reads_weights = body.backward_reads_weights};
   for (const auto& [kind, hook] : hooks_)
-    if (kind == Seam::Unshard) call = hooked(hook, std::move(call));
+    if (kind >= Seam::Unshard) call = hooked(hook, std::move(call));
   return call(std::move(in));
 }
 
 void LayerImpl::around(Seam kind, Hook hook) {
-  // Innermost first: Unshard, then Recompute, then Profile.
+  // Innermost first: Time, then Unshard, Recompute and Profile.
   const auto place = std::find_if(hooks_.begin(), hooks_.end(),
                                   [&](const auto& other) { return other.first < kind; });
   hooks_.insert(place, {kind, std::move(hook)});

@@ -18,16 +18,16 @@
 namespace trireme::nn {
 
 /// The kinds of hooks around a layer's computation, outermost first.
-enum class Seam : uint8_t { Profile, Recompute, Unshard };
+enum class Seam : uint8_t { Profile, Recompute, Unshard, Time };
 
 /// A module that maps a Flow to a Flow, with a seam around the call:
 ///
-///   forward ──> profile ──> recompute ──> unshard ──> compute
+///   forward ──> profile ──> recompute ──> unshard ──> time ──> compute
 ///
 /// Hooks attach to a model from outside at this seam. The prover watches the call, recomputation
-/// replaces it, and sharding gathers the layer's weights before it and releases them after it. (So
-/// other layers must not read a layer's parameters: they call the layer.) A model never calls a
-/// collective; layers that are cut do, through their `region()`.
+/// replaces it, sharding gathers the layer's weights before it and releases them after it, and a
+/// trace times what is left. (So other layers must not read a layer's parameters: they call the
+/// layer.) A model never calls a collective; layers that are cut do, through their `region()`.
 ///
 /// To write a layer, derive from this class, declare parameters with `parameter`, and write
 /// `compute(x, where)`, or `compute(Flow)` for a layer of several tensors. To make it cuttable,

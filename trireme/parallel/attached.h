@@ -103,6 +103,10 @@ class Attached {
   /// The shards have new values, from an optimizer or a checkpoint. Collective.
   void updated(Weights weights = Weights::Stale) { pass_on(weights); }
 
+  /// From now on a step gathers all that it uses itself and leaves nothing under way for the next,
+  /// so that it can be recorded and repeated as a CUDA graph.
+  virtual void close_steps() {}
+
   /// Throws if ranks that should keep the same values do not. Collective.
   virtual void check_same() const = 0;
 

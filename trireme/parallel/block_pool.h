@@ -17,6 +17,9 @@ class BlockPool {
   at::Tensor take(int64_t bytes);
   void give(at::Tensor block);
 
+  /// From now on it keeps so many blocks.
+  void keep(int most) { most_ = most; }
+
   int64_t bytes() const { return bytes_; }  ///< of all blocks, in use or free
 
  private:

@@ -56,6 +56,7 @@ class FullySharded final : public AttachedModule {
   /// Where weights are kept whole: waits until they are gathered after an update, so that they can
   /// be read outside of their layers.
   void complete_update() { weights_->complete_update(); }
+  void close_steps() override { weights_->close_steps(); }
   std::vector<ParameterShard> shared() const override;
   Gradients& gradients() override { return *gradients_; }
   const Gradients& gradients() const override { return *gradients_; }

@@ -235,12 +235,17 @@ void GatheredWeights::release_all() {
   end_pass();
 }
 
+void GatheredWeights::close_steps() {
+  ShardedWeights::close_steps();
+  pool_->keep(static_cast<int>(states_.size()));
+}
+
 /// Units that were gathered before the update are out of date.
 void GatheredWeights::updated(Weights weights) {
   last_use_.reset();
   for (std::size_t unit = 0; unit < states_.size(); ++unit) release(unit);
   if (weights == Weights::Stale) round_masters();
-  if (forward_order_.empty() || options_.hold_all) return;
+  if (forward_order_.empty() || options_.hold_all || closed_steps_) return;
   for (std::size_t unit : units_.users[forward_order_.front()].units) gather(unit);
 }
 

@@ -34,6 +34,7 @@ class GatheredWeights final : public ShardedWeights {
   ~GatheredWeights() override;
 
   void updated(Weights weights) override;
+  void close_steps() override;
   void end_pass() override;
   void hold() override;
   void complete_held() override;

@@ -307,6 +307,10 @@ std::string Pipeline::description() const {
   return text;
 }
 
+void Pipeline::close_steps() {
+  for (const auto& part : parts_) part->attached->close_steps();
+}
+
 void Pipeline::pass_on(Weights weights) {
   for (const auto& part : parts_) part->attached->updated(weights);
 }

@@ -69,6 +69,7 @@ class Pipeline final : public Attached {
   }
 
   Totals finish(const Finish& what = {}) override;
+  void close_steps() override;
   void check_same() const override;
   const std::vector<nn::Parameter>& parameters() const override { return parameters_; }
   const std::vector<ParameterShard>& shards() const override { return shards_; }

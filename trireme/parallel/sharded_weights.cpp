@@ -296,30 +296,39 @@ WholeWeights::WholeWeights(std::vector<nn::Parameter> parameters, Units units, c
 
 nn::Flow WholeWeights::around(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner) {
   note_use(user, in);
+  start_gathers();
   for (std::size_t unit : units_.users[user].units) complete_gather(unit);
   return inner(std::move(in));
 }
 
 void WholeWeights::updated(Weights weights) {
-  complete_update();
+  if (!out_of_date_)
+    for (std::size_t unit = 0; unit < states_.size(); ++unit) complete_gather(unit);
   if (weights == Weights::Stale) round_masters();
-  // Gather in the order of use.
-  std::vector<std::size_t> order = backward_order();
-  std::reverse(order.begin(), order.end());
-  for (std::size_t unit = 0; unit < states_.size(); ++unit)
-    if (std::find(order.begin(), order.end(), unit) == order.end()) order.push_back(unit);
-  for (std::size_t unit : order) {
+  for (std::size_t unit = 0; unit < states_.size(); ++unit) {
     unbind(unit, [](const std::string& name) {
       return fmt::format(
           "parameter '{}' is being gathered after an update: it is there when its layer runs, or "
           "after FullySharded::complete_update()",
           name);
     });
-    start_gather(unit);
   }
+  out_of_date_ = true;
+  if (!closed_steps_) start_gathers();
+}
+
+/// Gathers the updates of all ranks, in the order of use.
+void WholeWeights::start_gathers() {
+  if (!std::exchange(out_of_date_, false)) return;
+  std::vector<std::size_t> order = backward_order();
+  std::reverse(order.begin(), order.end());
+  for (std::size_t unit = 0; unit < states_.size(); ++unit)
+    if (std::find(order.begin(), order.end(), unit) == order.end()) order.push_back(unit);
+  for (std::size_t unit : order) start_gather(unit);
 }
 
 void WholeWeights::complete_update() {
+  start_gathers();
   for (std::size_t unit = 0; unit < states_.size(); ++unit) complete_gather(unit);
 }
 

@@ -34,6 +34,10 @@ class ShardedWeights {
   /// The masters have new values. Collective.
   virtual void updated(Weights weights) = 0;
 
+  /// From now on nothing is gathered for the next step before that begins, and memory that a step
+  /// has used stays.
+  virtual void close_steps() { closed_steps_ = true; }
+
   /// Where weights are always whole: waits until the updates of all ranks have arrived.
   virtual void complete_update() {}
 
@@ -122,6 +126,7 @@ class ShardedWeights {
   std::vector<std::vector<at::Tensor>> tensors_, masters_;
   std::vector<UnitState> states_;
   std::vector<std::size_t> forward_order_;  // of users
+  bool closed_steps_ = false;
   std::vector<at::Tensor> local_;  // of a parameter whose boxes do not lie one after the other
 
  private:
@@ -152,8 +157,10 @@ class WholeWeights final : public ShardedWeights {
 
  private:
   nn::Flow around(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner) override;
+  void start_gathers();
 
   at::Tensor memory_;
+  bool out_of_date_ = false;  // updated, and no gather has been started
 };
 
 }  // namespace trireme::parallel

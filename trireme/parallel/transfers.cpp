@@ -195,7 +195,7 @@ void Transfers::advance() {
 }
 
 void Transfers::finish_sends() {
-  for (comm::Work& work : sending_) work.synchronize();
+  for (comm::Work& work : sending_) work.wait();
   sending_.clear();
 }
 

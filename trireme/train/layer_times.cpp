@@ -210,10 +210,10 @@ void trace_layers(nn::ModelImpl& model, const std::shared_ptr<core::Trace>& trac
   for (const auto& module : model.modules(/*include_self=*/false)) {
     auto* layer = dynamic_cast<nn::LayerImpl*>(module.get());
     if (layer == nullptr) continue;
-    // The loss of a Head is no `forward`: it runs inside of the Unshard hooks only.
+    // The loss of a Head is no `forward`: only the inner hooks run around it.
     const bool is_head = dynamic_cast<nn::HeadImpl*>(layer) != nullptr;
     layer->around(
-        is_head ? nn::Seam::Unshard : nn::Seam::Profile,
+        is_head ? nn::Seam::Time : nn::Seam::Profile,
         [times, name = layer->full_name()](nn::Flow in, const nn::LayerImpl::Call& inner) {
           return times->around(name, std::move(in), inner);
         });

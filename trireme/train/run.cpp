@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cmath>
 #include <deque>
+#include <exception>
+#include <vector>
 
 #include "trireme/checkpoint/resume.h"
 #include "trireme/checkpoint/saver.h"
@@ -242,7 +244,7 @@ class Run {
       // What looks at the state after this step, or ends the run, comes after its result.
       const bool looks = due(config_.check.hash_every) || due(config_.eval.every) ||
                          due(config_.checkpoint.every) || step_ == steps_ || stop != 0;
-      while (trainer_.num_started() > (looks ? 0 : trainer_.lag())) report_oldest();
+      report_all_but(looks ? 0 : trainer_.lag());
       // The line is written before the checkpoint: a run that is killed between the two would
       // otherwise never write it. The time to copy the state counts for the next step.
       if (due(config_.checkpoint.every) && step_ < steps_ && stop == 0) save();
@@ -253,13 +255,27 @@ class Run {
     return stop;
   }
 
-  /// Waits for the oldest step that was started, and writes its line.
-  void report_oldest() {
-    const StepResult result = trainer_.take();
+  /// Waits for the steps that were started, but not for the newest `left`, and writes their lines.
+  /// Two steps that are waited for together have taken half of the time each.
+  void report_all_but(std::size_t left) {
+    std::vector<StepResult> results;
+    std::exception_ptr failure;  // of a step: those before it are reported
+    try {
+      while (trainer_.num_started() > left) results.push_back(trainer_.take());
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    const double step_ms = milliseconds_since(reported_) / static_cast<double>(results.size());
+    for (const StepResult& result : results) report(result, step_ms);
+    if (failure) std::rethrow_exception(failure);
+    if (!results.empty()) reported_ = Clock::now();
+  }
+
+  void report(const StepResult& result, double step_ms) {
     StepReport report = started_.front();
     started_.pop_front();
     fill(report, result);
-    report.step_ms = milliseconds_since(reported_);
+    report.step_ms = step_ms;
     report.tokens_per_s = result.weight / report.step_ms * 1e3;
     const bool newest = report.step == step_;
     if (newest && due(config_.check.hash_every)) trainer_.check_same();
@@ -273,7 +289,6 @@ class Run {
       progress_->show(report);
       if (progress_->is_closed()) signals_.stop_by(SIGPIPE);
     }
-    reported_ = Clock::now();
   }
 
   double wish_to_stop() const {

@@ -28,7 +28,6 @@ bool drops_out(const nn::ModelImpl& model) {
 /// decides or computes anew in every step would be frozen in a recording.
 std::string obstacle_for(const config::Config& config, const Mesh& mesh, const nn::ModelImpl& model,
                          const AttachOptions& options) {
-  const Degrees& degrees = mesh.degrees();
   if (config.run.graph == config::Graph::Off) return "run.graph is \"off\"";
   if (!mesh.device().is_cuda()) return "there is no GPU";
   if (!cuda::Graph::available()) return "this libtorch is not for CUDA";
@@ -38,8 +37,6 @@ std::string obstacle_for(const config::Config& config, const Mesh& mesh, const n
   if (drops_out(model) || config.model.dropout > 0 || config.model.attention_dropout > 0)
     return "dropout draws its masks by the number of the step, which the host knows";
   if (options.reducer != nullptr) return "a reducer of the program's own may decide on the host";
-  if (degrees.pipe > 1) return "a pipeline matches its transfers on the host";
-  if (degrees.shard > 1) return "sharded weights are gathered and released by the host";
   if (config.memory.offload != config::Offload::None) return "memory.offload updates on the host";
   if (config.precision.master == config::Master::None)
     return "precision.master is \"none\", whose random bits come from the host";

@@ -21,7 +21,9 @@ namespace trireme::train {
 ///   host     issue  issue  issue  record, replay   replay  replay
 ///   batch                         copied into the memory that the recorded step reads
 ///
-/// A batch with another number of rows (the short last one of an epoch) runs as usual.
+/// Over several ranks a replay contains their collectives, and `Attached::close_steps` keeps those
+/// of one step inside it. A batch with another number of rows (the short last one of an epoch) runs
+/// as usual.
 class StepGraph {
  public:
   StepGraph(const config::Config& config, const Mesh& mesh, const nn::ModelImpl& model,

@@ -63,7 +63,9 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
       control_(control_options(config_, steps), mesh_.device()),
       upload_(mesh_.device()),
       graph_(config_, mesh_, *model_, options),
-      now_(control_.state()) {}
+      now_(control_.state()) {
+  if (graph_.obstacle().empty()) attached_->close_steps();
+}
 
 std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> model) const {
   check_keep(config_, *model);

@@ -54,10 +54,11 @@ bool Channel::connects(const std::vector<Call>& calls) const {
   return state_ == State::New || (!is_pair() && !pairs_connected_ && has_transfers(calls));
 }
 
-void Channel::start(const std::shared_ptr<Flight>& flight) {
+void Channel::start(const std::shared_ptr<Flight>& flight, const std::function<void()>& behind_it) {
   const std::lock_guard lock(mutex_);
   flights_.push_back(flight);
   advance();
+  behind_it();
 }
 
 void Channel::watch(const std::shared_ptr<Flight>& flight) {
@@ -216,7 +217,7 @@ bool Channel::launch_next() {
       return true;
     }
     const c10::DeviceGuard guard(device_);
-    flight->ready.block(stream_.get());
+    if (flight->ready) flight->ready->block(stream_.get());
     int result = Library::kSuccess;
     if (!flight->calls.empty()) {
       const std::lock_guard launching(launch_lock());

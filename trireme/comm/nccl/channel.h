@@ -58,8 +58,13 @@ class Channel {
   /// kNoColor.
   Library::Comm split(int color, int key);
 
-  /// Launches the op, or queues it. `ready` has been recorded.
-  void start(const std::shared_ptr<Flight>& flight);
+  std::shared_ptr<Flight> make_flight(const core::OpInfo& info, uint64_t number) const {
+    return std::make_shared<Flight>(info, number, events_);
+  }
+  c10::Event take_event() const { return events_->take(); }
+  /// Launches the op, or queues it; then calls `behind_it`, before the watcher sees the op. `ready`
+  /// has been recorded.
+  void start(const std::shared_ptr<Flight>& flight, const std::function<void()>& behind_it);
   /// Watches work that the caller has put on its own stream between `ready` and `done`: a replay.
   void watch(const std::shared_ptr<Flight>& flight);
   /// The same as start while the caller's stream is being captured.
@@ -81,6 +86,7 @@ class Channel {
   /// failed.
   void look(std::chrono::nanoseconds elapsed);
   bool is_busy() const;
+  bool has_flights() const;
   /// Gives up the communicator, to be aborted. Null if there is none.
   Library::Comm take_for_abort();
   /// One step of a normal end: returns whether the communicator is gone.
@@ -119,6 +125,7 @@ class Channel {
     return !flights_.empty() && flights_.back()->state == Flight::State::Queued;
   }
   bool check_finished(Flight& flight) const;
+  bool is_on_one_host() const;
   bool is_pair() const { return members_.use == Members::Use::OneDirection; }
   void wait_while(const std::function<bool()>& busy, const core::OpInfo& info, uint64_t number);
 
@@ -127,6 +134,7 @@ class Channel {
   const c10::Device device_;
   const Sharing sharing_;
   OwnStream stream_;
+  const std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>();
 
   mutable std::timed_mutex mutex_;
   State state_ = State::New;

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <thread>
+#include <string_view>
 
 #include "trireme/comm/nccl/channel.h"
+#include "trireme/comm/nccl/detached.h"
+#include "trireme/comm/nccl/shared_memory.h"
 #include "trireme/comm/op.h"
 
 namespace trireme::comm::nccl {
@@ -22,9 +24,9 @@ constexpr int kGroupIdTag = INT32_MIN, kPairIdTag = INT32_MIN + 1;
 
 /// Blocks of a kernel where ranks share a GPU: kernels that wait for each other must all fit on it
 /// at once, those of several communicators too. Four ranks with as many blocks as NCCL likes hung
-/// on an H200 of 132 multiprocessors.
+/// on an H200 of 132 multiprocessors, and so did two ranks with four groups of 32 blocks each.
 int blocks_on_shared_gpu(std::size_t ranks, bool pair) {
-  constexpr int kOfAPair = 4, kOfAllRanks = 32;
+  constexpr int kOfAPair = 2, kOfAllRanks = 16;
   return pair ? kOfAPair : std::max(1, kOfAllRanks / static_cast<int>(ranks));
 }
 
@@ -41,6 +43,10 @@ core::OpInfo info_of_id(OpKind kind, int peer, int tag) {
 }
 
 }  // namespace
+
+bool Channel::is_on_one_host() const {
+  return std::string_view(world().kind()) != "tcp";
+}
 
 /// The first member makes the id and sends it to the others, through the hosts.
 void Channel::meet() {
@@ -76,14 +82,16 @@ void Channel::init_communicator() {
                            at::TensorOptions().dtype(at::kByte).device(device_));
   run_in_background([id, config, byte = first_bytes_,
                      size = static_cast<int>(members_.ranks.size()), rank = members_.rank,
-                     pair = is_pair(), stream = stream_.handle()](Background& job) mutable {
+                     pair = is_pair(), on_one_host = is_on_one_host(),
+                     stream = stream_.handle()](Background& job) mutable {
+    const Connecting connecting(on_one_host);
     const Library& nccl = Library::get();
     nccl.check("ncclCommInitRankConfig", nccl.init(&job.comm, size, id, rank, &config), job.comm);
-    if (!pair) return;
-    nccl.check("the first send or receive",
-               rank == 0 ? nccl.send(byte.data_ptr(), 1, Library::kUInt8, 1, job.comm, stream)
-                         : nccl.recv(byte.data_ptr(), 1, Library::kUInt8, 0, job.comm, stream),
-               job.comm);
+    if (pair)
+      nccl.check("the first send or receive",
+                 rank == 0 ? nccl.send(byte.data_ptr(), 1, Library::kUInt8, 1, job.comm, stream)
+                           : nccl.recv(byte.data_ptr(), 1, Library::kUInt8, 0, job.comm, stream),
+                 job.comm);
   });
   state_ = State::Initializing;
 }
@@ -92,9 +100,10 @@ void Channel::init_communicator() {
 /// it.
 void Channel::connect_pairs() {
   run_in_background([comm = comm_, bytes = first_bytes_.data_ptr<uint8_t>(),
-                     size = static_cast<int>(members_.ranks.size()),
+                     size = static_cast<int>(members_.ranks.size()), on_one_host = is_on_one_host(),
                      stream = stream_.handle()](Background& job) {
     job.comm = comm;
+    const Connecting connecting(on_one_host);
     const Library& nccl = Library::get();
     nccl.group_start();
     for (int peer = 0; peer < size; ++peer) {
@@ -110,7 +119,7 @@ void Channel::connect_pairs() {
 void Channel::run_in_background(std::function<void(Background&)> body) {
   auto job = std::make_shared<Background>();
   background_ = job;
-  std::thread([job, body = std::move(body), device = device_] {
+  run_detached([job, body = std::move(body), device = device_] {
     try {
       use_device(device);
       body(*job);
@@ -118,7 +127,7 @@ void Channel::run_in_background(std::function<void(Background&)> body) {
       job->error = error.what();
     }
     job->done = true;
-  }).detach();
+  });
 }
 
 void Channel::adopt(Library::Comm comm) {
@@ -139,6 +148,7 @@ Library::Comm Channel::split(int color, int key) {
   if (sharing_ == Sharing::SharedGpu)
     config.max_blocks = blocks_on_shared_gpu(members_.ranks.size(), /*pair=*/false);
   Library::Comm part = nullptr;
+  const Connecting connecting(is_on_one_host());
   const int result = nccl.split(comm_, color, key, &part, &config);
   if (world().failed()) host_->check(core::OpInfo{}, 0);
   nccl.check("ncclCommSplit", result, comm_);

@@ -24,6 +24,11 @@ bool Channel::is_busy() const {
          state_ == State::Initializing;
 }
 
+bool Channel::has_flights() const {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  return !lock.owns_lock() || !flights_.empty();
+}
+
 void Channel::look(std::chrono::nanoseconds elapsed) {
   // Who holds the lock may be stuck in NCCL, and only the watcher can get it out: it must not wait.
   const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -66,7 +71,7 @@ void Channel::count_time(std::chrono::nanoseconds elapsed) {
   const bool waits_for_peer = first.sentinel && !first.sentinel->done();
   if (first.state == Flight::State::Captured) return;
   if (first.state == Flight::State::Finished && !waits_for_peer) return;
-  if (!first.ready.query()) return;
+  if (first.ready && !first.ready->query()) return;
   first.waited += elapsed;
   if (first.waited > first.timeout) report_timeout(first);
 }

@@ -1,16 +1,18 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Event.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "trireme/comm/nccl/calls.h"
+#include "trireme/comm/nccl/event_pool.h"
 #include "trireme/comm/task.h"
 
 namespace trireme::comm::nccl {
@@ -24,16 +26,25 @@ namespace trireme::comm::nccl {
 struct Flight {
   enum class State : uint8_t { Queued, Launched, Finished, Captured, Cancelled };
 
-  Flight(core::OpInfo its_info, uint64_t its_number, c10::DeviceType type)
-      : info(its_info), number(its_number), ready(type), done(type) {}
+  Flight(core::OpInfo its_info, uint64_t its_number, std::shared_ptr<EventPool> its_events)
+      : info(its_info), number(its_number), events(std::move(its_events)), done(events->take()) {}
+  ~Flight() {
+    if (state == State::Captured) return;  // a recording in a graph may not be asked or repeated
+    events->give_back(std::move(ready));
+    events->give_back(std::move(done));
+  }
+  Flight(const Flight&) = delete;
+  Flight& operator=(const Flight&) = delete;
 
   core::OpInfo info;
   uint64_t number = 0;
   std::vector<Call> calls = {};
   std::byte* in = nullptr;
   std::byte* out = nullptr;
-  c10::Event ready;  ///< recorded on the caller's stream: the input is there
-  c10::Event done;   ///< recorded on the channel's stream, behind the calls
+  const std::shared_ptr<EventPool> events;
+  /// Recorded on the caller's stream: the input is there. None if that stream had nothing to do.
+  std::optional<c10::Event> ready = {};
+  c10::Event done;  ///< recorded on the channel's stream, behind the calls
   std::atomic<State> state{State::Queued};
 
   /// The same op without data among the hosts, which compares, records and names who is missing.

@@ -83,7 +83,7 @@ std::shared_ptr<PendingOp> NcclBackend::start_on_gpu(const Op& op, const OpInfo&
   const auto channel = info.is_transfer() ? direction(info, device).channel : group_channel(device);
   const bool capturing = is_capturing(current);
   const LoweredOp lowered = lower(op, info, size());
-  const auto flight = std::make_shared<Flight>(info, number, device.type());
+  const auto flight = channel->make_flight(info, number);
   flight->calls = calls_of(lowered, rank());
   core::check(
       !capturing || !channel->connects(flight->calls),
@@ -94,17 +94,31 @@ std::shared_ptr<PendingOp> NcclBackend::start_on_gpu(const Op& op, const OpInfo&
   flight->in = lowered.in;
   flight->out = lowered.out;
   flight->timeout = timeout();
-  start_sentinel(flight, lowered);
-  {
+  if (capturing || !current.query()) {
     const c10::DeviceGuard guard(device);
-    flight->ready.record(current);
+    flight->ready = channel->take_event();
+    flight->ready->record(current);
   }
-  if (capturing)
+  if (capturing) {
+    start_sentinel(flight, lowered);
     channel->start_captured(flight);
-  else
-    channel->start(flight);
+  } else {
+    launch(*channel, flight, lowered);
+  }
   watcher_->wake();
   return std::make_shared<DeviceOp>(flight, channel, host_, tensors_of(op), current);
+}
+
+/// The sentinel comes second: the hosts exchange it while the GPU works.
+void NcclBackend::launch(Channel& channel, const std::shared_ptr<Flight>& flight,
+                         const LoweredOp& lowered) {
+  try {
+    channel.start(flight, [&] { start_sentinel(flight, lowered); });
+  } catch (...) {  // the world has failed
+    watcher_->wake();
+    channel.settle(*flight);
+    throw;
+  }
 }
 
 std::shared_ptr<PendingOp> NcclBackend::replay(const std::function<void()>& launch,
@@ -117,12 +131,13 @@ std::shared_ptr<PendingOp> NcclBackend::replay(const std::function<void()>& laun
       channel_ ? channel_->device() : c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();
   const c10::Stream current = current_stream(device);
   const auto channel = group_channel(device);
-  const auto flight = std::make_shared<Flight>(info, number, device.type());
+  const auto flight = channel->make_flight(info, number);
   // Between its two events the graph computes as well, which is no waiting.
   constexpr int kWithComputing = 20;
   flight->timeout = kWithComputing * timeout();
   start_sentinel(flight, {});
-  flight->ready.record(current);
+  flight->ready = channel->take_event();
+  flight->ready->record(current);
   launch();
   flight->done.record(current);
   channel->watch(flight);

@@ -16,7 +16,7 @@ namespace trireme::comm::nccl {
 ///
 ///   caller's stream   ... produces x ──ready──┐              ┌── wait() ── uses x ...
 ///   channel's stream                          └── kernels ──done
-///   hosts             start() ── sentinel: the same op without data
+///   hosts             start() ────────────── sentinel: the same op without data
 ///   watcher                   ... looks at `done`, the sentinel, NCCL and the world
 ///
 /// The sentinel runs through the host group with the number and the description of the real op. So
@@ -63,6 +63,7 @@ class NcclBackend final : public Backend {
   };
 
   std::shared_ptr<PendingOp> start_on_gpu(const Op& op, const core::OpInfo& info, uint64_t number);
+  void launch(Channel& channel, const std::shared_ptr<Flight>& flight, const LoweredOp& lowered);
   std::shared_ptr<Channel> make_channel(Channel::Members members, at::Device device);
   std::shared_ptr<Channel> group_channel(at::Device device);
   OneDirection& direction(const core::OpInfo& info, at::Device device);

@@ -1,12 +1,11 @@
 #include "trireme/comm/nccl/watcher.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
-#include <future>
-#include <string>
+
+#include "trireme/comm/nccl/detached.h"
+#include "trireme/comm/nccl/shared_memory.h"
 
 namespace trireme::comm::nccl {
 
@@ -22,37 +21,10 @@ constexpr auto kLongestTick = 8 * kTick;
 constexpr auto kNormalEnd = std::chrono::seconds(5);
 constexpr auto kAbort = std::chrono::seconds(2);
 
-/// Runs `body` on a thread of its own and waits for it, but not for ever: NCCL may hang in what it
-/// does to end. Whatever the thread needs belongs to `body`.
-void run_for_at_most(std::chrono::nanoseconds longest, std::function<void()> body) {
-  auto over = std::make_shared<std::promise<void>>();
-  auto end = over->get_future();
-  std::thread([over = std::move(over), body = std::move(body)] {
-    try {
-      body();
-    } catch (...) {  // nobody is left to tell
-    }
-    over->set_value();
-  }).detach();
-  end.wait_for(longest);
-}
-
-/// NCCL shares memory through files whose names stay behind if the rank that made them was killed.
-/// A survivor has them mapped, and removes the names.
-void remove_names_of_shared_memory() {
-  const std::string prefix = "/dev/shm/nccl-";
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    const auto begin = line.find(prefix);
-    if (begin == std::string::npos || line.ends_with(" (deleted)")) continue;
-    ::unlink(line.substr(begin).c_str());
-  }
-}
-
 /// All in one group: otherwise the end of the first one could wait for a kernel of the second.
 void abort_communicators(const std::vector<Library::Comm>& comms, c10::Device device) {
   if (comms.empty()) return;
-  run_for_at_most(kAbort, [=] {
+  run_for_at_most(kAbort, [=]() noexcept {
     use_device(device);
     const Library& nccl = Library::get();
     const std::unique_lock launching(launch_lock(), std::chrono::milliseconds(200));
@@ -198,11 +170,20 @@ void Watcher::finish() {
     const std::lock_guard lock(mutex_);
     return !retired_.empty();
   };
+  bool told = false;
   while (left() && Clock::now() < until) {
     look(kShortTick);
+    // NCCL ends a communicator when all ranks do. The others must know before that why this one
+    // does not come to the next op.
+    const auto in_use = [](const auto& channel) { return channel->has_flights(); };
+    if (!told && std::ranges::none_of(channels(), in_use)) {
+      host_->world().leave();
+      told = true;
+    }
     std::this_thread::sleep_for(kShortTick);
   }
   if (left()) abort_all();
+  settle_detached();
 }
 
 }  // namespace trireme::comm::nccl

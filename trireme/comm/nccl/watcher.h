@@ -17,15 +17,14 @@ namespace trireme::comm::nccl {
 /// Watches the channels of one rank's world on a thread of its own, because nobody waits for an op
 /// on the GPU: its caller goes on at once, and a kernel that waits for a dead rank waits for ever.
 ///
-///   start()          caller's thread: sentinel ──> hosts compare, record, name who is missing
-///     │                               kernel ────> the channel's stream
-///     └─wake()──> watcher, every 10 ms while anything is in flight:
-///                   steps the sentinels               a mismatch or a rank that left fails the
-///                   world asks the events how far they are  too long: fails the world, names who
-///                   is missing asks NCCL for errors              fails the world, unless the
-///                   monitor knows better has the world failed?             aborts all
-///                   communicators: all kernels end, and
-///                                                     every wait() throws the first cause
+///   start()      caller's thread: kernel ────> the channel's stream
+///     │                           sentinel ──> hosts compare, record, name who is missing
+///     └─wake()─> watcher, every 10 ms while anything is in flight:
+///                  steps the sentinels ──────── a mismatch, or a rank that left: fails the world
+///                  asks the events ──────────── too long: fails the world, names who is missing
+///                  asks NCCL for errors ─────── fails the world, unless the monitor knows better
+///                  has the world failed? ────── aborts all communicators: their kernels end,
+///                                               and every wait() throws the first cause
 ///
 /// It also ends communicators that are no longer used, once their kernels are over.
 class Watcher {
@@ -62,8 +61,7 @@ class Watcher {
   std::condition_variable_any wakes_;
   std::vector<std::shared_ptr<Channel>> channels_, retired_;
   std::atomic<bool> idle_{false};
-  bool aborted_ = false;  ///< of the thread
-  std::jthread thread_;   ///< starts with the first channel
+  std::jthread thread_;  ///< starts with the first channel
 };
 
 }  // namespace trireme::comm::nccl

@@ -2,16 +2,15 @@
 //
 //   loss = log(sum exp(z)) - z[target]        z = (softmax(z) - onehot(target)) scale
 //
-// A block computes a row. With KEEP the row stays in shared memory between the three passes
-// (largest, sum, gradient), so that it is read from device memory once; without, a row is too long
-// for that, and is read three times.
+// A block computes a row, in two passes: largest and sum, then the gradient. With KEEP the row
+// stays in shared memory between them, so that it is read from device memory once; without, a row
+// is too long for that, and is read twice.
 //
 // A target of `ignored` gives loss 0 and a gradient of zeros. One that is no class gives nan, which
 // a training run notices. `scale` is one number on the device, or null for 1.
 
 extern "C" __global__ void cross_entropy(T* z, const i64* targets, float* losses,
-                                         const float* scale, i64 width, i64 ignored,
-                                         int gradient) {
+                                         const float* scale, i64 width, i64 ignored, int gradient) {
   extern __shared__ uint4 kept_memory[];
   __shared__ float room[33];
   T* row = z + blockIdx.x * width;
@@ -32,27 +31,30 @@ extern "C" __global__ void cross_entropy(T* z, const i64* targets, float* losses
   Pack<V>* kept = (Pack<V>*)row;
 #endif
 
-  float top = -infinity;
+  // One pass for both: a thread's sum is relative to the largest value that it has seen, and is
+  // scaled down when a larger one comes.
+  const float log2_e = 1.4426950408889634f;
+  float own_top = -infinity, own_sum = 0;
 #pragma unroll 4
   for (i64 i = threadIdx.x; i < packs; i += blockDim.x) {
     const Pack<V> p = ((const Pack<V>*)row)[i];
 #if KEEP
     kept[i] = p;
 #endif
+    float here = to_float(p.v[0]);
 #pragma unroll
-    for (int k = 0; k < V; ++k) top = fmaxf(top, to_float(p.v[k]));
-  }
-  top = block_max(top, room);
-
-  const float log2_e = 1.4426950408889634f, shift = top * log2_e;
-  float sum = 0;
-#pragma unroll 4
-  for (i64 i = threadIdx.x; i < packs; i += blockDim.x) {
-    const Pack<V> p = kept[i];
+    for (int k = 1; k < V; ++k) here = fmaxf(here, to_float(p.v[k]));
+    if (here > own_top) {
+      own_sum *= exp2f((own_top - here) * log2_e);
+      own_top = here;
+    }
+    const float shift = own_top == -infinity ? 0.f : own_top * log2_e;
 #pragma unroll
-    for (int k = 0; k < V; ++k) sum += exp2f(fmaf(to_float(p.v[k]), log2_e, -shift));
+    for (int k = 0; k < V; ++k) own_sum += exp2f(fmaf(to_float(p.v[k]), log2_e, -shift));
   }
-  sum = block_sum(sum, room);
+  const float top = block_max(own_top, room), shift = top * log2_e;
+  const float sum =
+      block_sum(own_top == -infinity ? own_sum : own_sum * exp2f((own_top - top) * log2_e), room);
   if (threadIdx.x == 0) losses[blockIdx.x] = logf(sum) + (top - chosen);
   if (!gradient) return;
 
