@@ -72,6 +72,10 @@ function(trireme_test name)
   add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
                        ENVIRONMENT "${ARG_ENVIRONMENT}")
+  # Ranks of two suites that share a GPU would wait for each other's kernels.
+  if(ARG_PCH AND TARGET torch_cuda)
+    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK gpu)
+  endif()
   if(ARG_NEEDS)
     add_dependencies(${name} ${ARG_NEEDS})
   endif()

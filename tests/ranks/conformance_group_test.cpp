@@ -139,6 +139,7 @@ TEST_P(Groups, ManyAtOnceWithTheirOperationsInterleaved) {
 }
 
 TEST_P(Groups, EachThreadOfARankRunsItsOwnAtTheSameTime) {
+  NOT_ON_GPUS("needs ops of several groups in one order on all ranks, and threads have none");
   run_world(GetParam(), 2, [](const Communicator& world) {
     constexpr int kThreads = 4;
     std::vector<Communicator> groups;

@@ -286,6 +286,10 @@ TEST_P(Leaving, ByAbortReachesAllWithItsReason) {
               const auto world = join(self, backend());
               const Doing doing = make_doing("all_reduce_1KB", world);
               for (int round = 0; round < 3; ++round) doing.once(world);
+              // An abort ends what the others have not finished, so it waits for their last round.
+              leave_word(self, "ready" + std::to_string(self.rank), "ready");
+              for (int other = 0; other < self.size; ++other)
+                (void)read_word(self, "ready" + std::to_string(other));
               const auto began = Clock::now();
               if (self.rank == 1) world.abort("the loss is not a number");
               const Report report = until_it_fails(self, [&] { doing.once(world); });

@@ -217,7 +217,7 @@ bool Channel::launch_next() {
       return true;
     }
     const c10::DeviceGuard guard(device_);
-    if (flight->ready) flight->ready->block(stream_.get());
+    flight->ready.block(stream_.get());
     int result = Library::kSuccess;
     if (!flight->calls.empty()) {
       const std::lock_guard launching(launch_lock());

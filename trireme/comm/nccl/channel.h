@@ -61,7 +61,6 @@ class Channel {
   std::shared_ptr<Flight> make_flight(const core::OpInfo& info, uint64_t number) const {
     return std::make_shared<Flight>(info, number, events_);
   }
-  c10::Event take_event() const { return events_->take(); }
   /// Launches the op, or queues it; then calls `behind_it`, before the watcher sees the op. `ready`
   /// has been recorded.
   void start(const std::shared_ptr<Flight>& flight, const std::function<void()>& behind_it);

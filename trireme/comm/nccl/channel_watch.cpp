@@ -71,7 +71,7 @@ void Channel::count_time(std::chrono::nanoseconds elapsed) {
   const bool waits_for_peer = first.sentinel && !first.sentinel->done();
   if (first.state == Flight::State::Captured) return;
   if (first.state == Flight::State::Finished && !waits_for_peer) return;
-  if (first.ready && !first.ready->query()) return;
+  if (!first.ready.query()) return;
   first.waited += elapsed;
   if (first.waited > first.timeout) report_timeout(first);
 }

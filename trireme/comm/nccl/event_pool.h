@@ -3,7 +3,6 @@
 #include <c10/core/Event.h>
 
 #include <mutex>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,10 +20,9 @@ class EventPool {
   }
 
   /// A stream that was told to wait for the event still waits for what was recorded then.
-  void give_back(std::optional<c10::Event> event) {
-    if (!event) return;
+  void give_back(c10::Event event) {
     const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(*event));
+    free_.push_back(std::move(event));
   }
 
  private:

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -27,7 +26,11 @@ struct Flight {
   enum class State : uint8_t { Queued, Launched, Finished, Captured, Cancelled };
 
   Flight(core::OpInfo its_info, uint64_t its_number, std::shared_ptr<EventPool> its_events)
-      : info(its_info), number(its_number), events(std::move(its_events)), done(events->take()) {}
+      : info(its_info),
+        number(its_number),
+        events(std::move(its_events)),
+        ready(events->take()),
+        done(events->take()) {}
   ~Flight() {
     if (state == State::Captured) return;  // a recording in a graph may not be asked or repeated
     events->give_back(std::move(ready));
@@ -42,9 +45,8 @@ struct Flight {
   std::byte* in = nullptr;
   std::byte* out = nullptr;
   const std::shared_ptr<EventPool> events;
-  /// Recorded on the caller's stream: the input is there. None if that stream had nothing to do.
-  std::optional<c10::Event> ready = {};
-  c10::Event done;  ///< recorded on the channel's stream, behind the calls
+  c10::Event ready;  ///< recorded on the caller's stream: the input is there
+  c10::Event done;   ///< recorded on the channel's stream, behind the calls
   std::atomic<State> state{State::Queued};
 
   /// The same op without data among the hosts, which compares, records and names who is missing.

@@ -94,10 +94,9 @@ std::shared_ptr<PendingOp> NcclBackend::start_on_gpu(const Op& op, const OpInfo&
   flight->in = lowered.in;
   flight->out = lowered.out;
   flight->timeout = timeout();
-  if (capturing || !current.query()) {
+  {
     const c10::DeviceGuard guard(device);
-    flight->ready = channel->take_event();
-    flight->ready->record(current);
+    flight->ready.record(current);
   }
   if (capturing) {
     start_sentinel(flight, lowered);
@@ -136,8 +135,7 @@ std::shared_ptr<PendingOp> NcclBackend::replay(const std::function<void()>& laun
   constexpr int kWithComputing = 20;
   flight->timeout = kWithComputing * timeout();
   start_sentinel(flight, {});
-  flight->ready = channel->take_event();
-  flight->ready->record(current);
+  flight->ready.record(current);
   launch();
   flight->done.record(current);
   channel->watch(flight);
