@@ -64,6 +64,11 @@ StepsOutcome run_steps(const config::Config& config, const Mesh& mesh, int64_t s
   for (int64_t step = 1; step <= steps; ++step) {
     trainer.start(step, data::Loader::read(data, order, samples.rank(), samples.size(), step - 1));
     while (trainer.num_started() > ahead) take();
+    // Evaluations before the recorded step and among replays use weights that are gathered now.
+    if (step != 3 && step != 8) continue;
+    while (trainer.num_started() > 0) take();
+    all.losses.push_back(trainer.evaluate(data, 1));
+    trainer.check_same();
   }
   while (trainer.num_started() > 0) take();
   for (const auto& shard : trainer.shards())

@@ -103,6 +103,7 @@ LossTotals AttachedModule::evaluate(const std::vector<nn::MicroBatch>& micros) {
   const at::NoGradGuard guard;
   LossTotals totals;
   for (const nn::MicroBatch& one : micros) totals.add(loss_of(one));
+  end_forward();  // no backward follows that would release what is gathered
   return reports_loss(mesh_.coord()) ? totals : LossTotals{};
 }
 

@@ -3,6 +3,7 @@
 #include <torch/autograd.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "trireme/core/error.h"
@@ -237,7 +238,7 @@ void GatheredWeights::release_all() {
 
 void GatheredWeights::close_steps() {
   ShardedWeights::close_steps();
-  pool_->keep(static_cast<int>(states_.size()));
+  pool_->keep(std::numeric_limits<int>::max());
 }
 
 /// Units that were gathered before the update are out of date.

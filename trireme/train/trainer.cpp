@@ -149,6 +149,9 @@ double Trainer::start(int64_t step, const data::Batch& batch, double wish_to_sto
   };
   at::Tensor numbers;
   if (!watched() && graph_.takes(there)) {
+    // An evaluation may have left gathered weights. A recording would not gather them again, and a
+    // replay puts them out of date.
+    attached_->updated(parallel::Weights::Rounded);
     numbers = graph_.run(there, all_of_it);
     started.replayed = true;
     if (!graph_.recorded_now()) started.stop = sum_of_wishes(wish_to_stop);

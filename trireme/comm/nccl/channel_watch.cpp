@@ -89,7 +89,8 @@ void Channel::report_timeout(Flight& flight) {
       const auto peer = static_cast<std::size_t>(members_.ranks[members_.rank == 0 ? 1 : 0]);
       missing = {host_->lane().members[peer]};
     }
-    if (!missing.empty()) return all.report_timeout(*flight.sentinel, missing, flight.timeout);
+    if (!missing.empty() && flight.sentinel)
+      return all.report_timeout(*flight.sentinel, missing, flight.timeout);
     all.fail({CauseKind::Timeout, -1,
               fmt::format("{} started {} #{} on '{}' together with all others, but its GPU did not "
                           "finish it in {}",

@@ -42,6 +42,7 @@ struct Running {
 };
 
 void end_at_once(int code, void*) {
+  if (Running::get().wait_for_all({})) return;  // they did end
   std::fflush(nullptr);
   ::_exit(code);
 }
@@ -50,11 +51,19 @@ void end_at_once(int code, void*) {
 
 void run_detached(std::function<void()> body) {
   Running::get().begin();
-  std::thread([body = std::move(body)]() mutable {
-    body();
-    body = nullptr;  // frees what it holds while that can be freed
+  try {
+    std::thread([body = std::move(body)]() mutable {
+      try {
+        body();
+      } catch (...) {  // nobody is left to tell
+      }
+      body = nullptr;  // frees what it holds while that can be freed
+      Running::get().end();
+    }).detach();
+  } catch (...) {  // the system has no more threads
     Running::get().end();
-  }).detach();
+    throw;
+  }
 }
 
 void run_for_at_most(std::chrono::nanoseconds longest, std::function<void()> body) {

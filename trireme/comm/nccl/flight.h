@@ -32,7 +32,7 @@ struct Flight {
         ready(events->take()),
         done(events->take()) {}
   ~Flight() {
-    if (state == State::Captured) return;  // a recording in a graph may not be asked or repeated
+    if (capturing) return;  // a recording in a graph may not be asked or repeated
     events->give_back(std::move(ready));
     events->give_back(std::move(done));
   }
@@ -41,6 +41,7 @@ struct Flight {
 
   core::OpInfo info;
   uint64_t number = 0;
+  bool capturing = false;  ///< goes into a CUDA graph
   std::vector<Call> calls = {};
   std::byte* in = nullptr;
   std::byte* out = nullptr;

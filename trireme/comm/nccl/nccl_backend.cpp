@@ -94,6 +94,7 @@ std::shared_ptr<PendingOp> NcclBackend::start_on_gpu(const Op& op, const OpInfo&
   flight->in = lowered.in;
   flight->out = lowered.out;
   flight->timeout = timeout();
+  flight->capturing = capturing;
   {
     const c10::DeviceGuard guard(device);
     flight->ready.record(current);
@@ -113,7 +114,9 @@ void NcclBackend::launch(Channel& channel, const std::shared_ptr<Flight>& flight
                          const LoweredOp& lowered) {
   try {
     channel.start(flight, [&] { start_sentinel(flight, lowered); });
-  } catch (...) {  // the world has failed
+  } catch (const std::exception& error) {
+    if (!host_->world().failed())  // the others must not wait for an op that has no sentinel
+      host_->abort(fmt::format("an op over NCCL could not be announced: {}", error.what()));
     watcher_->wake();
     channel.settle(*flight);
     throw;

@@ -24,7 +24,7 @@ constexpr auto kAbort = std::chrono::seconds(2);
 /// All in one group: otherwise the end of the first one could wait for a kernel of the second.
 void abort_communicators(const std::vector<Library::Comm>& comms, c10::Device device) {
   if (comms.empty()) return;
-  run_for_at_most(kAbort, [=]() noexcept {
+  run_for_at_most(kAbort, [=] {
     use_device(device);
     const Library& nccl = Library::get();
     const std::unique_lock launching(launch_lock(), std::chrono::milliseconds(200));
@@ -102,6 +102,11 @@ void Watcher::run(const std::stop_token& stop) {
     finish();
   } catch (const std::exception& error) {  // of CUDA: the ranks learn why, and the process goes on
     host_->abort(fmt::format("NCCL's watcher failed: {}", error.what()));
+    try {
+      abort_all();
+    } catch (const std::exception&) {  // the GPU has failed
+    }
+    settle_detached();
   }
 }
 
