@@ -34,8 +34,13 @@ add_compile_options(${TORCH_CXX_FLAGS})
 # A libtorch for CUDA contains an older libstdc++ and exports some of its functions, std::filesystem
 # among them, which crash when they are called instead of the system's. The linker takes a symbol from
 # the first library that has it, so the system's library comes first in every program (and, through
-# trireme_all, in a consumer's).
+# trireme_all, in a consumer's). Where libstdc++ is only an archive, the linker takes from it what it
+# misses at that point, so these two names make it miss all of std::filesystem (fs_ops.o, fs_dir.o).
+set(trireme_own_filesystem
+  LINKER:--undefined=_ZNSt10filesystem18create_directoriesERKNS_7__cxx114pathE
+  LINKER:--undefined=_ZNSt10filesystem7__cxx1118directory_iteratorppEv)
 link_libraries(stdc++)
+add_link_options(${trireme_own_filesystem})
 message(STATUS "Trireme: libtorch ${Torch_VERSION} in ${TORCH_INSTALL_PREFIX}")
 
 find_package(Threads REQUIRED)

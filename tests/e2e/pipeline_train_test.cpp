@@ -115,7 +115,7 @@ TEST(TrainOnAPipeAxis, WritesATraceOfEveryActionAndOpOfAllRanks) {
   const auto trace = core::parse_json(text_of(dir + "/trace.json"), "trace");
   std::map<int, std::multiset<std::string>> actions;
   std::map<int, int> ops;
-  std::map<int, std::vector<std::pair<double, double>>> spans;
+  std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> spans;  // of a rank's row
   for (const auto& event : trace) {
     const int rank = event.at("pid");
     if (event.at("ph") == "b") ++ops[rank];
@@ -123,15 +123,16 @@ TEST(TrainOnAPipeAxis, WritesATraceOfEveryActionAndOpOfAllRanks) {
     const double begin = event.at("ts"), took = event.at("dur");
     EXPECT_LT(begin + took, 60e6) << event.at("name");
     actions[rank].insert(event.at("name").get<std::string>());
-    spans[rank].emplace_back(begin, -(begin + took));
+    spans[{rank, event.at("tid").get<int>()}].emplace_back(begin, -(begin + took));
   }
-  for (auto& [rank, all] : spans) {  // viewers drop what overlaps without lying inside
+  for (auto& [row, all] : spans) {  // viewers drop what overlaps without lying inside
     std::sort(all.begin(), all.end());
     std::vector<double> open;
     for (const auto& [begin, minus_end] : all) {
       while (!open.empty() && open.back() <= begin + 1e-6) open.pop_back();
       if (!open.empty()) {
-        EXPECT_LE(-minus_end, open.back() + 1e-6) << "rank " << rank;
+        EXPECT_LE(-minus_end, open.back() + 1e-6)
+            << "rank " << row.first << ", row " << row.second;
       }
       open.push_back(-minus_end);
     }
