@@ -121,16 +121,20 @@ struct Words<Offload> {
                                           {"optimizer", Offload::Optimizer}};
 };
 
-enum class SyncKind : uint8_t { Lockstep, Stale, Free, Average, Bmuf, DiLoCo };
+enum class SyncKind : uint8_t { Lockstep, Average, PostLocal, Bmuf, SlowMo, DiLoCo, Stale, Free };
 template <>
 struct Words<SyncKind> {
-  static constexpr Word<SyncKind> all[] = {
-      {"lockstep", SyncKind::Lockstep},       {"stale", SyncKind::Stale, Built::Later},
-      {"free", SyncKind::Free, Built::Later}, {"average", SyncKind::Average, Built::Later},
-      {"bmuf", SyncKind::Bmuf, Built::Later}, {"diloco", SyncKind::DiLoCo, Built::Later}};
+  static constexpr Word<SyncKind> all[] = {{"lockstep", SyncKind::Lockstep},
+                                           {"average", SyncKind::Average, Built::Later},
+                                           {"post-local", SyncKind::PostLocal, Built::Later},
+                                           {"bmuf", SyncKind::Bmuf, Built::Later},
+                                           {"slowmo", SyncKind::SlowMo, Built::Later},
+                                           {"diloco", SyncKind::DiLoCo, Built::Later},
+                                           {"stale", SyncKind::Stale, Built::Later},
+                                           {"free", SyncKind::Free, Built::Later}};
 };
 
-enum class Compression : uint8_t { None, Fp16, Bf16, Int8, OneBit, TopK, RandomK, PowerSgd };
+enum class Compression : uint8_t { None, Fp16, Bf16, Int8, OneBit, TopK, RandomK, PowerSgd, Auto };
 template <>
 struct Words<Compression> {
   static constexpr Word<Compression> all[] = {{"none", Compression::None},
@@ -140,7 +144,18 @@ struct Words<Compression> {
                                               {"onebit", Compression::OneBit, Built::Later},
                                               {"topk", Compression::TopK, Built::Later},
                                               {"randomk", Compression::RandomK, Built::Later},
-                                              {"powersgd", Compression::PowerSgd, Built::Later}};
+                                              {"powersgd", Compression::PowerSgd, Built::Later},
+                                              {"auto", Compression::Auto, Built::Later}};
+};
+
+/// How activations between stages, and weights that are gathered, travel.
+enum class Narrow : uint8_t { None, Fp16, Bf16, Int8 };
+template <>
+struct Words<Narrow> {
+  static constexpr Word<Narrow> all[] = {{"none", Narrow::None},
+                                         {"fp16", Narrow::Fp16, Built::Later},
+                                         {"bf16", Narrow::Bf16, Built::Later},
+                                         {"int8", Narrow::Int8, Built::Later}};
 };
 
 enum class Backend : uint8_t { Auto, Shm, Tcp, Local, Mpi, Nccl };

@@ -83,6 +83,7 @@ struct PipelineKeys {
   int64_t stages_per_rank = 1;
   Balance balance;
   bool keep_gathered = true;
+  bool vertical_sync = false, lr_by_delay = false;
   bool operator==(const PipelineKeys&) const = default;
 };
 
@@ -104,22 +105,31 @@ struct Memory {
 
 struct Sync {
   SyncKind kind = SyncKind::Lockstep;
-  int64_t every = 0, staleness = 0;
-  double momentum = 0, lr = 0;
-  int64_t servers = 0;
+  int64_t every = 1;
+  double seconds = 0;
+  int64_t after = 0;
+  double momentum = 0.9, time_constant = 0, lr = 1;
+  bool nesterov = true;
+  int64_t fragments = 1, delay = 0, inner_group = 1;
+  int64_t staleness = 0, servers = 1;
   bool operator==(const Sync&) const = default;
 };
 
 struct Compress {
   Compression kind = Compression::None;
   double ratio = 0.01;
+  int64_t rank = 4;
   bool feedback = true;
+  int64_t warmup = 0;
+  std::vector<std::string> keep = {};
+  Narrow transfers = Narrow::None, gathers = Narrow::None;
   bool operator==(const Compress&) const = default;
 };
 
 struct Comm {
   Backend backend = Backend::Auto;
   double timeout_s = 300, bucket_mib = 25;
+  double rate_mbit = 0;
   bool operator==(const Comm&) const = default;
 };
 
