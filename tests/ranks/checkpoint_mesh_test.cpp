@@ -99,8 +99,8 @@ class OnMesh {
 
   void load(const std::string& path) {
     format::Checkpoint saved(path);
-    checkpoint::load(saved, trainer_.state());
-    trainer_.restore(saved.index().extra);
+    trainer_.load(saved, trainer_.own_state());
+    trainer_.restore();
   }
 
  private:

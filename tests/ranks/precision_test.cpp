@@ -259,9 +259,9 @@ TEST(SixteenBits, MoveBetweenPrecisionsAndMeshes) {
       } else {
         const std::string from = scratch / std::to_string(i - 1);
         format::Checkpoint saved(from + "/" + format::step_name(2));
-        checkpoint::load(saved, run.trainer.state());
+        run.trainer.load(saved, run.trainer.own_state());
         world.barrier();
-        run.trainer.restore(saved.index().extra);
+        run.trainer.restore();
         EXPECT_EQ(run.trainer.state().extra.at("update").at("updates"), 2);
       }
       checkpoint::Saver saver(scratch / std::to_string(i), run.mesh, 1);
@@ -300,9 +300,9 @@ TEST(SixteenBits, WithoutMastersMoveToFloat32AndBack) {
       ASSERT_EQ(saver.wait(), std::nullopt);
       world.barrier();
       format::Checkpoint saved((scratch / name) + "/" + format::step_name(2));
-      checkpoint::load(saved, to.trainer.state());
+      to.trainer.load(saved, to.trainer.own_state());
       world.barrier();
-      to.trainer.restore(saved.index().extra);
+      to.trainer.restore();
     };
     Training first(none, world, {.replica = 2}),
         second(gpt_config(Dtype::Float32, {}), world, {.tensor = 2}),

@@ -105,9 +105,11 @@ class Runner {
     mesh_.world().barrier();
   }
   void load(const std::string& folder) {
-    const auto saved = checkpoint::load_newest(folder, trainer_.state(), mesh_.world());
+    const auto saved = checkpoint::load_newest(
+        folder, mesh_.world(),
+        [&, own = trainer_.own_state()](format::Checkpoint& one) { trainer_.load(one, own); });
     ASSERT_TRUE(saved.has_value());
-    trainer_.restore(saved->index().extra);
+    trainer_.restore();
   }
   /// Everything that a checkpoint would hold of this rank.
   std::map<std::string, at::Tensor> state() {

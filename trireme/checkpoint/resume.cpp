@@ -129,6 +129,15 @@ bool is_there(const std::string& path) {
 std::optional<format::Checkpoint> load_newest(const std::string& folder, const State& state,
                                               const comm::Communicator& group,
                                               const FitCheck& fits) {
+  return load_newest(folder, group, [&](format::Checkpoint& saved) {
+    if (fits) fits(saved);
+    load(saved, state);
+  });
+}
+
+std::optional<format::Checkpoint> load_newest(const std::string& folder,
+                                              const comm::Communicator& group,
+                                              const Loading& loading) {
   const bool leads = group.rank() == 0;
   std::optional<Candidates> candidates;
   while (true) {
@@ -148,8 +157,7 @@ std::optional<format::Checkpoint> load_newest(const std::string& folder, const S
     if (path.empty()) return std::nullopt;
     const auto outcomes = comm::all_gather_texts(group, outcome_of([&] {
                                                    if (!saved) saved.emplace(path);
-                                                   if (fits) fits(*saved);
-                                                   load(*saved, state);
+                                                   loading(*saved);
                                                    return std::string();
                                                  }));
     if (const auto refused = find(outcomes, kRefused)) throw ConfigError(*refused);

@@ -125,11 +125,11 @@ enum class SyncKind : uint8_t { Lockstep, Average, PostLocal, Bmuf, SlowMo, DiLo
 template <>
 struct Words<SyncKind> {
   static constexpr Word<SyncKind> all[] = {{"lockstep", SyncKind::Lockstep},
-                                           {"average", SyncKind::Average, Built::Later},
-                                           {"post-local", SyncKind::PostLocal, Built::Later},
-                                           {"bmuf", SyncKind::Bmuf, Built::Later},
-                                           {"slowmo", SyncKind::SlowMo, Built::Later},
-                                           {"diloco", SyncKind::DiLoCo, Built::Later},
+                                           {"average", SyncKind::Average},
+                                           {"post-local", SyncKind::PostLocal},
+                                           {"bmuf", SyncKind::Bmuf},
+                                           {"slowmo", SyncKind::SlowMo},
+                                           {"diloco", SyncKind::DiLoCo},
                                            {"stale", SyncKind::Stale, Built::Later},
                                            {"free", SyncKind::Free, Built::Later}};
 };

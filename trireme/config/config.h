@@ -111,6 +111,7 @@ struct Sync {
   double momentum = 0.9, time_constant = 0, lr = 1;
   bool nesterov = true;
   int64_t fragments = 1, delay = 0, inner_group = 1;
+  double keep_own = 0.5;
   int64_t staleness = 0, servers = 1;
   bool operator==(const Sync&) const = default;
 };

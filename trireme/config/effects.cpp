@@ -45,6 +45,17 @@ bool has_16_bits(const Config& config) {
   return config.precision.compute == Dtype::BFloat16 || is_float16(config);
 }
 
+bool is_local(const Config& config) {
+  return config.sync.kind != SyncKind::Lockstep;
+}
+bool is_diloco(const Config& config) {
+  return config.sync.kind == SyncKind::DiLoCo;
+}
+bool has_outer_momentum(const Config& config) {
+  return config.sync.kind == SyncKind::Bmuf || config.sync.kind == SyncKind::SlowMo ||
+         is_diloco(config);
+}
+
 constexpr Switch kSwitches[] = {
     {"data.path", "data.kind", reads_files, "data.kind=tokens"},
     {"data.valid", "data.kind", reads_files, "data.kind=tokens"},
@@ -73,6 +84,22 @@ constexpr Switch kSwitches[] = {
     {"precision.keep", "precision.compute", has_16_bits, "precision.compute=bfloat16"},
     {"precision.loss_scale", "precision.compute", is_float16, "precision.compute=float16"},
     {"precision.growth", "precision.compute", is_float16, "precision.compute=float16"},
+    {"sync.every", "sync.kind", is_local, "sync.kind=average"},
+    {"sync.seconds", "sync.kind", is_local, "sync.kind=average"},
+    {"sync.after", "sync.kind", [](const Config& c) { return c.sync.kind == SyncKind::PostLocal; },
+     "sync.kind=post-local"},
+    {"sync.momentum", "sync.kind", has_outer_momentum, "sync.kind=diloco"},
+    {"sync.time_constant", "sync.kind",
+     [](const Config& c) { return c.sync.kind == SyncKind::Bmuf; }, "sync.kind=bmuf"},
+    {"sync.lr", "sync.kind", has_outer_momentum, "sync.kind=diloco"},
+    {"sync.nesterov", "sync.kind",
+     [](const Config& c) { return c.sync.kind == SyncKind::Bmuf || is_diloco(c); },
+     "sync.kind=diloco"},
+    {"sync.fragments", "sync.kind", is_diloco, "sync.kind=diloco"},
+    {"sync.delay", "sync.kind", is_diloco, "sync.kind=diloco"},
+    {"sync.keep_own", "sync.delay", [](const Config& c) { return c.sync.delay > 0; },
+     "sync.delay=1"},
+    {"sync.inner_group", "sync.kind", is_local, "sync.kind=average"},
     {"eval.batches", "eval.every", evaluates, "eval.every=100"},
 };
 

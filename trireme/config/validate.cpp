@@ -84,8 +84,24 @@ void validate(const Config& config) {
        "eval.every asks for evaluation, but data.valid names no file; name one, or set "
        "eval.every=0");
   validate(config.precision);
+  validate(config.sync);
   need(mesh.replica != 0 || mesh.shard != 0,
        "mesh.replica and mesh.shard cannot both be 0, which means what is left of the world");
+}
+
+void validate(const Sync& sync) {
+  need(sync.every == 1 || sync.seconds == 0,
+       "sync.every = {} and sync.seconds = {} both say when replicas meet; give one of them",
+       sync.every, sync.seconds);
+  need(sync.fragments <= sync.every,
+       "sync.fragments = {} cannot take turns in sync.every = {} steps: use at most as many",
+       sync.fragments, sync.every);
+  need(
+      sync.delay < sync.every || sync.delay == 0,
+      "sync.delay = {} must be less than sync.every = {}: a fragment arrives before it meets again",
+      sync.delay, sync.every);
+  need(sync.kind == SyncKind::Lockstep || sync.lr > 0,
+       "sync.lr = {} moves nothing; it must be over 0", sync.lr);
 }
 
 void validate(const Precision& precision) {

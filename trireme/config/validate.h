@@ -13,6 +13,7 @@ void validate(const Config& config);
 
 /// The same for the keys of one section.
 void validate(const Precision& precision);
+void validate(const Sync& sync);
 
 /// Throws ConfigError for the first key that asks for what this version does not implement yet.
 void refuse_unbuilt(const Config& config);

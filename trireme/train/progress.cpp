@@ -49,6 +49,10 @@ std::string StepReport::to_json() const {
   if (eval_loss) line += fmt::format(R"(,"eval_loss":{})", number(*eval_loss));
   if (loss_scale)
     line += fmt::format(R"(,"loss_scale":{},"skipped":{})", number(*loss_scale), skipped ? 1 : 0);
+  if (sent_mib) line += fmt::format(R"(,"sent_mib":{:.6g})", *sent_mib);
+  if (drift)
+    line += fmt::format(R"(,"block_loss":{},"drift":{},"meeting_ms":{:.3f})", number(*block_loss),
+                        number(*drift), *meeting_ms);
   return line + "}";
 }
 

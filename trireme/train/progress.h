@@ -17,6 +17,10 @@ struct StepReport {
   bool skipped = false;
   std::optional<int64_t> gpu_mib;  ///< the most that libtorch has taken from the GPU so far
   std::optional<double> loss_scale;
+  std::optional<double> sent_mib;  ///< what this rank sent to others since the line before
+  /// After a meeting of replicas that train on their own: the loss of all of them since the last
+  /// one, how far apart they were, and how long this rank waited.
+  std::optional<double> block_loss, drift, meeting_ms;
 
   /// One line; each number in the shortest form that reads back the same.
   std::string to_json() const;

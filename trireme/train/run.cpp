@@ -129,23 +129,28 @@ class Run {
   void resume() {
     const auto& [from, folder] = config_.checkpoint.resume;
     if (from == From::Nothing) return refuse_newer(-1);
-    const auto fits = [&](const format::Checkpoint& one) { check_fits(one); };
+    const auto load = [&, own = trainer_.own_state()](format::Checkpoint& one) {
+      check_fits(one);
+      trainer_.load(one, own);
+    };
     std::optional<format::Checkpoint> saved;
     if (from == From::Newest) {
-      saved = checkpoint::load_newest(files_.checkpoints(), trainer_.state(), world_, fits);
+      saved = checkpoint::load_newest(files_.checkpoints(), world_, load);
       if (!saved) return;
     } else {
       saved = checkpoint::open(folder);
       refuse_newer(saved->index().step);
-      fits(*saved);
-      checkpoint::load(*saved, trainer_.state());
+      load(*saved);
     }
     world_.barrier();  // all ranks have loaded, before anything is removed
-    trainer_.restore(saved->index().extra);
+    const std::string note = trainer_.restore();
     step_ = saved->index().step;
     last_saved_ = from == From::Newest ? step_ : -1;
     files_.log(fmt::format("continues from {}", saved->folder()));
     if (leads()) fmt::print("continues from {}\n", saved->folder());
+    if (note.empty()) return;
+    files_.log(note);
+    if (leads()) fmt::print("{}\n", note);
   }
 
   /// Throws if a host has other data than rank 0: it would train on wrong samples.
@@ -230,6 +235,7 @@ class Run {
     if (leads()) progress_.emplace(step_, steps_, config_.log.every);
     double stop = 0;
     reported_ = Clock::now();
+    take_sent_mib();
     while (step_ < steps_ && stop == 0) {
       const auto asked = Clock::now();
       const data::Batch batch = loader.next();
@@ -283,6 +289,7 @@ class Run {
       report.eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
     if (progress_) {
       report.pss_mib = files_.pss_mib();
+      if (world_.size() > 1) report.sent_mib = take_sent_mib();
       if (mesh_.device().is_cuda())
         report.gpu_mib = cuda::peak_memory(mesh_.device()).reserved_bytes >> 20;
       files_.add(report, order_);
@@ -314,6 +321,17 @@ class Run {
     report.skipped = result.skipped;
     report.loss_scale = result.loss_scale;
     report.floor = data_->floor();
+    if (result.meeting) {
+      report.block_loss = result.meeting->loss / result.meeting->weight;
+      report.drift = result.meeting->drift;
+      report.meeting_ms = result.meeting->wait_ms;
+    }
+  }
+
+  /// MiB that this rank has sent since it was last asked.
+  double take_sent_mib() {
+    const int64_t now = world_.traffic().sent_bytes;
+    return static_cast<double>(now - std::exchange(sent_bytes_, now)) / (1 << 20);
   }
 
   void save() {
@@ -370,6 +388,7 @@ class Run {
   std::optional<Progress> progress_;  // on rank 0, while the loop runs
   std::deque<StepReport> started_;    // of steps whose results are not there yet
   Clock::time_point reported_ = {};   // when the last line was written
+  int64_t sent_bytes_ = 0;            // until then
 };
 
 }  // namespace

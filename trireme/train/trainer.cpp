@@ -57,12 +57,14 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
                  int64_t steps, const AttachOptions& options)
     : config_(std::move(config)),
       mesh_(std::move(mesh)),
+      replicas_(replica_meshes(config_, mesh_)),
       model_(prepare(std::move(model))),
-      attached_(attach(config_, mesh_, *model_, options)),
+      attached_(attach(config_, step_mesh(), *model_, options)),
       optimizer_(make_optimizer()),
+      local_(replicas_ ? make_local_updates(config_, *replicas_, attached_->shards()) : nullptr),
       control_(control_options(config_, steps), mesh_.device()),
       upload_(mesh_.device()),
-      graph_(config_, mesh_, *model_, options),
+      graph_(config_, step_mesh(), *model_, options),
       now_(control_.state()) {
   if (graph_.obstacle().empty()) attached_->close_steps();
 }
@@ -158,16 +160,31 @@ double Trainer::start(int64_t step, const data::Batch& batch, double wish_to_sto
   } else {
     numbers = all_of_it(there);
   }
+  if (local_) meet(started, batch, numbers);
   started.numbers = read_back(numbers, started.came);
   started_.push_back(std::move(started));
   return started_.back().stop;
 }
 
+/// Replicas that train on their own come together if it is time. Only then do they hear of a wish
+/// to stop, so that all of them stop at the same step.
+void Trainer::meet(StartedStep& started, const data::Batch& batch, const at::Tensor& numbers) {
+  started.meeting =
+      local_->end_step({.number = started.step,
+                        .totals = numbers,
+                        .samples = static_cast<double>(batch.all_rows) / replicas_->count(),
+                        .rate = control_.rate_of(started.step),
+                        .stop = started.stop});
+  started.stop = started.meeting ? started.meeting->stop : 0;
+  if (started.meeting) attached_->updated();
+}
+
 /// A replayed step is one operation to the other ranks: they add up their wishes to stop.
 double Trainer::sum_of_wishes(double wish_to_stop) const {
-  if (mesh_.world().size() == 1) return wish_to_stop;
+  const comm::Communicator& ranks = step_mesh().world();
+  if (ranks.size() == 1) return wish_to_stop;
   at::Tensor sum = at::full({1}, wish_to_stop, at::kDouble);
-  mesh_.world().all_reduce(sum).wait();
+  ranks.all_reduce(sum).wait();
   return sum.item<double>();
 }
 
@@ -207,11 +224,13 @@ StepResult Trainer::take() {
   const double weight = totals[0], loss = totals[1], squares = totals[2];
   const auto before = std::exchange(
       now_, control_.state_of(started.numbers.narrow(0, 3, optim::UpdateControl::kNumbers)));
-  StepResult result{
-      .weight = weight, .lr = control_.rate_of(before.updates + 1), .stop = started.stop};
+  StepResult result{.weight = weight,
+                    .lr = control_.rate_of(before.updates + 1),
+                    .stop = started.stop,
+                    .meeting = started.meeting};
   if (control_.scales()) result.loss_scale = before.scale;
   if (weight == 0) {
-    weightless_.say(mesh_.world());
+    weightless_.say(step_mesh().world());
     result.loss = std::numeric_limits<double>::quiet_NaN();
     return result;
   }
@@ -248,7 +267,7 @@ void Trainer::report_not_finite(const StartedStep& started, double loss) const {
           ? "no parameter or gradient, so it arose in the loss itself"
           : "not known, because the next step has begun (run.graph=off and check.hash_every=1 make "
             "the host wait for each step)";
-  const auto texts = comm::all_gather_texts(mesh_.world(), mine);
+  const auto texts = comm::all_gather_texts(step_mesh().world(), mine);
   for (std::size_t rank = texts.size(); rank-- > 0;)
     if (!texts[rank].empty()) first = texts[rank];
   const std::string skipped =
@@ -273,6 +292,20 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
     ~Training() { model.train(); }
   } const after{*model_};
   model_->eval();
+  struct Common {  // replicas that train on their own evaluate their common weights
+    explicit Common(Trainer& one) : trainer(one) {
+      if (!trainer.local_) return;
+      weights.emplace(*trainer.local_);
+      trainer.attached_->updated();
+    }
+    ~Common() {
+      if (!weights) return;
+      weights.reset();
+      trainer.attached_->updated();
+    }
+    Trainer& trainer;
+    std::optional<parallel::LocalUpdates::CommonWeights> weights;
+  } const common(*this);
   const int64_t limit =
       batches > 0 ? std::min(dataset.size(), batches * config_.batch.global) : dataset.size();
   const Range mine = even_range(limit, ranks.size(), ranks.rank());
@@ -300,19 +333,29 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
   return totals[0].item<double>() / totals[1].item<double>();
 }
 
-checkpoint::State Trainer::state() const {
+checkpoint::State Trainer::own_state() const {
   checkpoint::State state = state_of(*attached_, *optimizer_);
   state.extra["update"] = control_.to_json();
   return state;
 }
 
-void Trainer::restore(const core::Json& extra) {
+checkpoint::State Trainer::state() const {
+  return local_ ? with_replicas(own_state(), *local_) : own_state();
+}
+
+void Trainer::load(format::Checkpoint& from, const checkpoint::State& own) {
+  loaded_ = load_replicas(from, own, local_.get());
+}
+
+std::string Trainer::restore() {
+  const core::Json& extra = loaded_.extra;
   train::restore(*attached_, *optimizer_, extra);
   int64_t updates = 0;  // of a checkpoint that does not count them
   for (const core::Json& count : extra.at("optimizer").at("steps"))
     updates = std::max(updates, count.get<int64_t>());
   control_.restore(extra.value("update", core::Json::object()), updates);
   now_ = control_.state();
+  return loaded_.note;
 }
 
 int64_t Trainer::num_parameters() const {

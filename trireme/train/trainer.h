@@ -20,6 +20,7 @@
 #include "trireme/parallel/step_end.h"
 #include "trireme/train/attach.h"
 #include "trireme/train/batch_upload.h"
+#include "trireme/train/local_training.h"
 #include "trireme/train/step_graph.h"
 
 namespace trireme::train {
@@ -31,6 +32,9 @@ struct StepResult {
   double stop = 0;                        ///< the sum of the ranks' `wish_to_stop`
   bool skipped = false;                   ///< float16: not finite, so nothing was updated
   std::optional<double> loss_scale = {};  ///< float16: that of this step
+  /// Of replicas that train on their own, if they have met after this step. The numbers above are
+  /// those of this rank's replica.
+  std::optional<parallel::Meeting> meeting = {};
 };
 
 /// A model, what it is attached to, and its optimizer: turns batches into updates.
@@ -65,8 +69,14 @@ class Trainer {
 
   /// Everything that must be saved to continue as if nothing had happened. Collective.
   checkpoint::State state() const;
-  /// Restores what is not a tensor, after the tensors of state().items were loaded.
-  void restore(const core::Json& extra);
+  /// The state of this rank's replica: all of it, unless replicas train on their own. Collective.
+  checkpoint::State own_state() const;
+  /// Fills the tensors of the state from a checkpoint, which may be of another mesh and of another
+  /// number of replicas. `own`: `own_state()`.
+  void load(format::Checkpoint& from, const checkpoint::State& own);
+  /// Restores what is not a tensor, after `load`. Returns what people should know of it.
+  /// Collective.
+  std::string restore();
 
   /// `on_sums` is called in every step when all sums of gradients are complete, before their norm
   /// is computed; `on_gradients` after that, before they are used: with the number to divide them
@@ -105,6 +115,7 @@ class Trainer {
     int64_t step;
     double stop;
     bool replayed = false;
+    std::optional<parallel::Meeting> meeting = {};
     at::Tensor numbers;              // totals of the step, then UpdateControl::numbers after it
     std::optional<c10::Event> came;  // of a GPU: when they are in `numbers`, in pinned memory
   };
@@ -123,11 +134,17 @@ class Trainer {
   std::vector<nn::MicroBatch> cut(int64_t step, const data::Batch& batch) const;
   [[noreturn]] void report_not_finite(const StartedStep& started, double loss) const;
 
+  /// The ranks that make a step together: all, or those of this replica.
+  const Mesh& step_mesh() const { return replicas_ ? replicas_->replica : mesh_; }
+  void meet(StartedStep& started, const data::Batch& batch, const at::Tensor& numbers);
+
   config::Config config_;
   Mesh mesh_;
+  std::optional<parallel::ReplicaMeshes> replicas_;  // if they train on their own
   std::shared_ptr<nn::ModelImpl> model_;
   std::unique_ptr<parallel::Attached> attached_;
   std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<parallel::LocalUpdates> local_;
   optim::UpdateControl control_;
   BatchUpload upload_;
   StepGraph graph_;
@@ -137,6 +154,7 @@ class Trainer {
   parallel::WeightlessWarning weightless_;
   std::function<void()> on_sums_;
   std::function<void(double)> on_gradients_;
+  LoadedState loaded_;
 };
 
 }  // namespace trireme::train

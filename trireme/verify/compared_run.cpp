@@ -75,9 +75,11 @@ std::vector<TensorRecord> ComparedRun::end() {
 }
 
 void ComparedRun::load(const std::string& folder) {
-  const auto saved = checkpoint::load_newest(folder, trainer_.state(), mesh_.world());
+  const auto saved = checkpoint::load_newest(
+      folder, mesh_.world(),
+      [&, own = trainer_.own_state()](format::Checkpoint& one) { trainer_.load(one, own); });
   TORCH_INTERNAL_ASSERT(saved.has_value(), "the checkpoint that was just written is gone");
-  trainer_.restore(saved->index().extra);
+  trainer_.restore();
 }
 
 }  // namespace trireme::verify

@@ -1,0 +1,229 @@
+#include "trireme/parallel/local_updates.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "trireme/comm/dtype.h"
+#include "trireme/core/error.h"
+
+namespace trireme::parallel {
+
+namespace {
+
+/// What a meeting adds up besides the weights: weight, loss and samples of the block, wishes to
+/// stop, and weight x squared distance from the start.
+constexpr int64_t kTotals = 5, kCounted = 3;
+
+/// The dtype in which a starting point is kept: 16 bits are too few to add small moves.
+at::ScalarType wide(at::ScalarType dtype) {
+  return comm::is_half(dtype) ? at::kFloat : dtype;
+}
+
+RankSet all_replicas() {
+  return {.axes = {Axis::Replica}};
+}
+
+}  // namespace
+
+ReplicaMeshes split_replicas(const Mesh& mesh, int inner_group) {
+  const Degrees& degrees = mesh.degrees();
+  if (inner_group < 1 || degrees.replica % inner_group != 0)
+    throw ConfigError(fmt::format(
+        "sync.inner_group = {} does not divide the {} replicas: use a divisor of mesh.replica",
+        inner_group, degrees.replica));
+  const int index = mesh.coord(Axis::Replica) / inner_group;
+  Degrees inside = degrees;
+  inside.replica = inner_group;
+  const comm::Communicator one = mesh.world().split("replica", index, mesh.world().rank());
+  const comm::Communicator across = mesh.world().split("meeting", one.rank(), index);
+  return {Mesh(one, inside, mesh.device()),
+          Mesh(across, {.replica = degrees.replica / inner_group}, mesh.device())};
+}
+
+LocalUpdates::LocalUpdates(ReplicaMeshes meshes, std::vector<ParameterShard> shards,
+                           LocalOptions options)
+    : meshes_(std::move(meshes)),
+      shards_(std::move(shards)),
+      options_(std::move(options)),
+      reducer_(options_.reducer != nullptr ? options_.reducer : make_reducer(meshes_.meeting)),
+      per_weight_(std::exp2(-std::round(std::log2(std::max(1.0, options_.expected_weight))))) {
+  if (options_.every < 1)
+    throw ConfigError(
+        fmt::format("sync.every = {}: replicas meet after 1 or more steps", options_.every));
+  if (options_.fragments < 1 || options_.fragments > options_.every)
+    throw ConfigError(fmt::format(
+        "sync.fragments = {} cannot take turns in sync.every = {} steps: use at most as many",
+        options_.fragments, options_.every));
+  if (options_.delay < 0 || options_.delay >= options_.every)
+    throw ConfigError(fmt::format(
+        "sync.delay = {} must be less than sync.every = {}: a fragment arrives before it meets "
+        "again",
+        options_.delay, options_.every));
+  const at::NoGradGuard guard;
+  for (const ParameterShard& one : shards_) {
+    start_.push_back(one.master.detach().to(wide(one.master.scalar_type()), /*non_blocking=*/false,
+                                            /*copy=*/true));
+    velocity_.push_back(options_.outer->remembers() ? at::zeros_like(start_.back()) : at::Tensor());
+  }
+  cut_into_fragments();
+}
+
+/// Consecutive shards, so that all fragments have about as many elements.
+void LocalUpdates::cut_into_fragments() {
+  const auto count = static_cast<std::size_t>(options_.fragments);
+  int64_t all = 0, before = 0;
+  for (const at::Tensor& one : start_) all += one.numel();
+  fragments_.resize(count);
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    const int64_t middle = before + start_[i].numel() / 2;
+    const auto index = all == 0 ? 0 : static_cast<std::size_t>(middle) * count / all;
+    fragments_[std::min(index, count - 1)].shards.push_back(i);
+    before += start_[i].numel();
+  }
+  const auto counts = at::TensorOptions().dtype(at::kDouble).device(meshes_.replica.device());
+  for (Fragment& one : fragments_) {
+    one.counted = at::zeros({kCounted}, counts);
+    int64_t elements = 0;
+    for (const std::size_t i : one.shards) elements += start_[i].numel();
+    const auto options = one.shards.empty() ? counts : start_[one.shards.front()].options();
+    one.flat = meshes_.meeting.group(Axis::Replica).allocate({elements}, options);
+    int64_t at = 0;
+    for (const std::size_t i : one.shards) {
+      TORCH_CHECK(start_[i].scalar_type() == one.flat.scalar_type(),
+                  "local updates need masters of one dtype");
+      one.moved.push_back(one.flat.narrow(0, at, start_[i].numel()).view(start_[i].sizes()));
+      at += start_[i].numel();
+    }
+  }
+}
+
+/// Fragments take turns evenly: of F fragments, number f is f/F of a block later than the first.
+bool LocalUpdates::is_due(std::size_t fragment, int64_t step) const {
+  const auto offset = static_cast<int64_t>(fragment) * options_.every / options_.fragments;
+  return (step - offset) % options_.every == 0 && step > 0;
+}
+
+/// The squared length of what this rank counts of a fragment's move.
+at::Tensor LocalUpdates::squares_of(const Fragment& fragment) const {
+  at::Tensor sum = at::zeros({}, fragment.counted.options());
+  for (std::size_t k = 0; k < fragment.shards.size(); ++k) {
+    const ParameterShard& shard = shards_[fragment.shards[k]];
+    for (std::size_t i = 0; i < shard.reductions.size(); ++i)
+      if (shard.reductions[i].counts)
+        sum += at::linalg_vector_norm(shard.part(fragment.moved[k], i), 2, {}, false, at::kDouble)
+                   .square();
+  }
+  return sum;
+}
+
+void LocalUpdates::start(Fragment& fragment, const Step& step) {
+  for (std::size_t k = 0; k < fragment.shards.size(); ++k) {
+    const std::size_t i = fragment.shards[k];
+    fragment.moved[k].copy_(shards_[i].master.detach()).sub_(start_[i]);
+  }
+  const at::Tensor weight = fragment.counted[0];
+  Flight flight{.step = step.number, .rate = step.rate, .totals = {}, .totals_work = {}, .sum = {}};
+  flight.totals = at::zeros({kTotals}, fragment.counted.options());
+  flight.totals.narrow(0, 0, kCounted).copy_(fragment.counted);
+  flight.totals[3].fill_(stop_);
+  flight.totals[4].copy_(squares_of(fragment) * weight);
+  fragment.flat.mul_(weight.to(fragment.flat.scalar_type()) * per_weight_);
+  fragment.counted.zero_();
+  stop_ = 0;
+  if (meshes_.count() > 1) {
+    flight.totals_work = meshes_.meeting.world().all_reduce(flight.totals);
+    if (fragment.flat.numel() > 0)
+      flight.sum = reducer_->start({.name = "meeting", .data = fragment.flat}, all_replicas());
+  }
+  fragment.flight = std::move(flight);
+}
+
+void LocalUpdates::wait(Flight& flight) const {
+  if (std::exchange(flight.arrived, true)) return;
+  flight.totals_work.wait();
+  flight.sum.wait();
+}
+
+void LocalUpdates::apply(Fragment& fragment, Meeting& meeting, double keep_own) {
+  const auto began = std::chrono::steady_clock::now();
+  Flight flight = std::move(*fragment.flight);
+  fragment.flight.reset();
+  wait(flight);
+  const at::Tensor host = flight.totals.cpu();
+  const auto* totals = host.data_ptr<double>();
+  const double weight = totals[0];
+  meeting.weight += weight;
+  meeting.loss += totals[1];
+  meeting.stop += totals[3];
+  if (weight > 0) {  // otherwise no replica has moved
+    fragment.flat.mul_(1 / (weight * per_weight_));
+    at::Tensor drift = flight.totals[4] / weight - squares_of(fragment);
+    meshes_.replica.world().all_reduce(drift).wait();
+    meeting.drift += drift.item<double>();
+    const Block block{.samples = totals[2], .inner_rate = flight.rate};
+    for (std::size_t k = 0; k < fragment.shards.size(); ++k) {
+      const std::size_t i = fragment.shards[k];
+      options_.outer->advance(start_[i], fragment.moved[k].add_(start_[i]), velocity_[i], block);
+      const at::Tensor master = shards_[i].master.detach();
+      if (keep_own == 0)
+        master.copy_(start_[i]);
+      else
+        master.mul_(keep_own).add_(start_[i].to(master.scalar_type()), 1 - keep_own);
+    }
+  }
+  meeting.wait_ms +=
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
+}
+
+std::optional<Meeting> LocalUpdates::end_step(const Step& step) {
+  const at::NoGradGuard guard;
+  stop_ = std::max(stop_, step.stop);
+  rate_ = step.rate;
+  std::optional<Meeting> meeting;
+  for (std::size_t f = 0; f < fragments_.size(); ++f) {
+    Fragment& one = fragments_[f];
+    one.counted.narrow(0, 0, 2).add_(step.totals.narrow(0, 0, 2));
+    one.counted[2] += step.samples;
+    if (is_due(f, step.number)) start(one, step);
+    if (!one.flight || step.number < one.flight->step + options_.delay) continue;
+    if (!meeting) meeting.emplace();
+    apply(one, *meeting, options_.delay > 0 ? options_.keep_own : 0);
+  }
+  if (meeting) meeting->drift = std::sqrt(std::max(0.0, meeting->drift));
+  return meeting;
+}
+
+Meeting LocalUpdates::meet(const Step& step) {
+  const at::NoGradGuard guard;
+  stop_ = std::max(stop_, step.stop);
+  rate_ = step.rate;
+  Meeting meeting;
+  for (Fragment& one : fragments_) {
+    start(one, step);
+    apply(one, meeting, 0);
+  }
+  meeting.drift = std::sqrt(std::max(0.0, meeting.drift));
+  return meeting;
+}
+
+LocalUpdates::CommonWeights::CommonWeights(const LocalUpdates& local) : local_(local) {
+  const at::NoGradGuard guard;
+  for (std::size_t i = 0; i < local.shards_.size(); ++i) {
+    own_.push_back(local.shards_[i].master.detach().clone());
+    local.shards_[i].master.detach().copy_(local.start_[i]);
+  }
+}
+
+LocalUpdates::CommonWeights::~CommonWeights() {
+  const at::NoGradGuard guard;
+  for (std::size_t i = 0; i < own_.size(); ++i) local_.shards_[i].master.detach().copy_(own_[i]);
+}
+
+}  // namespace trireme::parallel

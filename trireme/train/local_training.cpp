@@ -1,0 +1,198 @@
+#include "trireme/train/local_training.h"
+
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+
+#include "trireme/checkpoint/resume.h"
+#include "trireme/comm/texts.h"
+#include "trireme/core/error.h"
+
+namespace trireme::train {
+
+namespace {
+
+using config::SyncKind;
+
+std::shared_ptr<const parallel::OuterOptimizer> make_outer(const config::Sync& keys) {
+  const parallel::OuterOptions options{.momentum = keys.momentum,
+                                       .lr = keys.lr,
+                                       .nesterov = keys.nesterov,
+                                       .time_constant = keys.time_constant};
+  switch (keys.kind) {
+    case SyncKind::Bmuf: return parallel::make_bmuf(options);
+    case SyncKind::SlowMo: return parallel::make_slowmo(options);
+    case SyncKind::DiLoCo: return parallel::make_diloco(options);
+    default: return parallel::make_averaging();
+  }
+}
+
+std::string replica_prefix(std::size_t index) {
+  return fmt::format("replica.{}/", index);
+}
+
+RankSet without_replicas(RankSet set) {
+  std::erase(set.axes, Axis::Replica);
+  return set;
+}
+
+RankSet with_all_replicas(RankSet set) {
+  set.axes.push_back(Axis::Replica);
+  set.axes = sorted(std::move(set.axes));
+  return set;
+}
+
+/// The tensors that all replicas have alike.
+std::vector<checkpoint::Item> common_items(parallel::LocalUpdates& local,
+                                           parallel::LocalUpdates::Purpose purpose) {
+  std::vector<checkpoint::Item> items;
+  for (const auto& [prefix, index, tensor, optional] : local.common(purpose)) {
+    const parallel::ParameterShard& shard = local.shards()[index];
+    for (std::size_t i = 0; i < shard.pieces.size(); ++i) {
+      Piece piece = shard.pieces[i];
+      piece.name = prefix + piece.name;
+      items.push_back({.piece = std::move(piece),
+                       .tensor = shard.part(tensor, i),
+                       .same = with_all_replicas(shard.reductions[i].same),
+                       .optional = optional});
+    }
+  }
+  return items;
+}
+
+/// The items of a replica, under its names.
+std::vector<checkpoint::Item> renamed(std::vector<checkpoint::Item> items,
+                                      const std::string& prefix) {
+  for (checkpoint::Item& one : items) one.piece.name = prefix + one.piece.name;
+  return items;
+}
+
+/// Loads the state of every saved replica in turn, and leaves the mean in `own`: of weights by the
+/// weight that each replica counted since the last meeting, of the rest evenly.
+void load_means(format::Checkpoint& from, const checkpoint::State& own) {
+  const core::Json& replicas = from.index().extra.at("replicas");
+  std::vector<double> counted;
+  double all = 0;
+  for (const core::Json& one : replicas) {
+    counted.push_back(one.at("local").at("counted").at(0).at(0));
+    all += counted.back();
+  }
+  std::vector<at::Tensor> sums;
+  for (const checkpoint::Item& one : own.items)
+    sums.push_back(at::zeros_like(one.tensor, one.tensor.options().dtype(at::kDouble)));
+  const auto even = 1 / static_cast<double>(replicas.size());
+  for (std::size_t k = 0; k < replicas.size(); ++k) {
+    checkpoint::State one;
+    one.items = renamed(own.items, replica_prefix(k));
+    for (checkpoint::Item& item : one.items) item.tensor = at::zeros_like(item.tensor);
+    checkpoint::load(from, one);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      const bool is_weight = own.items[i].piece.name.find('/') == std::string::npos;
+      const double part = is_weight && all > 0 ? counted[k] / all : even;
+      sums[i].add_(one.items[i].tensor.to(at::kDouble), part);
+    }
+  }
+  for (std::size_t i = 0; i < sums.size(); ++i) own.items[i].tensor.copy_(sums[i]);
+}
+
+double samples_since_meeting(const core::Json& replicas) {
+  double samples = 0;
+  for (const core::Json& one : replicas)
+    samples += one.at("local").at("counted").at(0).at(2).get<double>();
+  return samples;
+}
+
+}  // namespace
+
+bool is_local(const config::Config& config) {
+  switch (config.sync.kind) {
+    case SyncKind::Lockstep:
+    case SyncKind::Stale:
+    case SyncKind::Free: return false;
+    default: return true;
+  }
+}
+
+std::optional<parallel::ReplicaMeshes> replica_meshes(const config::Config& config,
+                                                      const Mesh& mesh) {
+  if (!is_local(config)) return std::nullopt;
+  return parallel::split_replicas(mesh, static_cast<int>(config.sync.inner_group));
+}
+
+std::unique_ptr<parallel::LocalUpdates> make_local_updates(
+    const config::Config& config, const parallel::ReplicaMeshes& meshes,
+    const std::vector<parallel::ParameterShard>& shards) {
+  const config::Sync& keys = config.sync;
+  const auto tokens = static_cast<double>(config.model.has_attention() ? config.model.seq : 1);
+  return std::make_unique<parallel::LocalUpdates>(
+      meshes, shards,
+      parallel::LocalOptions{
+          .outer = make_outer(keys),
+          .every = keys.every,
+          .fragments = keys.fragments,
+          .delay = keys.delay,
+          .keep_own = keys.keep_own,
+          .expected_weight =
+              static_cast<double>(config.batch.global * keys.every) * tokens / meshes.count()});
+}
+
+checkpoint::State with_replicas(checkpoint::State own, parallel::LocalUpdates& local) {
+  const parallel::ReplicaMeshes& meshes = local.meshes();
+  own.extra["local"] = local.own_json();
+  checkpoint::State all;
+  const bool first = meshes.replica.coord(Axis::Replica) == 0;  // of those in lockstep
+  const auto index = static_cast<std::size_t>(meshes.index());
+  all.items = renamed(std::move(own.items), replica_prefix(index));
+  for (checkpoint::Item& one : all.items) {
+    one.same = without_replicas(std::move(one.same));
+    one.writes = one.writes && first;
+  }
+  for (checkpoint::Item& one : common_items(local, parallel::LocalUpdates::Purpose::Save))
+    all.items.push_back(std::move(one));
+  // The extra of a pipeline's cut is read before anything is built, and `optimizer` by tools.
+  all.extra = own.extra;
+  all.extra.erase("local");
+  all.extra["sync"] = local.common_json();
+  core::Json replicas = core::Json::array();
+  for (const std::string& text : comm::all_gather_texts(meshes.meeting.world(), own.extra.dump()))
+    replicas.push_back(core::parse_json(text, "the state of a replica"));
+  all.extra["replicas"] = replicas;
+  return all;
+}
+
+LoadedState load_replicas(format::Checkpoint& from, const checkpoint::State& own,
+                          parallel::LocalUpdates* local) {
+  const core::Json& extra = from.index().extra;
+  if (!extra.contains("replicas")) {  // made in lockstep
+    checkpoint::load(from, own);
+    if (local != nullptr) local->restart();
+    return {extra, ""};
+  }
+  const core::Json& replicas = extra.at("replicas");
+  checkpoint::State common;
+  if (local != nullptr) common.items = common_items(*local, parallel::LocalUpdates::Purpose::Load);
+  if (local != nullptr && replicas.size() == static_cast<std::size_t>(local->meshes().count())) {
+    const auto index = static_cast<std::size_t>(local->meshes().index());
+    checkpoint::State all;
+    all.items = renamed(own.items, replica_prefix(index));
+    for (checkpoint::Item& one : common.items) all.items.push_back(std::move(one));
+    checkpoint::load(from, all);
+    local->restore(extra.at("sync"), replicas.at(index).at("local"));
+    return {replicas.at(index), ""};
+  }
+  load_means(from, own);
+  if (local != nullptr) {
+    checkpoint::load(from, common);
+    std::vector<at::Tensor> means;
+    for (const parallel::ParameterShard& one : local->shards())
+      means.push_back(one.master.detach().clone());
+    local->restart_from(means, {.samples = samples_since_meeting(replicas),
+                                .inner_rate = extra.at("sync").at("rate")});
+  }
+  return {replicas.at(0),
+          fmt::format("the checkpoint has {} replicas: they meet, and all continue from there with "
+                      "the mean of their optimizers' states",
+                      replicas.size())};
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/checkpoint/state.h"
+#include "trireme/config/config.h"
+#include "trireme/format/load.h"
+#include "trireme/optim/resumable.h"
+#include "trireme/parallel/local_updates.h"
+
+namespace trireme::train {
+
+/// Do replicas train on their own between meetings?
+bool is_local(const config::Config& config);
+
+/// The meshes of such a run; nothing where replicas stay in lockstep. Collective.
+std::optional<parallel::ReplicaMeshes> replica_meshes(const config::Config& config,
+                                                      const Mesh& mesh);
+
+/// What `sync.kind` asks for, on the shards of one replica. Throws ConfigError.
+std::unique_ptr<parallel::LocalUpdates> make_local_updates(
+    const config::Config& config, const parallel::ReplicaMeshes& meshes,
+    const std::vector<parallel::ParameterShard>& shards);
+
+/// A checkpoint of replicas that differ: the common starting point under the parameters' own names
+/// (so that any run, `ckpt` and exports see it), and each replica's state under `replica.N/`.
+///
+///   wte.weight                       the common starting point
+///   outer/diloco/wte.weight          what the outer optimizer remembers
+///   replica.0/wte.weight             the weights of replica 0, and the state of its optimizer
+///   replica.0/optim/exp_avg/wte.weight
+///
+/// `own`: the state of this rank's replica. Collective.
+checkpoint::State with_replicas(checkpoint::State own, parallel::LocalUpdates& local);
+
+struct LoadedState {
+  core::Json extra;  ///< to restore this replica from
+  std::string note;  ///< what people should know; empty: nothing
+};
+
+/// Fills the state of a replica, and the common tensors, from any checkpoint: of as many replicas,
+/// each gets its own back; of another number, all begin at a meeting of these, with the mean of
+/// their optimizers' states; of a run in lockstep, at its weights. `local`: null where the run that
+/// continues is in lockstep.
+LoadedState load_replicas(format::Checkpoint& from, const checkpoint::State& own,
+                          parallel::LocalUpdates* local);
+
+}  // namespace trireme::train
