@@ -103,4 +103,5 @@ def main():
         print(repr(loss.item()), scale, skipped, flush=True) if half else print(repr(loss.item()), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

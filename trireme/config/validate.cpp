@@ -90,9 +90,14 @@ void validate(const Config& config) {
 }
 
 void validate(const Sync& sync) {
+  if (sync.kind == SyncKind::Lockstep) return;
   need(sync.every == 1 || sync.seconds == 0,
        "sync.every = {} and sync.seconds = {} both say when replicas meet; give one of them",
        sync.every, sync.seconds);
+  need(sync.seconds == 0 || (sync.fragments == 1 && sync.delay == 0),
+       "sync.seconds = {}: blocks that end by the clock have one fragment and no delay, but "
+       "sync.fragments = {} and sync.delay = {}",
+       sync.seconds, sync.fragments, sync.delay);
   need(sync.fragments <= sync.every,
        "sync.fragments = {} cannot take turns in sync.every = {} steps: use at most as many",
        sync.fragments, sync.every);
@@ -100,8 +105,7 @@ void validate(const Sync& sync) {
       sync.delay < sync.every || sync.delay == 0,
       "sync.delay = {} must be less than sync.every = {}: a fragment arrives before it meets again",
       sync.delay, sync.every);
-  need(sync.kind == SyncKind::Lockstep || sync.lr > 0,
-       "sync.lr = {} moves nothing; it must be over 0", sync.lr);
+  need(sync.lr > 0, "sync.lr = {} moves nothing; it must be over 0", sync.lr);
 }
 
 void validate(const Precision& precision) {

@@ -66,6 +66,10 @@ class UpdateControl {
   /// The learning rate of an update, counted from 1.
   double rate_of(int64_t update) const;
 
+  /// The next update takes the learning rate that follows `updates` updates: for steps that are not
+  /// counted one by one.
+  void place(int64_t updates) { updates_.fill_(static_cast<double>(updates)); }
+
   /// For checkpoints.
   core::Json to_json() const;
   /// `updates`: for a checkpoint that does not have them.

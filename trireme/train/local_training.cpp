@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "trireme/checkpoint/resume.h"
 #include "trireme/comm/texts.h"
@@ -128,7 +129,7 @@ std::unique_ptr<parallel::LocalUpdates> make_local_updates(
       meshes, shards,
       parallel::LocalOptions{
           .outer = make_outer(keys),
-          .every = keys.every,
+          .every = keys.seconds > 0 ? std::numeric_limits<int64_t>::max() : keys.every,
           .fragments = keys.fragments,
           .delay = keys.delay,
           .keep_own = keys.keep_own,

@@ -28,6 +28,7 @@
 #include "trireme/train/memory.h"
 #include "trireme/train/progress.h"
 #include "trireme/train/run_files.h"
+#include "trireme/train/timed_blocks.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/world.h"
 
@@ -49,11 +50,20 @@ int64_t steps_of(const config::Config& config, const data::Order& order) {
   return config.run.epochs > 0 ? config.run.epochs * order.batches_per_epoch() : config.run.steps;
 }
 
-/// One run, from the step that it has reached to its last step.
+/// Post-local runs have two phases: replicas in lockstep, then on their own. Others have the
+/// second.
+enum class Phase : uint8_t { Lockstep, Main };
+
+config::Config config_of(Phase phase, config::Config config) {
+  if (phase == Phase::Lockstep) config.sync = {};
+  return config;
+}
+
+/// One run, from the step that it has reached to its last step, or to the end of a phase.
 class Run {
  public:
   Run(const config::Config& config, const comm::Communicator& world, const ModelFactory& model,
-      const StopSignals& signals)
+      const StopSignals& signals, Phase phase)
       : config_(config),
         world_(world),
         signals_(signals),
@@ -63,14 +73,17 @@ class Run {
         mesh_(world, config::resolve_mesh(config.mesh, world.size()), pick_device(config, world)),
         order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
         steps_(steps_of(config, order_)),
+        until_(phase == Phase::Lockstep ? std::min(steps_, config.sync.after) : steps_),
         files_(config, world),
         trace_(make_trace()),
-        trainer_(config, mesh_, build(model, mesh_), steps_, {known_cut(), trace_}),
+        trainer_(config_of(phase, config), mesh_, build(model, mesh_), steps_,
+                 {known_cut(), trace_}),
         saver_(files_.checkpoints(), mesh_, config.checkpoint.keep) {
     world_.set_trace(trace_);
   }
 
-  int train() {
+  /// Returns the exit code; nothing if only the phase is over.
+  std::optional<int> train() {
     check_same_data();
     resume();
     if (step_ >= steps_ && step_ > 0) {
@@ -84,7 +97,7 @@ class Run {
     }
     announce();
     signals_.defer();
-    const double stop = steps_ == 0 ? 0 : loop();
+    const double stop = steps_ == 0 ? 0 : config_.sync.seconds > 0 ? loop_by_time() : loop();
     return finish(stop);
   }
 
@@ -208,9 +221,28 @@ class Run {
                batch == 1 ? "" : "s", config_.run.dir);
     warn_of_small_batches();
     std::fputs(trainer_.attached().description().c_str(), stdout);
+    announce_meetings();
     if (data_->floor())
       fmt::print("lowest possible loss: {:.4f} nats (the data's entropy)\n", *data_->floor());
     std::fflush(stdout);
+  }
+
+  void announce_meetings() const {
+    if (!trainer_.replicas()) return;
+    const config::Sync& sync = config_.sync;
+    const int replicas = trainer_.replicas()->count();
+    fmt::print("{} replicas train on their own and meet every {} ({})\n", replicas,
+               sync.seconds > 0  ? fmt::format("{} s", sync.seconds)
+               : sync.every == 1 ? std::string("step")
+                                 : fmt::format("{} steps", sync.every),
+               to_string(sync.kind));
+    const core::Log log(0, "sync");
+    if (replicas == 1) log.warning("there is one replica, which meets nobody: set mesh.replica=2");
+    if (sync.seconds == 0 && steps_ % sync.every != 0)
+      log.warning(fmt::format(
+          "run.steps = {} is no multiple of sync.every = {}: the last {} steps will not "
+          "be in the common weights",
+          steps_, sync.every, steps_ % sync.every));
   }
 
   void warn_of_small_batches() const {
@@ -236,7 +268,7 @@ class Run {
     double stop = 0;
     reported_ = Clock::now();
     take_sent_mib();
-    while (step_ < steps_ && stop == 0) {
+    while (step_ < until_ && stop == 0) {
       const auto asked = Clock::now();
       const data::Batch batch = loader.next();
       const double data_ms = milliseconds_since(asked);
@@ -249,16 +281,74 @@ class Run {
       started_.push_back(report);
       // What looks at the state after this step, or ends the run, comes after its result.
       const bool looks = due(config_.check.hash_every) || due(config_.eval.every) ||
-                         due(config_.checkpoint.every) || step_ == steps_ || stop != 0;
+                         due(config_.checkpoint.every) || step_ == until_ || stop != 0;
       report_all_but(looks ? 0 : trainer_.lag());
       // The line is written before the checkpoint: a run that is killed between the two would
       // otherwise never write it. The time to copy the state counts for the next step.
-      if (due(config_.checkpoint.every) && step_ < steps_ && stop == 0) save();
+      if (due(config_.checkpoint.every) && step_ < until_ && stop == 0) save();
     }
     if (stop != 0 && progress_ && step_ < steps_)
       progress_->say(fmt::format("asked to stop: saving step {}", step_));
     progress_.reset();
     return stop;
+  }
+
+  /// The same with blocks that end by the clock: a line for each meeting, in steps of batch.global
+  /// samples.
+  double loop_by_time() {
+    const parallel::ReplicaMeshes& replicas = *trainer_.replicas();
+    const int64_t count = replicas.count();
+    const data::Order order(static_cast<uint64_t>(config_.run.seed), data_->size(),
+                            config_.batch.global / count);
+    const int64_t end =
+        config_.run.epochs > 0 ? config_.run.epochs * order.batches_per_epoch() : steps_ * count;
+    TimedBlocks blocks(data_, order, replicas, std::chrono::duration<double>(config_.sync.seconds),
+                       {step_ * count, end - step_ * count});
+    if (leads()) progress_.emplace(step_, steps_, config_.log.every);
+    double stop = 0;
+    reported_ = Clock::now();
+    take_sent_mib();
+    for (int64_t used = step_ * count; used < end && stop == 0;) {
+      blocks.begin_block();
+      StepResult last;
+      while (const auto batch = blocks.next()) {
+        trainer_.place(batch->number / count);
+        last = trainer_.step(batch->number + 1, *batch);
+      }
+      const parallel::Meeting meeting = trainer_.meet(wish_to_stop());
+      stop = meeting.stop;
+      used = blocks.used(world_);
+      report_block(meeting, last, used / count);
+    }
+    progress_.reset();
+    return stop;
+  }
+
+  void report_block(const parallel::Meeting& meeting, const StepResult& last, int64_t step) {
+    const auto crosses = [&](int64_t every) { return every > 0 && step / every > step_ / every; };
+    const bool saves = crosses(config_.checkpoint.every) && step < steps_ && meeting.stop == 0;
+    const bool evaluates = crosses(config_.eval.every);
+    if (step == step_) return;  // less than batch.global samples: they count in the next line
+    step_ = step;
+    StepReport report;
+    report.step = step_;
+    fill(report, last);
+    report.loss = *(report.block_loss = meeting.loss / meeting.weight);
+    report.weight = meeting.weight;
+    report.drift = meeting.drift;
+    report.meeting_ms = meeting.wait_ms;
+    report.step_ms = milliseconds_since(reported_);
+    report.tokens_per_s = meeting.weight / report.step_ms * 1e3;
+    if (evaluates) report.eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
+    if (progress_) {
+      report.pss_mib = files_.pss_mib();
+      report.sent_mib = take_sent_mib();
+      files_.add(report, order_);
+      progress_->show(report);
+      if (progress_->is_closed()) signals_.stop_by(SIGPIPE);
+    }
+    reported_ = Clock::now();
+    if (saves) save();
   }
 
   /// Waits for the steps that were started, but not for the newest `left`, and writes their lines.
@@ -354,7 +444,7 @@ class Run {
     }
   }
 
-  int finish(double stop) {
+  std::optional<int> finish(double stop) {
     if (last_saved_ != step_ || step_ == 0) {
       saver_.set_after_failure("");  // no training goes on after the last one
       save();
@@ -362,6 +452,7 @@ class Run {
     const auto problem = saver_.wait();
     world_.barrier();  // rank 0 has renamed the checkpoint, before any rank reports the end
     if (problem) throw Error("the last checkpoint could not be written: " + *problem);
+    if (step_ == until_ && step_ < steps_ && stop == 0) return std::nullopt;
     if (trace_) write_trace();
     files_.log(fmt::format("ends at step {}", step_));
     const std::string end =
@@ -380,7 +471,8 @@ class Run {
   core::Json data_facts_;
   Mesh mesh_;
   data::Order order_;
-  int64_t steps_, step_ = 0, last_saved_ = -1;
+  int64_t steps_, until_;  // of the run, of the phase
+  int64_t step_ = 0, last_saved_ = -1;
   RunFiles files_;
   std::shared_ptr<core::Trace> trace_;
   Trainer trainer_;
@@ -391,12 +483,27 @@ class Run {
   int64_t sent_bytes_ = 0;            // until then
 };
 
-}  // namespace
+/// The step of the checkpoint that the run will continue from; 0 if there is none.
+int64_t reached_step(const config::Config& config, const comm::Communicator& world) {
+  if (config.sync.after == 0) return 0;
+  int64_t step = 0;
+  if (world.rank() == 0) {
+    try {
+      const auto& [from, folder] = config.checkpoint.resume;
+      const auto there = format::list(config.run.dir + "/checkpoints");
+      if (from == config::Resume::From::Folder)
+        step = format::Checkpoint(folder).index().step;
+      else if (from == config::Resume::From::Newest && !there.empty())
+        step = there.back();
+    } catch (const std::exception&) {  // `resume` will say what is wrong with it
+    }
+  }
+  return std::stoll(comm::broadcast_text(world, std::to_string(step), 0));
+}
 
-int run(const config::Config& config, const comm::Communicator& world, const ModelFactory& model,
-        const StopSignals& signals) {
-  config::refuse_unbuilt(config);
-  Run one(config, world, model, signals);
+std::optional<int> run_phase(const config::Config& config, const comm::Communicator& world,
+                             const ModelFactory& model, const StopSignals& signals, Phase phase) {
+  Run one(config, world, model, signals, phase);
   try {
     return one.train();
   } catch (const CommError& error) {  // other ranks are gone, so the checkpoint cannot be completed
@@ -407,6 +514,20 @@ int run(const config::Config& config, const comm::Communicator& world, const Mod
     one.let_save_end();
     throw;
   }
+}
+
+}  // namespace
+
+int run(const config::Config& config, const comm::Communicator& world, const ModelFactory& model,
+        const StopSignals& signals) {
+  config::refuse_unbuilt(config);
+  // A phase begins where the checkpoint of the phase before it ends.
+  const int64_t reached = reached_step(config, world);
+  for (const Phase phase : {Phase::Lockstep, Phase::Main}) {
+    if (phase == Phase::Lockstep && reached >= config.sync.after) continue;
+    if (const auto code = run_phase(config, world, model, signals, phase)) return *code;
+  }
+  return 0;
 }
 
 }  // namespace trireme::train

@@ -160,7 +160,7 @@ double Trainer::start(int64_t step, const data::Batch& batch, double wish_to_sto
   } else {
     numbers = all_of_it(there);
   }
-  if (local_) meet(started, batch, numbers);
+  if (local_) end_local_step(started, batch, numbers);
   started.numbers = read_back(numbers, started.came);
   started_.push_back(std::move(started));
   return started_.back().stop;
@@ -168,7 +168,8 @@ double Trainer::start(int64_t step, const data::Batch& batch, double wish_to_sto
 
 /// Replicas that train on their own come together if it is time. Only then do they hear of a wish
 /// to stop, so that all of them stop at the same step.
-void Trainer::meet(StartedStep& started, const data::Batch& batch, const at::Tensor& numbers) {
+void Trainer::end_local_step(StartedStep& started, const data::Batch& batch,
+                             const at::Tensor& numbers) {
   started.meeting =
       local_->end_step({.number = started.step,
                         .totals = numbers,
@@ -177,6 +178,18 @@ void Trainer::meet(StartedStep& started, const data::Batch& batch, const at::Ten
                         .stop = started.stop});
   started.stop = started.meeting ? started.meeting->stop : 0;
   if (started.meeting) attached_->updated();
+}
+
+void Trainer::place(int64_t updates) {
+  control_.place(updates);
+  now_.updates = updates;
+}
+
+parallel::Meeting Trainer::meet(double wish_to_stop) {
+  const parallel::Meeting meeting =
+      local_->meet({.rate = control_.rate_of(now_.updates), .stop = sum_of_wishes(wish_to_stop)});
+  attached_->updated();
+  return meeting;
 }
 
 /// A replayed step is one operation to the other ranks: they add up their wishes to stop.

@@ -64,6 +64,14 @@ class Trainer {
   /// How many steps the host should be ahead: 1 on a GPU, 0 on the CPU, which computes in `start`.
   std::size_t lag() const { return mesh_.device().is_cpu() ? 0 : 1; }
 
+  /// For blocks of local updates that end by the clock. The next step takes the learning rate that
+  /// follows `updates` updates.
+  void place(int64_t updates);
+  /// The replicas meet now. Collective.
+  parallel::Meeting meet(double wish_to_stop);
+  /// Where replicas train on their own: their meshes.
+  const std::optional<parallel::ReplicaMeshes>& replicas() const { return replicas_; }
+
   /// The mean loss over a dataset, each sample once; at most `batches` batches, 0: all. Collective.
   double evaluate(const data::Dataset& dataset, int64_t batches);
 
@@ -136,7 +144,7 @@ class Trainer {
 
   /// The ranks that make a step together: all, or those of this replica.
   const Mesh& step_mesh() const { return replicas_ ? replicas_->replica : mesh_; }
-  void meet(StartedStep& started, const data::Batch& batch, const at::Tensor& numbers);
+  void end_local_step(StartedStep& started, const data::Batch& batch, const at::Tensor& numbers);
 
   config::Config config_;
   Mesh mesh_;
