@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 int time_steps(const config::Config& config, const comm::Communicator& world) {
   const train::TensorMemory tensors;
-  const Mesh mesh(world, config::resolve_mesh(config.mesh, world.size()),
+  const Mesh mesh(world, config::degrees_of(config, world.size()),
                   train::pick_device(config, world));
   const auto data = train::make_dataset(config);
   const data::Order order(static_cast<uint64_t>(config.run.seed), data->size(),

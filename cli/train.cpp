@@ -68,7 +68,7 @@ void print_batches(const config::Config& config, const Degrees& degrees) {
 }  // namespace
 
 Degrees refuse_early(const config::Config& config, int ranks) {
-  const Degrees degrees = config::resolve_mesh(config.mesh, ranks);
+  const Degrees degrees = config::degrees_of(config, ranks);
   train::uses_cuda(config);
   if (degrees.pipe > 1) train::schedule_of(config, degrees);
   return degrees;

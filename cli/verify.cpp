@@ -29,7 +29,7 @@ int verify(const std::vector<std::string>& args) {
         .config = config,
         .model = [&](const Mesh& mesh) { return models::make_model(config, mesh); },
         .data = train::make_dataset(config)};
-    const Degrees degrees = config::resolve_mesh(config.mesh, world.size());
+    const Degrees degrees = config::degrees_of(config, world.size());
     const verify::Report report = verify::verify(setup, world, degrees, options);
     if (world.rank() == 0) {
       fmt::print("{}", report.text());

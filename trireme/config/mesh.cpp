@@ -88,4 +88,21 @@ Degrees resolve_mesh(const MeshKeys& mesh, int world_size) {
   return degrees;
 }
 
+Degrees degrees_of(const Config& config, int world_size) {
+  const Degrees degrees = resolve_mesh(config.mesh, world_size);
+  const Sync& sync = config.sync;
+  if (sync.kind == SyncKind::Lockstep) return degrees;
+  if (degrees.replica % sync.inner_group != 0)
+    throw ConfigError(fmt::format(
+        "sync.inner_group = {} does not divide the {} replicas: use a divisor of mesh.replica",
+        sync.inner_group, degrees.replica));
+  const int64_t replicas = degrees.replica / sync.inner_group;
+  if (sync.seconds > 0 && config.batch.global % replicas != 0)
+    throw ConfigError(
+        fmt::format("sync.seconds: {} replicas claim equal batches, but batch.global = {} is no "
+                    "multiple of {}",
+                    replicas, config.batch.global, replicas));
+  return degrees;
+}
+
 }  // namespace trireme::config

@@ -70,7 +70,7 @@ class Run {
         data_(make_dataset(config)),
         valid_(config.eval.every > 0 ? make_valid_dataset(config) : nullptr),
         data_facts_(facts_of(*data_)),
-        mesh_(world, config::resolve_mesh(config.mesh, world.size()), pick_device(config, world)),
+        mesh_(world, config::degrees_of(config, world.size()), pick_device(config, world)),
         order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
         steps_(steps_of(config, order_)),
         until_(phase == Phase::Lockstep ? std::min(steps_, config.sync.after) : steps_),

@@ -1,0 +1,236 @@
+// Local updates as people run them, against PyTorch, and when they are killed and continued.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <sstream>
+
+#include "support/training.h"
+
+namespace trireme::test {
+namespace {
+
+using ::testing::HasSubstr;
+using Keys = std::vector<std::string>;
+
+constexpr const char* kTrireme = TRIREME_BINARY_DIR "/bin/trireme";
+
+CommandResult must(const std::vector<std::string>& argv) {
+  auto result = run_patiently(argv);
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+  return result;
+}
+
+Keys operator+(Keys a, const Keys& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const Keys kInDouble = {"precision.compute=float64", "checkpoint.keep=100"};
+
+/// The number behind a word in the output of a reference.
+double number_after(const std::string& word, const std::string& text) {
+  const auto at = text.find(word + " ");
+  EXPECT_NE(at, text.npos) << text;
+  return at == text.npos ? NAN : std::stod(text.substr(at + word.size()));
+}
+
+struct Method {
+  const char* name;
+  int replicas;
+  Keys keys;
+};
+void PrintTo(const Method& method, std::ostream* out) {
+  *out << method.name;
+}
+
+class AgainstThePapers : public ::testing::TestWithParam<Method> {};
+
+TEST_P(AgainstThePapers, GivesTheCommonWeightsAndTheDriftOfAReferenceInPyTorch) {
+  const auto& [name, replicas, keys] = GetParam();
+  const Scratch folder;
+  const std::string tokens = folder / "tokens.u16", dir = folder / "run";
+  must({kTrireme, "data", "make", tokens, "--tokens", "4000", "--vocab", "64"});
+  const Keys all = kInDouble +
+                   Keys{"data.kind=tokens", "data.path=" + tokens, "log.samples=true",
+                        "mesh.replica=" + std::to_string(replicas)} +
+                   keys;
+  must(train_arguments(tiny_config(folder), dir, all + Keys{"run.steps=0"}));
+  must(train_arguments(tiny_config(folder), dir, all));
+  const auto reference = must({python_with_torch(), TRIREME_SOURCE_DIR "/tests/e2e/torch_local.py",
+                               dir, tokens, std::to_string(replicas)});
+  EXPECT_LE(number_after("difference", reference.out), 1e-10);
+  EXPECT_GT(number_after("moved", reference.out), 1e-3) << "it has learned something";
+  const auto drifts = numbers_of(dir, "drift");
+  std::istringstream lines(reference.out);
+  std::size_t meetings = 0;
+  for (std::string word; lines >> word && word == "drift"; ++meetings) {
+    int step;
+    double drift;
+    lines >> step >> drift;
+    ASSERT_LT(meetings, drifts.size());
+    EXPECT_NEAR(drifts[meetings], drift, 1e-8) << "step " << step;  // a root of a difference
+  }
+  EXPECT_EQ(meetings, drifts.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, AgainstThePapers,
+    ::testing::Values(
+        Method{"bmuf", 2, {"sync.kind=bmuf", "sync.every=4", "sync.momentum=0.5"}},
+        Method{"bmufClassical",
+               2,
+               {"sync.kind=bmuf", "sync.every=4", "sync.momentum=0.5", "sync.nesterov=false",
+                "sync.lr=0.8"}},
+        Method{"bmufTimeConstant", 2, {"sync.kind=bmuf", "sync.every=4", "sync.time_constant=60"}},
+        Method{"slowmo", 2, {"sync.kind=slowmo", "sync.every=4", "sync.momentum=0.5"}},
+        Method{"diloco", 3, {"sync.kind=diloco", "sync.every=5", "sync.lr=0.7"}},
+        Method{"streaming",
+               2,
+               {"sync.kind=diloco", "sync.every=4", "sync.lr=0.7", "sync.fragments=3",
+                "sync.delay=2"}}),
+    [](const auto& method) { return method.param.name; });
+
+const Keys kStreaming = {"sync.kind=diloco", "sync.every=5", "sync.lr=0.7", "sync.fragments=2",
+                         "sync.delay=2"};
+
+/// What `ckpt diff` says of the last checkpoints of two runs.
+std::string last_difference(const std::string& a, const std::string& b) {
+  const std::string step = "/checkpoints/step-00000020";
+  const auto result = run_patiently({kTrireme, "ckpt", "diff", a + step, b + step});
+  return result.code == 0 ? "" : result.out + result.err;
+}
+
+class Continued : public ::testing::TestWithParam<Method> {};
+
+TEST_P(Continued, AfterAKillAnywhereHasTheBitsOfARunThatWasNot) {
+  const auto& [name, replicas, keys] = GetParam();
+  const Scratch folder;
+  const std::string config = tiny_config(folder), whole = folder / "whole", cut = folder / "cut";
+  must(train_arguments(config, whole, keys));
+  // Checkpoints at steps 4, 8, ... lie between meetings. The run is stopped in its middle, and the
+  // last checkpoints are removed, as if it had been killed before they were written.
+  must(train_arguments(config, cut, keys + Keys{"checkpoint.keep=100"}));
+  for (const int step : {20, 16, 12})
+    std::filesystem::remove_all(fmt::format("{}/checkpoints/step-{:08}", cut, step));
+  EXPECT_THAT(must(train_arguments(config, cut, keys)).out, HasSubstr("step-00000008"));
+  EXPECT_EQ(texts_of(cut, "loss"), texts_of(whole, "loss"));
+  EXPECT_EQ(texts_of(cut, "block_loss"), texts_of(whole, "block_loss"));
+  EXPECT_EQ(last_difference(cut, whole), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    With, Continued,
+    ::testing::Values(
+        Method{"average", 2, {"sync.kind=average", "sync.every=3"}},
+        Method{"postLocal", 2, {"sync.kind=post-local", "sync.after=6", "sync.every=3"}},
+        Method{"bmuf", 2, {"sync.kind=bmuf", "sync.every=3", "mesh.tensor=2"}},
+        Method{"slowmo", 2, {"sync.kind=slowmo", "sync.every=3", "mesh.shard=2"}},
+        Method{"streaming", 2, kStreaming},
+        Method{"innerGroup",
+               4,
+               {"sync.kind=diloco", "sync.every=3", "mesh.replica=4", "sync.inner_group=2"}}),
+    [](const auto& method) { return method.param.name; });
+
+TEST(PostLocal, IsLockstepUntilTheSwitch) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder);
+  must(train_arguments(config, folder / "lockstep"));
+  must(train_arguments(config, folder / "post",
+                       {"sync.kind=post-local", "sync.after=10", "sync.every=2"}));
+  auto lockstep = texts_of(folder / "lockstep", "loss"), post = texts_of(folder / "post", "loss");
+  ASSERT_EQ(post.size(), 20u);
+  EXPECT_NE(lockstep, post);
+  lockstep.resize(10);
+  post.resize(10);
+  EXPECT_EQ(lockstep, post);
+}
+
+TEST(OtherReplicas, ContinueFromAMeeting) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder), dir = folder / "run";
+  const Keys keys = kInDouble + Keys{"sync.kind=average", "sync.every=4", "optim.kind=sgd"};
+  must(train_arguments(config, dir, keys + Keys{"run.steps=6"}));
+  // Three replicas begin at the mean of the two: each counted 5 of the 10 samples of a step.
+  const auto three =
+      must(train_arguments(config, dir, keys + Keys{"mesh.replica=3", "run.steps=7"}));
+  EXPECT_THAT(three.out, HasSubstr("the checkpoint has 2 replicas: they meet"));
+  const auto check = must(
+      {python_with_torch(), "-c",
+       "import sys\n"
+       "from safetensors.torch import load_file\n"
+       "from pathlib import Path\n"
+       "def load(step):\n"
+       "    found = {}\n"
+       "    for part in Path(sys.argv[1], 'checkpoints', step).glob('*.safetensors'):\n"
+       "        found.update(load_file(part))\n"
+       "    return found\n"
+       "before, after = load('step-00000006'), load('step-00000007')\n"
+       "names = [n for n in before if '/' not in n]\n"
+       "print('difference', max(float((after[n] - (before['replica.0/' + n] + before['replica.1/' "
+       "+ n]) / 2).abs().max()) for n in names))\n"
+       "print('moved', max(float((after[n] - before[n]).abs().max()) for n in names))\n",
+       dir});
+  EXPECT_LE(number_after("difference", check.out), 1e-15);
+  EXPECT_GT(number_after("moved", check.out), 1e-6);
+  // A run in lockstep continues from there too, and a local one from lockstep.
+  must(train_arguments(config, dir, kInDouble + Keys{"optim.kind=sgd", "run.steps=8"}));
+  const auto back = must(train_arguments(config, dir, keys + Keys{"run.steps=12"}));
+  EXPECT_THAT(back.out, HasSubstr("step-00000008"));
+}
+
+TEST(Meetings, AreWhereAWishToStopIsHeard) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder), dir = folder / "run";
+  const Keys keys = {"sync.kind=average", "sync.every=50", "run.steps=100000",
+                     "checkpoint.every=0"};
+  const auto stopped =
+      run_patiently({"bash", "-c",
+                     "$0 \"$@\" & pid=$!; until [ -s " + dir +
+                         "/metrics.jsonl ]; do sleep 0.02; done; kill -TERM $pid; wait $pid",
+                     train_arguments(config, dir, keys)[0], "train", config, "run.dir=" + dir,
+                     keys[0], keys[1], keys[2], keys[3]});
+  EXPECT_EQ(stopped.code, 128 + SIGTERM) << stopped.out << stopped.err;
+  EXPECT_EQ(texts_of(dir, "loss").size() % 50, 0u) << "all replicas stop at the same step";
+}
+
+TEST(BlocksByTime, UseEverySampleAndFollowTheirScheduleOfLearningRates) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder), dir = folder / "run";
+  const auto done = must(train_arguments(
+      config, dir, {"sync.kind=diloco", "sync.seconds=0.02", "run.steps=40", "data.samples=60"}));
+  EXPECT_THAT(done.out, HasSubstr("done at step 40"));
+  std::ifstream file(dir + "/metrics.jsonl");
+  double weight = 0, last = 0;
+  for (std::string line; std::getline(file, line);) {
+    weight += std::stod(line.substr(line.find("\"weight\":") + 9));
+    last = std::stod(line.substr(line.find("\"step\":") + 7));
+  }
+  EXPECT_EQ(last, 40);
+  EXPECT_EQ(weight, 40 * 10 * 16) << "every token of 40 batches of 10 samples, once";
+}
+
+TEST(BadSync, IsOneSentenceBeforeAnythingRuns) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder);
+  const std::pair<Keys, const char*> cases[] = {
+      {{"sync.kind=average", "sync.every=0"}, "sync.every = 0 is out of range"},
+      {{"sync.every=4"}, "has no effect while sync.kind = \"lockstep\""},
+      {{"sync.kind=diloco", "sync.every=4", "sync.fragments=5"},
+       "sync.fragments = 5 cannot take turns in sync.every = 4 steps"},
+      {{"sync.kind=diloco", "sync.every=4", "sync.delay=4"},
+       "sync.delay = 4 must be less than sync.every = 4"},
+      {{"sync.kind=bmuf", "sync.momentum=1"}, "sync.momentum = 1.0 is out of range"},
+      {{"sync.kind=average", "sync.inner_group=3"}, "sync.inner_group = 3 does not divide"},
+      {{"sync.kind=bmuf", "sync.seconds=1", "sync.every=3"}, "both say when replicas meet"},
+      {{"sync.kind=average", "sync.seconds=1", "batch.global=11"}, "batch.global = 11"}};
+  for (const auto& [keys, said] : cases) {
+    const auto result = run_patiently(train_arguments(config, folder / "run", keys));
+    EXPECT_EQ(result.code, 2) << said;
+    EXPECT_THAT(result.err, HasSubstr(said));
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
