@@ -211,6 +211,15 @@ TEST(BlocksByTime, UseEverySampleAndFollowTheirScheduleOfLearningRates) {
   EXPECT_EQ(weight, 40 * 10 * 16) << "every token of 40 batches of 10 samples, once";
 }
 
+TEST(VerifyOfLocalUpdates, SaysWhatCannotBeEqualAndProvesWhatMustBe) {
+  const Scratch folder;
+  const auto proved = must(
+      {kTrireme, "verify", tiny_config(folder), "sync.kind=bmuf", "sync.every=3", "mesh.tensor=2"});
+  EXPECT_THAT(proved.out, HasSubstr("not meant to equal one rank: sync.kind = \"bmuf\""));
+  EXPECT_THAT(proved.out, ::testing::ContainsRegex("averaging after every step = lockstep .*same"));
+  EXPECT_THAT(proved.out, ::testing::ContainsRegex("bmuf without momentum.*= averaging .*same"));
+}
+
 TEST(BadSync, IsOneSentenceBeforeAnythingRuns) {
   const Scratch folder;
   const std::string config = tiny_config(folder);
