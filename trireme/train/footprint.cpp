@@ -14,6 +14,7 @@
 #include "trireme/parallel/units.h"
 #include "trireme/pipeline/passes.h"
 #include "trireme/train/attach.h"
+#include "trireme/train/local_training.h"
 #include "trireme/train/stages.h"
 
 namespace trireme::train {
@@ -189,6 +190,13 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   all.parameters = weight_bytes + master_bytes;
   all.masters = master_bytes;
   all.optimizer = states * (sharded ? state.shard : state.padded_local);
+  if (is_local(config)) {
+    const int64_t common = sharded ? state.shard : state.local;
+    const bool remembers = config.sync.kind != config::SyncKind::Average &&
+                           config.sync.kind != config::SyncKind::PostLocal;
+    all.meetings = (remembers ? 3 : 2) * common;
+    all.copy += (remembers ? 2 : 1) * common / degrees.replica;
+  }
   all.gradients = gradients_stay_narrow(degrees, own.batching) ? trained.local
                   : degrees.data() == 1                        ? gradients.local
                                                                : gradients.padded_local;
@@ -247,11 +255,13 @@ RankShare share_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
 
 }  // namespace
 
-Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees,
+Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const Degrees& all_ranks,
                     c10::DeviceType device) {
   check_keep(config, whole);
-  const core::DType compute = policy_of(config, degrees).precision.dtypes->compute;
-  const nn::Batching of_all = batching(config, degrees, item_bytes(compute), device);
+  const core::DType compute = policy_of(config, all_ranks).precision.dtypes->compute;
+  const nn::Batching of_all = batching(config, all_ranks, item_bytes(compute), device);
+  Degrees degrees = all_ranks;  // of the ranks that sum gradients
+  if (is_local(config)) degrees.replica = static_cast<int>(config.sync.inner_group);
   if (degrees.pipe == 1)
     return footprint_of(config, whole, degrees, {nn::parameters_of(whole), of_all, false});
   const pipeline::Schedule schedule = schedule_of(config, degrees);
@@ -294,6 +304,7 @@ std::string to_text(const Footprint& memory, Placement placement,
   line("gradients", memory.gradients);
   if (!offload) line("optimizer", memory.optimizer);
   if (memory.gathered > 0) line("gathered weights", memory.gathered, gathered_note);
+  if (memory.meetings > 0) line("meetings of replicas", memory.meetings);
   line("activations", memory.activations);
   const int64_t offloaded = offload ? memory.optimizer : 0;
   line("together", memory.without_copy() - offloaded - moved, placement.gpu ? "" : libtorch);
