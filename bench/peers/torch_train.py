@@ -1,6 +1,6 @@
 """The GPT of configs/bench.toml in PyTorch, eager, alone or on gloo (DDP, FSDP2, pipelining): prints one JSON line.
 
-    python3 torch_train.py RANKS STEPS ROWS SEQ [ddp|fsdp]
+    python3 torch_train.py RANKS STEPS ROWS SEQ [ddp|fsdp|powersgd]
     python3 torch_train.py RANKS STEPS ROWS SEQ pipeline [MICROS [CUT]]
 
 A pipeline runs Schedule1F1B over the RANKS x ROWS rows in MICROS (8) micro-batches. CUT is the number of the six
@@ -99,6 +99,10 @@ def run(rank, ranks, steps, rows, seq, mode, micros, cut):
                 fully_shard(unit)
         else:
             model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+            if mode == "powersgd":
+                from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
+                state = power_sgd.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+                model.register_comm_hook(state, power_sgd.powerSGD_hook)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 
     def rows_of(step, of_rank):
