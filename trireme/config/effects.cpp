@@ -38,6 +38,10 @@ bool is_sharded(const Config& config) {
   return config.mesh.shard != 1;
 }  // 0: what is left of the world
 
+/// auto and nccl: the ranks find out when they meet, and warn.
+bool may_use_tcp(const Config& config) {
+  return config.comm.backend != Backend::Shm && config.comm.backend != Backend::Local;
+}
 bool is_float16(const Config& config) {
   return config.precision.compute == Dtype::Float16;
 }
@@ -73,6 +77,7 @@ constexpr Switch kSwitches[] = {
     {"precision.keep", "precision.compute", has_16_bits, "precision.compute=bfloat16"},
     {"precision.loss_scale", "precision.compute", is_float16, "precision.compute=float16"},
     {"precision.growth", "precision.compute", is_float16, "precision.compute=float16"},
+    {"comm.rate_mbit", "comm.backend", may_use_tcp, "comm.backend=tcp"},
     {"eval.batches", "eval.every", evaluates, "eval.every=100"},
 };
 
