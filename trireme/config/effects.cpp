@@ -49,6 +49,10 @@ bool has_16_bits(const Config& config) {
   return config.precision.compute == Dtype::BFloat16 || is_float16(config);
 }
 
+bool has_32_bits(const Config& config) {
+  return !has_16_bits(config);
+}
+
 constexpr Switch kSwitches[] = {
     {"data.path", "data.kind", reads_files, "data.kind=tokens"},
     {"data.valid", "data.kind", reads_files, "data.kind=tokens"},
@@ -77,6 +81,10 @@ constexpr Switch kSwitches[] = {
     {"precision.keep", "precision.compute", has_16_bits, "precision.compute=bfloat16"},
     {"precision.loss_scale", "precision.compute", is_float16, "precision.compute=float16"},
     {"precision.growth", "precision.compute", is_float16, "precision.compute=float16"},
+    {"compress.transfers", "mesh.pipe", is_pipeline, "mesh.pipe=2"},
+    {"compress.transfers", "precision.compute", has_32_bits, "precision.compute=float32"},
+    {"compress.gathers", "mesh.shard", is_sharded, "mesh.shard=2"},
+    {"compress.gathers", "precision.compute", has_32_bits, "precision.compute=float32"},
     {"comm.rate_mbit", "comm.backend", may_use_tcp, "comm.backend=tcp"},
     {"eval.batches", "eval.every", evaluates, "eval.every=100"},
 };

@@ -193,10 +193,8 @@ const Key kTable[] = {
     {KEY(compress.feedback), "add what was not sent to the next gradient", {}, Built::Later},
     {KEY(compress.warmup), "steps that send everything", kCount, Built::Later},
     {KEY(compress.keep), "patterns of parameters that are never compressed", {}, Built::Later},
-    {KEY(compress.transfers), "dtype of activations between stages", one_of<Narrow>(),
-     Built::Later},
-    {KEY(compress.gathers), "dtype of sharded weights when they are gathered", one_of<Narrow>(),
-     Built::Later},
+    {KEY(compress.transfers), "dtype of activations between stages", one_of<Narrow>()},
+    {KEY(compress.gathers), "dtype of sharded weights when they are gathered", one_of<Narrow>()},
 
     {KEY(comm.backend), "how ranks communicate", one_of<Backend>()},
     {KEY(comm.timeout_s), "seconds before an operation fails", {.more_than = 0, .at_most = 1e9}},
