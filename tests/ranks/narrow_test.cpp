@@ -19,17 +19,18 @@ using precision::Training;
 constexpr Narrow kAll[] = {Narrow::Fp16, Narrow::Bf16, Narrow::Int8};
 constexpr int64_t kSteps = 12;
 
-/// How far the loss may be from that of a run whose tensors travel as they are, after 12 steps:
-/// some ten times the relative error of one rounding (2^-11, 2^-8, 1/254), because every layer adds
-/// its own. Losses are between 1 and 3.
+/// How far a loss, which is between 2 and 2.5, may be from that of a run whose tensors travel as
+/// they are. The largest distances of the runs below are 0.00013, 0.0035 and 0.018: about 0.3, 1
+/// and 5 times the relative error of one rounding (2^-11, 2^-8, 1/254). Three times that is
+/// allowed.
 double near_enough(Narrow narrow) {
   switch (narrow) {
     case Narrow::None: return 0;
-    case Narrow::Fp16: return 0.005;
-    case Narrow::Bf16: return 0.04;
+    case Narrow::Fp16: return 0.0004;
+    case Narrow::Bf16: return 0.011;
     case Narrow::Int8: break;
   }
-  return 0.04;
+  return 0.054;
 }
 
 struct Outcome {
