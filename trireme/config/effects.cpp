@@ -38,6 +38,10 @@ bool is_sharded(const Config& config) {
   return config.mesh.shard != 1;
 }  // 0: what is left of the world
 
+/// auto and nccl: the ranks find out when they meet, and warn.
+bool may_use_tcp(const Config& config) {
+  return config.comm.backend != Backend::Shm && config.comm.backend != Backend::Local;
+}
 bool is_float16(const Config& config) {
   return config.precision.compute == Dtype::Float16;
 }
@@ -54,54 +58,61 @@ bool is_diloco(const Config& config) {
 bool has_outer_momentum(const Config& config) {
   return config.sync.kind == SyncKind::Bmuf || config.sync.kind == SyncKind::SlowMo ||
          is_diloco(config);
-}
+  bool has_32_bits(const Config& config) {
+    return !has_16_bits(config);
+  }
 
-constexpr Switch kSwitches[] = {
-    {"data.path", "data.kind", reads_files, "data.kind=tokens"},
-    {"data.valid", "data.kind", reads_files, "data.kind=tokens"},
-    {"data.valid", "eval.every", evaluates, "eval.every=100"},
-    {"data.samples", "data.kind", [](const Config& c) { return !reads_files(c); },
-     "data.kind=markov"},
-    {"model.heads", "model.kind", has_attention, "model.kind=gpt"},
-    {"model.kv_heads", "model.kind", has_attention, "model.kind=gpt"},
-    {"model.ffn", "model.kind", has_attention, "model.kind=gpt"},
-    {"model.attention_dropout", "model.kind", has_attention, "model.kind=gpt"},
-    {"model.tie", "model.kind", has_attention, "model.kind=gpt"},
-    {"memory.recompute", "model.kind",
-     [](const Config& c) { return c.memory.recompute <= Recompute::Block || has_attention(c); },
-     "memory.recompute=block"},
-    {"optim.betas", "optim.kind", is_adamw, "optim.kind=adamw"},
-    {"optim.eps", "optim.kind", is_adamw, "optim.kind=adamw"},
-    {"optim.momentum", "optim.kind", is_sgd, "optim.kind=sgd"},
-    {"optim.final", "optim.schedule",
-     [](const Config& c) { return c.optim.schedule != RateSchedule::Constant; },
-     "optim.schedule=cosine"},
-    {"tensor", "mesh.tensor", [](const Config& c) { return c.mesh.tensor > 1; }, "mesh.tensor=2"},
-    {"pipeline", "mesh.pipe", is_pipeline, "mesh.pipe=2"},
-    {"pipeline.keep_gathered", "mesh.shard", is_sharded, "mesh.shard=2"},
-    {"memory.shard", "mesh.shard", is_sharded, "mesh.shard=2"},
-    {"precision.master", "precision.compute", has_16_bits, "precision.compute=bfloat16"},
-    {"precision.keep", "precision.compute", has_16_bits, "precision.compute=bfloat16"},
-    {"precision.loss_scale", "precision.compute", is_float16, "precision.compute=float16"},
-    {"precision.growth", "precision.compute", is_float16, "precision.compute=float16"},
-    {"sync.every", "sync.kind", is_local, "sync.kind=average"},
-    {"sync.seconds", "sync.kind", is_local, "sync.kind=average"},
-    {"sync.after", "sync.kind", [](const Config& c) { return c.sync.kind == SyncKind::PostLocal; },
-     "sync.kind=post-local"},
-    {"sync.momentum", "sync.kind", has_outer_momentum, "sync.kind=diloco"},
-    {"sync.time_constant", "sync.kind",
-     [](const Config& c) { return c.sync.kind == SyncKind::Bmuf; }, "sync.kind=bmuf"},
-    {"sync.lr", "sync.kind", has_outer_momentum, "sync.kind=diloco"},
-    {"sync.nesterov", "sync.kind",
-     [](const Config& c) { return c.sync.kind == SyncKind::Bmuf || is_diloco(c); },
-     "sync.kind=diloco"},
-    {"sync.fragments", "sync.kind", is_diloco, "sync.kind=diloco"},
-    {"sync.delay", "sync.kind", is_diloco, "sync.kind=diloco"},
-    {"sync.keep_own", "sync.delay", [](const Config& c) { return c.sync.delay > 0; },
-     "sync.delay=1"},
-    {"sync.inner_group", "sync.kind", is_local, "sync.kind=average"},
-    {"eval.batches", "eval.every", evaluates, "eval.every=100"},
-};
+  constexpr Switch kSwitches[] = {
+      {"data.path", "data.kind", reads_files, "data.kind=tokens"},
+      {"data.valid", "data.kind", reads_files, "data.kind=tokens"},
+      {"data.valid", "eval.every", evaluates, "eval.every=100"},
+      {"data.samples", "data.kind", [](const Config& c) { return !reads_files(c); },
+       "data.kind=markov"},
+      {"model.heads", "model.kind", has_attention, "model.kind=gpt"},
+      {"model.kv_heads", "model.kind", has_attention, "model.kind=gpt"},
+      {"model.ffn", "model.kind", has_attention, "model.kind=gpt"},
+      {"model.attention_dropout", "model.kind", has_attention, "model.kind=gpt"},
+      {"model.tie", "model.kind", has_attention, "model.kind=gpt"},
+      {"memory.recompute", "model.kind",
+       [](const Config& c) { return c.memory.recompute <= Recompute::Block || has_attention(c); },
+       "memory.recompute=block"},
+      {"optim.betas", "optim.kind", is_adamw, "optim.kind=adamw"},
+      {"optim.eps", "optim.kind", is_adamw, "optim.kind=adamw"},
+      {"optim.momentum", "optim.kind", is_sgd, "optim.kind=sgd"},
+      {"optim.final", "optim.schedule",
+       [](const Config& c) { return c.optim.schedule != RateSchedule::Constant; },
+       "optim.schedule=cosine"},
+      {"tensor", "mesh.tensor", [](const Config& c) { return c.mesh.tensor > 1; }, "mesh.tensor=2"},
+      {"pipeline", "mesh.pipe", is_pipeline, "mesh.pipe=2"},
+      {"pipeline.keep_gathered", "mesh.shard", is_sharded, "mesh.shard=2"},
+      {"memory.shard", "mesh.shard", is_sharded, "mesh.shard=2"},
+      {"precision.master", "precision.compute", has_16_bits, "precision.compute=bfloat16"},
+      {"precision.keep", "precision.compute", has_16_bits, "precision.compute=bfloat16"},
+      {"precision.loss_scale", "precision.compute", is_float16, "precision.compute=float16"},
+      {"precision.growth", "precision.compute", is_float16, "precision.compute=float16"},
+      {"sync.every", "sync.kind", is_local, "sync.kind=average"},
+      {"sync.seconds", "sync.kind", is_local, "sync.kind=average"},
+      {"sync.after", "sync.kind",
+       [](const Config& c) { return c.sync.kind == SyncKind::PostLocal; }, "sync.kind=post-local"},
+      {"sync.momentum", "sync.kind", has_outer_momentum, "sync.kind=diloco"},
+      {"sync.time_constant", "sync.kind",
+       [](const Config& c) { return c.sync.kind == SyncKind::Bmuf; }, "sync.kind=bmuf"},
+      {"sync.lr", "sync.kind", has_outer_momentum, "sync.kind=diloco"},
+      {"sync.nesterov", "sync.kind",
+       [](const Config& c) { return c.sync.kind == SyncKind::Bmuf || is_diloco(c); },
+       "sync.kind=diloco"},
+      {"sync.fragments", "sync.kind", is_diloco, "sync.kind=diloco"},
+      {"sync.delay", "sync.kind", is_diloco, "sync.kind=diloco"},
+      {"sync.keep_own", "sync.delay", [](const Config& c) { return c.sync.delay > 0; },
+       "sync.delay=1"},
+      {"sync.inner_group", "sync.kind", is_local, "sync.kind=average"},
+      {"compress.transfers", "mesh.pipe", is_pipeline, "mesh.pipe=2"},
+      {"compress.transfers", "precision.compute", has_32_bits, "precision.compute=float32"},
+      {"compress.gathers", "mesh.shard", is_sharded, "mesh.shard=2"},
+      {"compress.gathers", "precision.compute", has_32_bits, "precision.compute=float32"},
+      {"comm.rate_mbit", "comm.backend", may_use_tcp, "comm.backend=tcp"},
+      {"eval.batches", "eval.every", evaluates, "eval.every=100"},
+  };
 
 }  // namespace
 
