@@ -87,6 +87,8 @@ TEST_F(BadAddress, AVariableThatMakesNoSenseIsNamed) {
       {"TRIREME_HEARTBEAT_S", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TRIREME_HEARTBEAT_S", "-1"}}},
       {"TRIREME_HEARTBEAT_S",
        {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TRIREME_HEARTBEAT_S", "soon"}}},
+      {"TRIREME_RATE_MBIT", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TRIREME_RATE_MBIT", "-1"}}},
+      {"TRIREME_RATE_MBIT", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TRIREME_RATE_MBIT", "fast"}}},
       {"TRIREME_SECRET", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TRIREME_SECRET", "short"}}},
       {"nonsense", {{"TRIREME_INIT", "nonsense"}}},
       {"TRIREME_BACKEND",
