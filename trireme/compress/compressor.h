@@ -28,13 +28,17 @@ class Compressor {
   /// For messages and checkpoints: "int8".
   virtual std::string_view name() const = 0;
 
+  /// How many bytes `encode` makes of so many elements: a receiver needs to know.
+  virtual int64_t num_bytes(int64_t elements, at::ScalarType dtype) const;
+
   virtual at::Tensor encode(const at::Tensor& block, const BlockPlace& place) const = 0;
 
   /// Writes all elements of `block`.
   virtual void decode(const at::Tensor& bytes, const at::Tensor& block) const = 0;
 
   /// Error feedback (Seide et al. 2014; Karimireddy et al. 2019): encodes block + residual, and
-  /// leaves in `residual` what the bytes do not say.
+  /// leaves in `residual` what the bytes do not say, and 0 where they say NaN or infinity: a
+  /// gradient that overflows does not spoil those of later steps.
   virtual at::Tensor encode_with_feedback(const at::Tensor& block, const at::Tensor& residual,
                                           const BlockPlace& place) const;
 };

@@ -25,12 +25,15 @@ DataParallel::DataParallel(torch::nn::Module& module, const Mesh& mesh, DataPara
   broadcast_parameters(module, mesh, *reducer_);
   make_masters();
   const auto all = trained(module);
+  const auto shards = whole_shards(all);
   const auto make = [&](const GradientSums& sums, const std::vector<std::size_t>& members) {
     std::vector<BucketMember> list;
-    for (std::size_t i : members) list.push_back({all[i].tensor, dtypes_of(all[i], precision_)});
+    for (std::size_t i : members)
+      list.push_back(
+          {all[i].tensor, dtypes_of(all[i], precision_), place_of(shards[i], mesh)});
     return std::make_unique<ReducedBuckets>(reducer_, sums.all, std::move(list), options.buckets);
   };
-  gradients_ = std::make_unique<Gradients>(all, whole_shards(all), mesh, Policy{}, make);
+  gradients_ = std::make_unique<Gradients>(all, shards, mesh, Policy{}, make);
 }
 
 /// Where weight and master have different dtypes, the parameter's memory becomes the master, and

@@ -83,7 +83,7 @@ class Pipeline final : public Attached {
   void set_order(const std::vector<std::string>& names, const Fires& fires = {}) override;
   std::string description() const override;
   core::Json state() const override { return {{"pipeline_cut", cut_}}; }
-  std::vector<ReducerState> reducer_states() override { return reducer_->states(); }
+  Reducer& reducer() override { return *reducer_; }
   int64_t gradient_bytes() const override;
   std::vector<torch::nn::Module*> modules() const override;
 
