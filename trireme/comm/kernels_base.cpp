@@ -1,7 +1,9 @@
 // Any x86-64: SSE2, and halves converted by hand.
 #include <immintrin.h>
 
-#include "trireme/comm/kernels_halves.h"
+#include "trireme/comm/vectors_base.h"
+// After it: the kernels are made of its vectors.
+#include "trireme/comm/kernels_body.h"
 
 namespace trireme::comm {
 namespace {

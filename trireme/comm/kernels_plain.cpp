@@ -1,6 +1,8 @@
 // CPUs other than x86-64: vectors of 16 bytes, which is what NEON has, and halves converted by
 // hand.
-#include "trireme/comm/kernels_halves.h"
+#include "trireme/comm/vectors_base.h"
+// After it: the kernels are made of its vectors.
+#include "trireme/comm/kernels_body.h"
 
 namespace trireme::comm {
 namespace {

@@ -1,11 +1,11 @@
-// For CPUs with vectors of 16 bytes that have no instructions for halves: converts them by hand.
+// CPUs with vectors of 16 bytes that have no instructions for halves: converts them by hand.
 #pragma once
 
 namespace trireme::comm {
 constexpr int kVectorBytes = 16;
 }  // namespace trireme::comm
 
-#include "trireme/comm/kernels_body.h"
+#include "trireme/comm/vectors.h"
 
 namespace trireme::comm {
 namespace {
