@@ -45,6 +45,13 @@ bool has_16_bits(const Config& config) {
   return config.precision.compute == Dtype::BFloat16 || is_float16(config);
 }
 
+bool compresses(const Config& config) {
+  return config.compress.kind != Compression::None;
+}
+bool sends_some(const Config& config) {
+  return config.compress.kind == Compression::TopK || config.compress.kind == Compression::RandomK;
+}
+
 constexpr Switch kSwitches[] = {
     {"data.path", "data.kind", reads_files, "data.kind=tokens"},
     {"data.valid", "data.kind", reads_files, "data.kind=tokens"},
@@ -73,6 +80,13 @@ constexpr Switch kSwitches[] = {
     {"precision.keep", "precision.compute", has_16_bits, "precision.compute=bfloat16"},
     {"precision.loss_scale", "precision.compute", is_float16, "precision.compute=float16"},
     {"precision.growth", "precision.compute", is_float16, "precision.compute=float16"},
+    {"compress.ratio", "compress.kind", sends_some, "compress.kind=topk"},
+    {"compress.rank", "compress.kind",
+     [](const Config& c) { return c.compress.kind == Compression::PowerSgd; },
+     "compress.kind=powersgd"},
+    {"compress.feedback", "compress.kind", compresses, "compress.kind=topk"},
+    {"compress.warmup", "compress.kind", compresses, "compress.kind=topk"},
+    {"compress.keep", "compress.kind", compresses, "compress.kind=topk"},
     {"eval.batches", "eval.every", evaluates, "eval.every=100"},
 };
 

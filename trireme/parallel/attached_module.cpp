@@ -12,7 +12,7 @@ AttachedModule::AttachedModule(torch::nn::Module& module, const Mesh& mesh,
                                std::shared_ptr<Reducer> reducer, Precision precision)
     : module_(module),
       mesh_(mesh),
-      reducer_(reducer != nullptr ? std::move(reducer) : make_reducer(mesh)),
+      reducer_(std::move(reducer)),
       precision_(std::move(precision)) {
   if (!precision_.dtypes) return;
   module.apply([&](torch::nn::Module& one) {

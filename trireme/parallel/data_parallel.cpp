@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/nn/bind.h"
+#include "trireme/parallel/compressed_reducer.h"
 #include "trireme/parallel/precision.h"
 #include "trireme/parallel/replicas.h"
 
@@ -19,7 +20,10 @@ std::vector<nn::Parameter> trained(const torch::nn::Module& module) {
 }  // namespace
 
 DataParallel::DataParallel(torch::nn::Module& module, const Mesh& mesh, DataParallelOptions options)
-    : AttachedModule(module, mesh, std::move(options.reducer), std::move(options.precision)) {
+    : AttachedModule(module, mesh,
+                     options.reducer != nullptr ? options.reducer
+                                                : make_reducer(mesh, options.compress),
+                     std::move(options.precision)) {
   check_cut_on(module, mesh);
   check_same_module(module, mesh.world());
   broadcast_parameters(module, mesh, *reducer_);

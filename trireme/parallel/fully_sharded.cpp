@@ -4,13 +4,17 @@
 #include <utility>
 
 #include "trireme/core/error.h"
+#include "trireme/parallel/compressed_reducer.h"
 #include "trireme/parallel/precision.h"
 #include "trireme/parallel/replicas.h"
 
 namespace trireme::parallel {
 
 FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullyShardedOptions options)
-    : AttachedModule(module, mesh, std::move(options.reducer), options.precision),
+    : AttachedModule(module, mesh,
+                     options.reducer != nullptr ? options.reducer
+                                                : make_reducer(mesh, options.compress),
+                     options.precision),
       all_(nn::parameters_of(module)),
       policy_{.sharding = options.sharding, .precision = std::move(options.precision)} {
   using Gathered = FullyShardedOptions::Gathered;

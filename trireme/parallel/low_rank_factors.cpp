@@ -64,12 +64,12 @@ void LowRankFactors::settle() {
   for (auto& [key, one] : factors_)
     if (one.next.defined()) {
       one.now.copy_(one.next);
-      one.next = {};
+      one.next = at::Tensor();
     }
 }
 
 void LowRankFactors::undo_step() {
-  for (auto& [key, one] : factors_) one.next = {};
+  for (auto& [key, one] : factors_) one.next = at::Tensor();
 }
 
 std::vector<ReducerState> LowRankFactors::states() const {

@@ -29,8 +29,9 @@ struct PipelineOptions {
   bool keep_gathered = true;
   Precision precision = {};
   std::shared_ptr<core::Trace> trace = nullptr;  ///< of every action
-  std::shared_ptr<Reducer> reducer =
-      nullptr;  ///< how gradients are summed; null: by `make_reducer`
+  CompressOptions compress = {};  ///< how gradients are compressed on the wire
+  /// How gradients are summed, whatever `compress` says; null: by `make_reducer`.
+  std::shared_ptr<Reducer> reducer = nullptr;
 };
 
 /// Cuts a model along its depth over the ranks of the pipe axis, and runs a schedule.

@@ -135,7 +135,7 @@ class SlicedSum final : public CompressedSum {
     } else if (sum_.numel() > 0) {
       encoded = back_for(sum_.numel())->encode(sum_, at);
     }
-    sum_ = {};
+    sum_ = at::Tensor();
     int64_t total = 0;
     for (const int64_t count : packed_.slices()) {
       back_bytes_.push_back(count == 0 ? 0 : back_for(count)->num_bytes(count, packed_.dtype()));

@@ -27,6 +27,7 @@
 #include "trireme/train/lines_file.h"
 #include "trireme/train/memory.h"
 #include "trireme/train/progress.h"
+#include "trireme/train/reducer_state.h"
 #include "trireme/train/run_files.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/world.h"
@@ -142,6 +143,7 @@ class Run {
     }
     world_.barrier();  // all ranks have loaded, before anything is removed
     trainer_.restore(saved->index().extra);
+    restore_reducer(trainer_.attached(), *saved);
     step_ = saved->index().step;
     last_saved_ = from == From::Newest ? step_ : -1;
     files_.log(fmt::format("continues from {}", saved->folder()));
