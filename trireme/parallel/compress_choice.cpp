@@ -13,6 +13,14 @@
 
 namespace trireme::parallel {
 
+namespace {
+
+/// Compression must take at most this part of the plain sum's time: encoding also takes cores from
+/// backward, which waits for a plain sum only at its end.
+constexpr double kWorthIt = 0.8;
+
+}  // namespace
+
 std::string_view to_string(Compression kind) {
   constexpr std::string_view kNames[] = {"none",  "fp16",   "bf16",     "int8", "onebit",
                                          "topk",  "randomk", "powersgd", "auto"};
@@ -50,8 +58,8 @@ Compression CompressChoice::measure(uint64_t block, int64_t bytes, const comm::C
       of[i] = time == 0 ? took.count() : std::min(of[i], took.count());
     }
   ranks.all_reduce(seconds, comm::ReduceOp::Max).wait();
-  const auto best = static_cast<std::size_t>(
-      std::min_element(of, of + all.size()) - of);
+  auto best = static_cast<std::size_t>(std::min_element(of, of + all.size()) - of);
+  if (of[best] > kWorthIt * of[0]) best = 0;
   chosen_[block] = all[best];
   std::vector<std::string> times;
   for (std::size_t i = 0; i < all.size(); ++i)

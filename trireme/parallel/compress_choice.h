@@ -13,7 +13,8 @@ namespace trireme::parallel {
 /// compress.kind = "auto": what each block is compressed by, or that it is not.
 ///
 ///   each candidate   sums the block twice, as it would in a step; the quicker time counts
-///   the slowest rank decides how long a candidate takes; the quickest candidate is taken
+///   the slowest rank decides how long a candidate takes; the quickest candidate is taken, unless
+///   the plain sum takes nearly as long
 ///
 /// It is measured once, in the second step (the first one does not know the order of buckets yet),
 /// and saved with the checkpoint, because another measurement could choose otherwise.

@@ -75,7 +75,7 @@ std::vector<ReducerState> Residuals::states() const {
   for (const auto& [key, one] : kept_)
     for (std::size_t i = 0; i < one.place->pieces.size(); ++i)
       if (one.now.numel() > 0)
-        all.push_back({.kind = "residual",
+        all.push_back({.kind = one.place->shard ? "shard_residual" : "residual",
                        .parameter = one.place->name,
                        .tensor = one.place->part(one.now, i),
                        .piece = one.place->pieces[i],

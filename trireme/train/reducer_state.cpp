@@ -15,8 +15,6 @@ namespace trireme::train {
 
 namespace {
 
-constexpr std::string_view kResiduals = "reducer/residual/";
-
 std::string name_of(const parallel::ReducerState& state, const Mesh& mesh) {
   const std::string rank = fmt::format("reducer/{}/{}/rank.{}{}/{}", state.kind,
                                        to_string(mesh.degrees()), mesh.world().rank(),
@@ -46,8 +44,9 @@ struct SavedResidual {
 std::map<std::string, std::vector<SavedResidual>> residuals_in(const format::Index& index) {
   std::map<std::string, std::vector<SavedResidual>> all;
   for (const auto& [name, info] : index.tensors) {
-    if (!name.starts_with(kResiduals)) continue;
-    const std::string_view rest = std::string_view(name).substr(kResiduals.size());
+    const std::string_view rest = name;
+    if (!rest.starts_with("reducer/residual/") && !rest.starts_with("reducer/shard_residual/"))
+      continue;
     const auto rank = rest.find("/rank.");
     const auto parameter = rest.find('/', rank + 1);
     const auto place = rest.rfind('@');

@@ -9,8 +9,9 @@ namespace trireme::train {
 /// Adds what the reducer keeps from step to step: the residuals of compressed gradients, for
 /// instance. It belongs to one rank of one mesh:
 ///
-///   reducer/residual/MESH/rank.N/PARAMETER@OFFSET:SHAPE:BEGIN     a residual, and its place
-///   reducer/KIND/MESH/rank.N/PARAMETER                            another tensor
+///   reducer/residual/MESH/rank.N/PARAMETER@OFFSET:SHAPE:BEGIN        a residual, and its place
+///   reducer/shard_residual/MESH/rank.N/PARAMETER@OFFSET:SHAPE:BEGIN  of a sum of shards
+///   reducer/KIND/MESH/rank.N/PARAMETER                               another tensor
 ///
 /// `rank.N.repeat` is a residual that another rank keeps too, because it computes the same
 /// gradient. Collective.
