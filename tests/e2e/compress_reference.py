@@ -54,9 +54,9 @@ def run_powersgd(rank, factors, steps, columns):
     # neither the span of P nor anything that follows from it.
     randn, torch.randn = torch.randn, lambda *shape, **how: given[shape[1]].view(shape)
     model = torch.nn.parallel.DistributedDataParallel(Net())
+    # Two plain steps are the least that torch allows: DDP lays out its buckets anew after the first.
     state = hook.PowerSGDState(process_group=None, matrix_approximation_rank=columns, start_powerSGD_iter=2,
                                min_compression_rate=1, use_error_feedback=True, warm_start=True)
-    state.start_powerSGD_iter = 0  # 2 is the least that the constructor takes
     model.register_comm_hook(state, hook.powerSGD_hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
     for step in range(1, steps + 1):

@@ -89,7 +89,7 @@ TEST(PowerSgd, TrainsAsTorchsOwnHook) {
                                      torch::nn::Tanh(),
                                      torch::nn::Linear(kWideReference, kOutputs));
       },
-      false, {.kind = parallel::Compression::PowerSgd, .rank = 2},
+      false, {.kind = parallel::Compression::PowerSgd, .rank = 2, .warmup = 2},
       [&](parallel::DataParallel& replicas) {
         core::Json json;
         for (const auto& one : replicas.reducer().states()) {
