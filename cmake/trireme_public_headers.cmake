@@ -51,11 +51,14 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/optim/resumable.h
   trireme/optim/learning_rate.h
   trireme/optim/update_control.h
+  trireme/compress/compressor.h
   trireme/parallel/attached.h
+  trireme/parallel/compress_options.h
   trireme/parallel/data_parallel.h
   trireme/parallel/fully_sharded.h
   trireme/parallel/pipeline.h
   trireme/parallel/balance.h
+  trireme/parallel/gradient_place.h
   trireme/parallel/parameter_shard.h
   trireme/parallel/reducer.h
   trireme/data/dataset.h

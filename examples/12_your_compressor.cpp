@@ -56,6 +56,6 @@ int main() {
     if (world.rank() == 0)
       std::cout << "the last loss: " << plain << "; in three bytes a number: " << ours
                 << "; the largest tenth: " << ready_made << "\n";
-    TORCH_CHECK(world.size() == 1 || std::abs(ours - plain) < 1e-3 * plain, "it should hardly differ");
+    return std::abs(ours - plain) < 1e-3 * plain ? 0 : 1;
   });
 }

@@ -219,6 +219,24 @@ TEST(Compress, TopKSendsTheLargestAndOfEqualOnesTheFirst) {
   }
 }
 
+/// 16 of every 1024 elements are unlike the others, and just these are what topk samples.
+TEST(Compress, TopKIsRightWhereItsSampleIsWrong) {
+  constexpr int64_t kCount = 1 << 17;
+  const auto topk = compress::make_compressor({.kind = Kind::TopK, .ratio = 0.05});
+  for (const float unlike : {0.0F, 1e6F, NAN}) {
+    at::Tensor block = torch::randn({kCount}) + 100;
+    at::Tensor sampled = block.view({kCount / 1024, 1024}).narrow(1, 0, 16);
+    sampled.fill_(unlike);
+    const at::Tensor out = decoded(*topk, block);
+    const int64_t k = (kCount + 19) / 20;
+    const at::Tensor order = torch::argsort(block.abs().nan_to_num(1e9), /*stable=*/true, 0, true);
+    at::Tensor expected = torch::zeros_like(block);
+    const at::Tensor largest = order.slice(0, 0, k);
+    expected.index_put_({largest}, block.index({largest}));
+    EXPECT_TRUE(torch::allclose(out, expected, 0, 0, /*equal_nan=*/true)) << unlike;
+  }
+}
+
 TEST(Compress, EveryCpuGivesTheSameBits) {
   for (const Kind kind : kKinds) {
     for (const int64_t size : kSizes) {

@@ -261,7 +261,10 @@ TEST(ConfigOverride, ThatChangesNothingIsRefusedWithTheRemedy) {
        "mesh.pipe = 1; set mesh.pipe=2, or leave it out"},
       {{"optim.momentum=0.5"},
        "override 'optim.momentum=0.5': optim.momentum = 0.5 has no effect while optim.kind = "
-       "\"adamw\"; set optim.kind=sgd, or leave it out"}};
+       "\"adamw\"; set optim.kind=sgd, or leave it out"},
+      {{"comm.backend=shm", "comm.rate_mbit=100"},
+       "override 'comm.rate_mbit=100': comm.rate_mbit = 100.0 has no effect while comm.backend = "
+       "\"shm\"; set comm.backend=tcp, or leave it out"}};
   for (const auto& [overrides, message] : cases) EXPECT_EQ(refusal(file, overrides), message);
   // What switches off a key of the file is no mistake, nor is the value that it has anyway.
   parse("data = {kind = 'tokens', path = 'x', valid = 'y'}\neval.every = 5", "a",

@@ -38,12 +38,11 @@ struct Kernels {
   void (*encode_onebit)(const Source& source, char* means, char* bits);
   void (*decode_onebit)(const char* means, const char* bits, float* block, int64_t count);
 
-  /// Adds the block to the residual, if there is one, and adds to bins[b] how many magnitudes have
-  /// the upper bits b (topk_body.h).
-  void (*count_magnitudes)(const Source& source, uint32_t* bins);
-  /// Writes the indices of values whose magnitude has at least these bits, in order; returns how
-  /// many there are.
-  int64_t (*find_magnitudes)(const float* values, int64_t count, uint32_t least, uint32_t* indices);
+  /// Adds to bins[b] how many magnitudes have the upper bits b (topk_body.h).
+  void (*count_magnitudes)(const float* values, int64_t count, uint32_t* bins);
+  /// Adds the block to the residual, if there is one. Writes the indices of values whose magnitude
+  /// has at least these bits, in order, and returns how many there are.
+  int64_t (*find_magnitudes)(const Source& source, uint32_t least, uint32_t* indices);
 };
 
 constexpr int kMagnitudeShift = 19;  ///< a bin has the exponent and 4 bits of the mantissa

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "trireme/compress/compressors.h"
@@ -16,6 +18,14 @@
 //
 //   index | index | ...  uint32, k of them        value | value | ...  k of them, in the block's
 //   dtype
+//
+// How they are found: a sample says above which magnitude there are a few more than k elements. One
+// pass over the block collects the indices of these candidates, and the k largest are chosen among
+// them. If the sample was wrong, and there are fewer than k, all magnitudes are counted instead:
+// the sample changes the time and never the result.
+//
+//   magnitudes   . . .. ...... ....|..:.:.:...:..|:::::::::::::::::
+//                                  ^ guess       ^ the k-th largest
 namespace trireme::compress {
 
 namespace {
@@ -29,43 +39,65 @@ uint64_t magnitude_bits(double x) {
   return std::bit_cast<uint64_t>(x) & std::numeric_limits<int64_t>::max();
 }
 
-/// Writes the `k` largest of the values at the candidates, which are in order, and returns their
-/// indices. Of magnitudes that are equal to the smallest sent one, the first ones are sent.
-///
-///   above      bits that only sent elements have: they need not be compared with each other
-template <class T, class Bits>
-std::vector<uint32_t> write_largest(const T* values, const std::vector<uint32_t>& candidates,
-                                    int64_t k, Bits above, char* bytes) {
-  std::vector<Bits> undecided;
+/// The least bits of a bin's magnitudes. Whatever is not finite counts as one bin, so that all of
+/// it is found together.
+uint32_t least_of(uint32_t bin) {
+  return std::min(bin << kMagnitudeShift, magnitude_bits(std::numeric_limits<float>::infinity()));
+}
+
+/// Of the magnitudes that `bins` counts, the bin of the k-th largest.
+uint32_t bin_of(int64_t k, const std::vector<uint32_t>& bins) {
+  auto bin = static_cast<uint32_t>(bins.size());
+  for (int64_t found = 0; found < k; found += bins[bin]) --bin;
+  return bin;
+}
+
+/// What the smallest sent magnitude is, and how many that equal it are sent.
+template <class Bits>
+struct Last {
+  Bits bits = 0;
+  int64_t ties = 0;
+};
+
+/// Bins first: only the magnitudes in the bin of the k-th largest need to be put in order.
+template <class Bits>
+Last<Bits> find_last(const std::vector<Bits>& magnitudes, int64_t k) {
+  constexpr int kShift = kMagnitudeShift + 8 * static_cast<int>(sizeof(Bits) - sizeof(uint32_t));
+  std::vector<uint32_t> bins(kMagnitudeBins);
+  for (const Bits bits : magnitudes) ++bins[bits >> kShift];
+  const uint32_t bin = bin_of(k, bins);
   int64_t left = k;
-  for (const uint32_t i : candidates) {
-    const Bits bits = magnitude_bits(values[i]);
-    if (bits >= above)
-      --left;
-    else
-      undecided.push_back(bits);
+  std::vector<Bits> undecided;
+  undecided.reserve(bins[bin]);
+  for (const Bits bits : magnitudes) {
+    left -= bits >> kShift > bin ? 1 : 0;
+    if (bits >> kShift == bin) undecided.push_back(bits);
   }
-  Bits smallest = above;
-  int64_t ties = 0;  // how many magnitudes that equal the smallest are sent
-  if (left > 0) {
-    const auto last = undecided.begin() + left - 1;
-    std::nth_element(undecided.begin(), last, undecided.end(), std::greater<>());
-    smallest = *last;
-    ties =
-        left - std::count_if(undecided.begin(), last, [&](Bits bits) { return bits > smallest; });
-  }
-  std::vector<uint32_t> sent;
-  sent.reserve(static_cast<std::size_t>(k));
+  const auto last = undecided.begin() + left - 1;
+  std::nth_element(undecided.begin(), last, undecided.end(), std::greater<>());
+  return {*last, left - std::count_if(undecided.begin(), last, [&](Bits b) { return b > *last; })};
+}
+
+/// Writes the k largest of the values at the candidates, which are in order; calls `sent` with the
+/// index of each.
+template <class T, class Sent>
+void write_largest(const T* values, std::span<const uint32_t> candidates, int64_t k, char* bytes,
+                   Sent sent) {
+  if (k == 0) return;
+  std::vector<decltype(magnitude_bits(T{}))> magnitudes;
+  magnitudes.reserve(candidates.size());
+  for (const uint32_t i : candidates) magnitudes.push_back(magnitude_bits(values[i]));
+  auto [last, ties] = find_last(magnitudes, k);
   char* value_to = bytes + k * kIndexBytes;
-  for (const uint32_t i : candidates) {
-    const Bits bits = magnitude_bits(values[i]);
-    if (bits < above && (bits < smallest || (bits == smallest && ties-- <= 0))) continue;
-    sent.push_back(i);
+  for (std::size_t n = 0; n < candidates.size(); ++n) {
+    if (magnitudes[n] < last || (magnitudes[n] == last && ties-- <= 0)) continue;
+    const uint32_t i = candidates[n];
+    std::memcpy(bytes, &i, kIndexBytes);
     std::memcpy(value_to, values + i, sizeof(T));
+    bytes += kIndexBytes;
     value_to += sizeof(T);
+    sent(i);
   }
-  if (k > 0) std::memcpy(bytes, sent.data(), sent.size() * kIndexBytes);
-  return sent;
 }
 
 class TopK final : public CpuCompressor {
@@ -90,6 +122,7 @@ class TopK final : public CpuCompressor {
   }
 
   void encode_floats(const Source& source, const BlockPlace&, char* bytes) const override;
+  uint32_t guess(const Source& source, int64_t k) const;
   void decode_floats(const char* bytes, float* block, int64_t count) const override {
     decode_values(bytes, block, count);
   }
@@ -97,7 +130,7 @@ class TopK final : public CpuCompressor {
                       char* bytes) const override {
     std::vector<uint32_t> all(static_cast<std::size_t>(count));
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint32_t>(i);
-    write_largest(block, all, num_sent(count), std::numeric_limits<uint64_t>::max(), bytes);
+    write_largest(block, std::span<const uint32_t>(all), num_sent(count), bytes, [](uint32_t) {});
   }
   void decode_doubles(const char* bytes, double* block, int64_t count) const override {
     decode_values(bytes, block, count);
@@ -121,26 +154,46 @@ class TopK final : public CpuCompressor {
   const double ratio_;
 };
 
+/// A magnitude that probably a few more than k elements have; 0 if the block is too small to guess.
+/// Of 1024 elements the sample has 16. The number of sampled ones above the guess deviates from
+/// their share by a square root, of which four are added.
+uint32_t TopK::guess(const Source& source, int64_t k) const {
+  constexpr int64_t kTogether = 16, kEvery = 1024, kLeast = 64 * kEvery;
+  if (source.count < kLeast) return 0;
+  std::vector<float> sample;
+  sample.reserve(static_cast<std::size_t>(source.count / kEvery * kTogether));
+  for (int64_t begin = 0; begin + kEvery <= source.count; begin += kEvery)
+    for (int64_t i = begin; i < begin + kTogether; ++i)
+      sample.push_back(source.block[i] + (source.residual != nullptr ? source.residual[i] : 0));
+  const double share = static_cast<double>(k) * kTogether / kEvery;
+  const auto wanted = static_cast<int64_t>(share + 4 * std::sqrt(share) + 4);
+  const auto sampled = static_cast<int64_t>(sample.size());
+  if (wanted > sampled) return 0;
+  std::vector<uint32_t> bins(kMagnitudeBins);
+  kernels_.count_magnitudes(sample.data(), sampled, bins.data());
+  return least_of(bin_of(wanted, bins));
+}
+
 void TopK::encode_floats(const Source& source, const BlockPlace&, char* bytes) const {
   const int64_t k = num_sent(source.count);
-  std::vector<uint32_t> bins(kMagnitudeBins);
-  kernels_.count_magnitudes(source, bins.data());
-  // The bin of the k-th largest, and how many elements there are from it on.
-  uint32_t bin = kMagnitudeBins;
-  int64_t found = 0;
-  while (found < k) found += bins[--bin];
-  std::vector<uint32_t> candidates(static_cast<std::size_t>(found));
+  const auto indices = std::make_unique_for_overwrite<uint32_t[]>(
+      static_cast<std::size_t>(source.count));  // memory that is not written costs nothing
+  int64_t found = kernels_.find_magnitudes(source, guess(source, k), indices.get());
   const float* values = source.residual != nullptr ? source.residual : source.block;
-  kernels_.find_magnitudes(values, k > 0 ? source.count : 0, bin << kMagnitudeShift,
-                           candidates.data());
-  const auto sent = write_largest(values, candidates, k, (bin + 1) << kMagnitudeShift, bytes);
+  if (found < k) {
+    std::vector<uint32_t> bins(kMagnitudeBins);
+    kernels_.count_magnitudes(values, source.count, bins.data());
+    found = kernels_.find_magnitudes({values, nullptr, source.count}, least_of(bin_of(k, bins)),
+                                     indices.get());
+  }
+  const std::span<const uint32_t> candidates(indices.get(), static_cast<std::size_t>(found));
+  write_largest(values, candidates, k, bytes, [&](uint32_t i) {
+    if (source.residual != nullptr) source.residual[i] = 0;
+  });
   if (source.residual == nullptr) return;
-  for (const uint32_t i : sent) source.residual[i] = 0;
-  // What is not finite and was not sent: there were more than k of them.
-  const uint32_t infinite = magnitude_bits(std::numeric_limits<float>::infinity());
-  if (k > 0 && bin >= infinite >> kMagnitudeShift)
-    for (const uint32_t i : candidates)
-      if (!std::isfinite(source.residual[i])) source.residual[i] = 0;
+  // If more than k elements are not finite, some of them were not sent.
+  for (const uint32_t i : candidates)
+    if (!std::isfinite(source.residual[i])) source.residual[i] = 0;
 }
 
 }  // namespace

@@ -1,14 +1,9 @@
-// topk: finds the elements of largest magnitude. Included by kernels_body.h; topk.cpp does the
-// rest.
+// topk: counts and finds magnitudes. Included by kernels_body.h; topk.cpp tells what they are for.
 //
 // The bits of a magnitude are ordered as magnitudes are. Their upper 12 bits name a bin:
 //
-//   0 eeeeeeee mmmm mmmmmmmmmmmmmmmmmmm        bins:   small |..|.|||||...|.| large
-//     '---- bin ---'                                               ^ the k-th largest is in this
-//     one
-//
-// One pass counts the bins, a second one finds the elements of that bin and above: all that are
-// sent are among them, and few others.
+//   0 eeeeeeee mmmm mmmmmmmmmmmmmmmmmmm
+//     '---- bin ---'
 #pragma once
 
 #include "trireme/compress/kernels_body.h"
@@ -18,7 +13,6 @@ namespace {
 
 /// Neighbours count into different tables, so that one increment does not wait for the last.
 constexpr int kTables = 4;
-constexpr int64_t kCountedTogether = 1024;  // elements that stay in the cache between two loops
 
 inline void count_some(const float* values, int64_t count, uint32_t (*tables)[kMagnitudeBins]) {
   const auto bin = [&](int64_t i) {
@@ -32,48 +26,45 @@ inline void count_some(const float* values, int64_t count, uint32_t (*tables)[kM
   for (; i < count; ++i) ++tables[0][bin(i)];
 }
 
-inline void add_block(const float* block, float* residual, int64_t count) {
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    store(bytes_of(residual + i),
-          load<Floats>(bytes_of(residual + i)) + load<Floats>(bytes_of(block + i)));
-  for (; i < count; ++i) residual[i] += block[i];
-}
-
-void count_magnitudes(const Source& source, uint32_t* bins) {
+void count_magnitudes(const float* values, int64_t count, uint32_t* bins) {
   uint32_t tables[kTables][kMagnitudeBins] = {};
-  for (int64_t begin = 0; begin < source.count; begin += kCountedTogether) {
-    const int64_t left = source.count - begin;
-    const int64_t count = left < kCountedTogether ? left : kCountedTogether;
-    const float* values = source.block + begin;
-    if (source.residual != nullptr) {
-      add_block(values, source.residual + begin, count);
-      values = source.residual + begin;
-    }
-    count_some(values, count, tables);
-  }
+  count_some(values, count, tables);
   for (int bin = 0; bin < kMagnitudeBins; ++bin)
     for (int table = 0; table < kTables; ++table) bins[bin] += tables[table][bin];
 }
 
-int64_t find_magnitudes(const float* values, int64_t count, uint32_t least, uint32_t* indices) {
+template <bool kFeedback>
+inline int64_t find_all_magnitudes(const Source& source, uint32_t least, uint32_t* indices) {
   constexpr int kTogether = 32;
   const Ints bound = Ints{} + static_cast<int32_t>(least);
   int64_t i = 0, found = 0;
-  for (; i + kTogether <= count; i += kTogether) {
+  for (; i + kTogether <= source.count; i += kTogether) {
     uint32_t large = 0;
 #pragma GCC unroll 8
     for (int v = 0; v < kTogether / kLanes; ++v) {
-      const Ints magnitude = load<Ints>(bytes_of(values + i + v * kLanes)) & 0x7FFFFFFF;
-      large |= lane_bits(magnitude >= bound) << (v * kLanes);
+      const int64_t at = i + v * kLanes;
+      auto value = load<Floats>(bytes_of(source.block + at));
+      if constexpr (kFeedback) {
+        value += load<Floats>(bytes_of(source.residual + at));
+        store(bytes_of(source.residual + at), value);
+      }
+      large |= lane_bits((bits_as<Ints>(value) & 0x7FFFFFFF) >= bound) << (v * kLanes);
     }
     for (; large != 0; large &= large - 1)
       indices[found++] = static_cast<uint32_t>(i + __builtin_ctz(large));
   }
-  for (; i < count; ++i)
-    if ((load<uint32_t>(bytes_of(values + i)) & 0x7FFFFFFF) >= least)
+  for (; i < source.count; ++i) {
+    float value = source.block[i];
+    if constexpr (kFeedback) value = source.residual[i] += value;
+    if ((bits_as<uint32_t>(value) & 0x7FFFFFFF) >= least)
       indices[found++] = static_cast<uint32_t>(i);
+  }
   return found;
+}
+
+int64_t find_magnitudes(const Source& source, uint32_t least, uint32_t* indices) {
+  if (source.residual != nullptr) return find_all_magnitudes<true>(source, least, indices);
+  return find_all_magnitudes<false>(source, least, indices);
 }
 
 }  // namespace

@@ -153,9 +153,9 @@ enum class Narrow : uint8_t { None, Fp16, Bf16, Int8 };
 template <>
 struct Words<Narrow> {
   static constexpr Word<Narrow> all[] = {{"none", Narrow::None},
-                                         {"fp16", Narrow::Fp16, Built::Later},
-                                         {"bf16", Narrow::Bf16, Built::Later},
-                                         {"int8", Narrow::Int8, Built::Later}};
+                                         {"fp16", Narrow::Fp16},
+                                         {"bf16", Narrow::Bf16},
+                                         {"int8", Narrow::Int8}};
 };
 
 enum class Backend : uint8_t { Auto, Shm, Tcp, Local, Mpi, Nccl };

@@ -38,6 +38,10 @@ bool is_sharded(const Config& config) {
   return config.mesh.shard != 1;
 }  // 0: what is left of the world
 
+/// auto and nccl: the ranks find out when they meet, and warn.
+bool may_use_tcp(const Config& config) {
+  return config.comm.backend != Backend::Shm && config.comm.backend != Backend::Local;
+}
 bool is_float16(const Config& config) {
   return config.precision.compute == Dtype::Float16;
 }
@@ -50,6 +54,9 @@ bool compresses(const Config& config) {
 }
 bool sends_some(const Config& config) {
   return config.compress.kind == Compression::TopK || config.compress.kind == Compression::RandomK;
+}
+bool has_32_bits(const Config& config) {
+  return !has_16_bits(config);
 }
 
 constexpr Switch kSwitches[] = {
@@ -87,6 +94,11 @@ constexpr Switch kSwitches[] = {
     {"compress.feedback", "compress.kind", compresses, "compress.kind=topk"},
     {"compress.warmup", "compress.kind", compresses, "compress.kind=topk"},
     {"compress.keep", "compress.kind", compresses, "compress.kind=topk"},
+    {"compress.transfers", "mesh.pipe", is_pipeline, "mesh.pipe=2"},
+    {"compress.transfers", "precision.compute", has_32_bits, "precision.compute=float32"},
+    {"compress.gathers", "mesh.shard", is_sharded, "mesh.shard=2"},
+    {"compress.gathers", "precision.compute", has_32_bits, "precision.compute=float32"},
+    {"comm.rate_mbit", "comm.backend", may_use_tcp, "comm.backend=tcp"},
     {"eval.batches", "eval.every", evaluates, "eval.every=100"},
 };
 

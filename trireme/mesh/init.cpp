@@ -69,9 +69,21 @@ comm::WorldOptions world_options(const InitOptions& options) {
   comm::WorldOptions found;
   found.timeout = seconds_of("TRIREME_TIMEOUT_S", options.timeout, found.timeout);
   found.heartbeat = seconds_of("TRIREME_HEARTBEAT_S", options.heartbeat, found.heartbeat);
+  found.rate_mbit = options.rate_mbit.value_or(core::env_double("TRIREME_RATE_MBIT").value_or(0));
+  if (!(found.rate_mbit >= 0))
+    throw ConfigError(fmt::format("TRIREME_RATE_MBIT={} must not be negative", found.rate_mbit));
   found.record_dir = options.record_dir ? options.record_dir : core::env("TRIREME_RECORD_DIR");
   if (found.record_dir && found.record_dir->empty()) found.record_dir.reset();
   return found;
+}
+
+/// Which transport carries the data is known only when the ranks have met.
+void warn_without_tcp(const comm::Communicator& world, double rate_mbit) {
+  if (rate_mbit <= 0 || world.backend().find("tcp") != std::string::npos) return;
+  core::Log(world.rank(), "world")
+      .warning(fmt::format("the limit of {} Mbit/s (comm.rate_mbit, TRIREME_RATE_MBIT) has no "
+                           "effect: the ranks communicate over {}; use comm.backend=tcp",
+                           rate_mbit, world.backend()));
 }
 
 /// The launcher's name for this host; empty if it has none.
@@ -151,6 +163,7 @@ comm::Communicator join(const Rendezvous& where, TransportKind wanted, comm::Wor
   const net::Secret secret = net::secret_of_job(where.job);
   const Meeting meeting = meet(where, secret, deadline);
   const LetOthersRead linger{meeting};
+  const double rate_mbit = options.rate_mbit;
   const bool is_file = where.kind == Rendezvous::Kind::File;
   const comm::Bootstrap bootstrap{.store = *meeting.store,
                                   .secret = secret,
@@ -167,6 +180,7 @@ comm::Communicator join(const Rendezvous& where, TransportKind wanted, comm::Wor
     comm::Communicator world("world", make_backend(comm::ProcessWorld(bootstrap, wanted)));
     core::Log(where.rank, "world")
         .info(fmt::format("{} ranks over {}", where.size, world.backend()));
+    if (where.rank == 0) warn_without_tcp(world, rate_mbit);
     // Rank 0 may remove the store only after all ranks have joined: until then some need it.
     world.barrier();
     if (where.rank == 0) meeting.store->remove();

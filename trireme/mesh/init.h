@@ -26,6 +26,9 @@ struct InitOptions {
   std::optional<std::chrono::nanoseconds> timeout = {};
   /// How long a process may be silent before it counts as hung (TRIREME_HEARTBEAT_S; 10 s).
   std::optional<std::chrono::nanoseconds> heartbeat = {};
+  /// tcp: the most Mbit/s that a connection carries in each direction (TRIREME_RATE_MBIT); 0: no
+  /// limit.
+  std::optional<double> rate_mbit = {};
   /// The folder for records of recent operations after a failure (TRIREME_RECORD_DIR); "": none.
   std::optional<std::string> record_dir = {};
 };

@@ -34,11 +34,13 @@ FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullySha
   broadcast_parameters(module, mesh, *reducer_);
   const bool for_a_step = options.gathered == Gathered::ForAStep;
   if (keeps_weights_whole())
-    weights_ = std::make_unique<WholeWeights>(all_, find_units(module, all_), mesh, policy_);
+    weights_ = std::make_unique<WholeWeights>(all_, find_units(module, all_), mesh, policy_,
+                                              options.gathers);
   else
     weights_ = std::make_unique<GatheredWeights>(
         all_, find_units(module, all_), mesh, policy_,
-        GatheredWeights::Options{.hold_all = for_a_step, .ahead = options.ahead});
+        GatheredWeights::Options{
+            .hold_all = for_a_step, .ahead = options.ahead, .narrow = options.gathers});
   for (std::size_t i = 0; i < all_.size(); ++i)
     if (all_[i].tensor.requires_grad()) trained_.push_back(i);
   gradients_ = make_gradients(options.sharding == Sharding::Optimizer || for_a_step);

@@ -11,6 +11,7 @@ using trireme::Sharding;
 
 struct FullyShardedOptions {
   Sharding sharding = Sharding::Parameters;
+  Narrow gathers = {};       ///< how weights travel when they are gathered; on the CPU
   Precision precision = {};  ///< by default the module's own
   int ahead = 1;             ///< how many units are gathered before they are needed
   /// How long weights stay gathered, and gradients whole: while a layer needs them, or (in a

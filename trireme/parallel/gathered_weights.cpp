@@ -50,8 +50,9 @@ struct GatheredWeights::BackwardEnd : ag::Function<BackwardEnd> {
 
 GatheredWeights::GatheredWeights(std::vector<nn::Parameter> parameters, Units units,
                                  const Mesh& mesh, const Policy& policy, Options options)
-    : ShardedWeights(std::move(parameters), std::move(units), mesh, policy),
-      options_(options),
+    : ShardedWeights(std::move(parameters), std::move(units), mesh, policy,
+                     {.narrow = options.narrow}),
+      options_(std::move(options)),
       guarded_(std::make_shared<GatheredWeights*>(this)) {
   const at::NoGradGuard guard;
   int64_t total = 0, begin = 0;

@@ -27,6 +27,7 @@ class GatheredWeights final : public ShardedWeights {
   struct Options {
     bool hold_all = false;  ///< all units will be held at the same time: keeps all their blocks
     int ahead = 1;          ///< how many units are gathered before they are needed
+    Narrow narrow = {};     ///< how they travel
   };
   /// Takes over the memory of the parameters. Collective.
   GatheredWeights(std::vector<nn::Parameter> parameters, Units units, const Mesh& mesh,

@@ -122,8 +122,9 @@ Pipeline::Pipeline(nn::ModelImpl& model, const Mesh& mesh, Schedule schedule,
                               options.keep_gathered)),
       options_(std::move(options)),
       pipe_(mesh.group(Axis::Pipe).split("stages", 0, mesh.coord(Axis::Pipe))),
-      transfers_(pipe_, mesh.device()),
-      reducer_(options_.reducer != nullptr ? options_.reducer : make_reducer(mesh, options_.compress)) {
+      transfers_(pipe_, mesh.device(), options_.transfers),
+      reducer_(options_.reducer != nullptr ? options_.reducer
+                                           : make_reducer(mesh, options_.compress)) {
   nn::name_layers(model);
   cut_ = options_.cut.empty()
              ? balance(model, mesh, {.by = Balance::By::Parameters}, schedule_.stages(), 0)
@@ -239,6 +240,7 @@ void Pipeline::build_parts(const nn::ModelImpl& model) {
     part.attached = std::make_unique<FullySharded>(
         *part.module, of_stage_,
         FullyShardedOptions{.sharding = options_.sharding,
+                            .gathers = options_.gathers,
                             .precision = options_.precision,
                             .gathered = for_a_step ? Gathered::ForAStep : Gathered::ForALayer,
                             .reducer = reducer_});

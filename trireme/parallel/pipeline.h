@@ -27,6 +27,7 @@ struct PipelineOptions {
   /// whole) over the micro-batches of a step.
   Sharding sharding = Sharding::Parameters;
   bool keep_gathered = true;
+  Narrow transfers = {}, gathers = {};  ///< how activations and sharded weights travel; on the CPU
   Precision precision = {};
   std::shared_ptr<core::Trace> trace = nullptr;  ///< of every action
   CompressOptions compress = {};  ///< how gradients are compressed on the wire

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "trireme/core/error.h"
@@ -26,7 +27,7 @@ bool is_recomputing(const nn::Flow& in) {
 }  // namespace
 
 ShardedWeights::ShardedWeights(std::vector<nn::Parameter> parameters, Units units, const Mesh& mesh,
-                               const Policy& policy)
+                               const Policy& policy, Gathering gathering)
     : parameters_(std::move(parameters)),
       units_(std::move(units)),
       group_(gather_group(mesh, policy)),
@@ -34,6 +35,7 @@ ShardedWeights::ShardedWeights(std::vector<nn::Parameter> parameters, Units unit
       masters_(parameters_.size()),
       states_(units_.units.size()),
       local_(parameters_.size()),
+      gathering_(std::move(gathering)),
       masters_on_host_(policy.precision.masters_on_host),
       self_(std::make_shared<ShardedWeights*>(this)) {
   for (const nn::Parameter& one : parameters_)
@@ -84,7 +86,8 @@ void ShardedWeights::make_masters() {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const ParameterDtypes& dtypes = shards_[i].dtypes;
       const at::ScalarType dtype = scalar_type_of(dtypes.master);
-      const bool separate = dtypes.master != dtypes.compute;
+      const bool separate =
+          dtypes.master != dtypes.compute || (gathering_.in_place && is_narrow(i));
       for (std::size_t b = 0; b < shards_[i].boxes.size(); ++b) {
         const ShardedBox& box = shards_[i].boxes[b];
         if (!lays_out)
@@ -149,10 +152,36 @@ void ShardedWeights::start_gather(std::size_t unit) {
       outs.push_back(all.narrow(0, box.begin, box.numel()));
       ins.push_back(tensors_[i][b]);
       rows.push_back(box.counts);
+      if (!is_narrow(i)) continue;
+      for (int64_t& count : rows.back()) count = gathering_.narrow.num_bytes(count, dtype_of(i));
+      const int64_t bytes = std::accumulate(rows.back().begin(), rows.back().end(), int64_t{0});
+      ins.back() = gathering_.narrow.encode(tensors_[i][b], parameters_[i].name);
+      outs.back() = state.encoded.emplace_back(at::empty({bytes}, at::kByte));
     }
   }
   state.work =
       group_.all_gather(std::move(outs), std::move(ins), std::move(rows), units_.units[unit].name);
+}
+
+/// Decodes what every rank has sent, in the order in which `start_gather` made room for it.
+void ShardedWeights::decode(std::size_t unit) {
+  auto encoded = states_[unit].encoded.begin();
+  const auto& members = units_.units[unit].parameters;
+  for (std::size_t n = 0; n < members.size(); ++n) {
+    if (!is_narrow(members[n])) continue;
+    const at::Tensor all = packed(unit, n);
+    for (const ShardedBox& box : shards_[members[n]].boxes) {
+      int64_t from = 0, to = box.begin;
+      for (const int64_t count : box.counts) {
+        const int64_t bytes = gathering_.narrow.num_bytes(count, all.scalar_type());
+        gathering_.narrow.decode(encoded->narrow(0, from, bytes), all.narrow(0, to, count));
+        from += bytes;
+        to += count;
+      }
+      ++encoded;
+    }
+  }
+  states_[unit].encoded.clear();
 }
 
 void ShardedWeights::complete_gather(std::size_t unit) {
@@ -160,6 +189,7 @@ void ShardedWeights::complete_gather(std::size_t unit) {
   if (!state.work) return;
   state.work->wait();
   state.work.reset();
+  decode(unit);
   const auto& members = units_.units[unit].parameters;
   for (std::size_t n = 0; n < members.size(); ++n) {
     const std::size_t i = members[n];
@@ -271,8 +301,9 @@ at::Tensor ShardedWeights::assemble(std::size_t parameter,
 }
 
 WholeWeights::WholeWeights(std::vector<nn::Parameter> parameters, Units units, const Mesh& mesh,
-                           const Policy& policy)
-    : ShardedWeights(std::move(parameters), std::move(units), mesh, policy) {
+                           const Policy& policy, Narrow narrow)
+    : ShardedWeights(std::move(parameters), std::move(units), mesh, policy,
+                     {.narrow = std::move(narrow), .in_place = true}) {
   const at::NoGradGuard guard;
   int64_t total = 0;
   for (const UnitState& state : states_) total += state.bytes;

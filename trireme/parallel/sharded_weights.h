@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/mesh/mesh.h"
+#include "trireme/parallel/narrow.h"
 #include "trireme/parallel/parameter_shard.h"
 #include "trireme/parallel/precision.h"
 #include "trireme/parallel/units.h"
@@ -72,18 +73,31 @@ class ShardedWeights {
   virtual int64_t gathered_bytes() const = 0;
 
  protected:
+  /// How shards become whole weights.
+  ///
+  ///   as they are   shard ───────────────────── all-gather ──────────────────> weights
+  ///   narrow        shard ── encode ── bytes ── all-gather ── bytes ── decode ─> weights
+  ///
+  /// A rank decodes its own bytes too, so that all ranks compute with the same weights. What the
+  /// optimizer updates keeps all its bits.
+  struct Gathering {
+    Narrow narrow = {};
+    bool in_place = false;  ///< shards are parts of the gathered weights
+  };
+
   /// Attaches to the layers that use units. Derived classes give units their memory, then call
   /// `take_values`. Collective.
   ShardedWeights(std::vector<nn::Parameter> parameters, Units units, const Mesh& mesh,
-                 const Policy& policy);
+                 const Policy& policy, Gathering gathering);
 
   struct UnitState {
     int64_t bytes = 0;
     std::vector<int64_t> offsets;  // of its parameters in a block
     at::Tensor block;              // undefined: not gathered
     std::optional<comm::Work> work;
-    bool bound = false;  // its parameters have the block's memory
-    int64_t uses = 0;    // in this step
+    std::vector<at::Tensor> encoded;  // of its boxes that travel narrow, while they are gathered
+    bool bound = false;               // its parameters have the block's memory
+    int64_t uses = 0;                 // in this step
   };
 
   /// Runs `inner`, a call of a layer that uses units.
@@ -133,9 +147,14 @@ class ShardedWeights {
   void attach();
   void make_masters();
   at::Tensor packed(std::size_t unit, std::size_t nth) const;
+  bool is_narrow(std::size_t parameter) const {
+    return gathering_.narrow.takes(dtype_of(parameter));
+  }
+  void decode(std::size_t unit);
 
   at::TensorOptions master_options() const;
 
+  const Gathering gathering_;
   const bool masters_on_host_;
   at::Tensor all_uses_;  // [ranks, units], while they are compared
   comm::Work checking_;
@@ -143,12 +162,13 @@ class ShardedWeights {
 };
 
 /// ZeRO-1 and 2: weights are always whole. The shards are parts of the weights themselves, and the
-/// other ranks' parts are gathered once after each update.
+/// other ranks' parts are gathered once after each update. (If they travel narrow, the masters have
+/// memory of their own, because decoding changes the shards.)
 class WholeWeights final : public ShardedWeights {
  public:
   /// Takes over the memory of the parameters. Collective.
   WholeWeights(std::vector<nn::Parameter> parameters, Units units, const Mesh& mesh,
-               const Policy& policy);
+               const Policy& policy, Narrow narrow = {});
 
   void updated(Weights weights) override;
   void complete_update() override;

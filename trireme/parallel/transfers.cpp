@@ -16,12 +16,13 @@ constexpr int64_t kHeaderItems = 128;
 constexpr int64_t kMostItems = 1 << 24;  // no header is longer: something else was received
 constexpr int64_t kMark = 0x54524952454d45;
 
-constexpr int64_t kDefined = 1, kNeedsGradient = 2;
+constexpr int64_t kDefined = 1, kNeedsGradient = 2, kNarrow = 4;
 constexpr int kHeaderTag = -1;  // no Flow has it
 
-void write(std::vector<int64_t>& to, const at::Tensor& tensor) {
+void write(std::vector<int64_t>& to, const at::Tensor& tensor, const Narrow& narrow) {
   const bool defined = tensor.defined();
-  to.push_back((defined ? kDefined : 0) | (defined && tensor.requires_grad() ? kNeedsGradient : 0));
+  to.push_back((defined ? kDefined : 0) | (defined && tensor.requires_grad() ? kNeedsGradient : 0) |
+               (defined && narrow.takes(tensor.scalar_type()) ? kNarrow : 0));
   if (!defined) return;
   to.push_back(static_cast<int64_t>(tensor.scalar_type()));
   to.push_back(tensor.dim());
@@ -37,9 +38,9 @@ void write(std::vector<int64_t>& to, const nn::Where* where) {
   to.insert(to.end(), where->sample_ids.begin(), where->sample_ids.end());
 }
 
-std::vector<int64_t> describe_flow(const nn::Flow& flow, int tag) {
+std::vector<int64_t> describe_flow(const nn::Flow& flow, int tag, const Narrow& narrow) {
   std::vector<int64_t> items = {kMark, 0, tag, static_cast<int64_t>(flow.tensors.size())};
-  for (const at::Tensor& one : flow.tensors) write(items, one);
+  for (const at::Tensor& one : flow.tensors) write(items, one, narrow);
   write(items, flow.where.get());
   items[1] = static_cast<int64_t>(items.size());
   return items;
@@ -88,6 +89,7 @@ struct Transfers::Arrival {
   nn::Flow flow;
   std::vector<bool> needs_gradient;
   std::vector<comm::Work> works;
+  std::vector<at::Tensor> encoded;  // of each tensor; undefined: it travels as it is
 };
 
 /// What comes from one rank.
@@ -102,13 +104,13 @@ struct Transfers::Sender {
   int64_t wanted = 0, posted = 0;               // Flows, headers: in all
 };
 
-Transfers::Transfers(comm::Communicator pipe, c10::Device device)
-    : pipe_(std::move(pipe)), device_(device) {}
+Transfers::Transfers(comm::Communicator pipe, c10::Device device, Narrow narrow)
+    : pipe_(std::move(pipe)), device_(device), narrow_(std::move(narrow)) {}
 
 Transfers::~Transfers() = default;
 
 void Transfers::send(const nn::Flow& flow, int to, int tag) {
-  const std::vector<int64_t> items = describe_flow(flow, tag);
+  const std::vector<int64_t> items = describe_flow(flow, tag, narrow_);
   at::Tensor header = at::empty({kHeaderItems}, at::kLong);
   const auto count = static_cast<int64_t>(items.size());
   std::copy_n(items.begin(), std::min(count, kHeaderItems), header.data_ptr<int64_t>());
@@ -118,9 +120,12 @@ void Transfers::send(const nn::Flow& flow, int to, int tag) {
         at::tensor(at::ArrayRef<int64_t>(items).slice(static_cast<std::size_t>(kHeaderItems)),
                    at::kLong),
         to, tag));
-  for (const at::Tensor& one : flow.tensors)
-    if (one.defined() && one.numel() > 0)
-      sending_.push_back(pipe_.send(one.detach().contiguous(), to, tag));
+  for (const at::Tensor& one : flow.tensors) {
+    if (!one.defined() || one.numel() == 0) continue;
+    const bool narrow = narrow_.takes(one.scalar_type());
+    sending_.push_back(
+        pipe_.send(narrow ? narrow_.encode(one, "transfer") : one.detach().contiguous(), to, tag));
+  }
 }
 
 void Transfers::post_header(int from, Sender& sender) {
@@ -159,18 +164,28 @@ void Transfers::read_header(int from, Sender& sender) {
   std::vector<at::Tensor> tensors;
   std::vector<bool> needs_gradient;
   std::vector<comm::Work> works;
+  std::vector<at::Tensor> encoded;
   for (int64_t left = in.next(); left > 0; --left) {
     const int64_t flags = in.next();
     needs_gradient.push_back((flags & kNeedsGradient) != 0);
     tensors.emplace_back();
+    encoded.emplace_back();
     if ((flags & kDefined) == 0) continue;
     const auto dtype = static_cast<at::ScalarType>(in.next());
+    const bool narrow = (flags & kNarrow) != 0;
+    if (narrow != narrow_.takes(dtype))
+      throw CommError(fmt::format(
+          "rank {} of '{}' and this rank disagree on whether tensors travel in fewer bytes", from,
+          pipe_.name()));
     tensors.back() =
         at::empty(in.next(in.next()), at::TensorOptions().dtype(dtype).device(device_));
-    if (tensors.back().numel() > 0) works.push_back(pipe_.recv(tensors.back(), from, tag));
+    if (tensors.back().numel() == 0) continue;
+    if (narrow)
+      encoded.back() = at::empty({narrow_.num_bytes(tensors.back().numel(), dtype)}, at::kByte);
+    works.push_back(pipe_.recv(narrow ? encoded.back() : tensors.back(), from, tag));
   }
-  sender.arrivals[tag].push_back(
-      {nn::Flow(std::move(tensors), read_where(in)), std::move(needs_gradient), std::move(works)});
+  sender.arrivals[tag].push_back({nn::Flow(std::move(tensors), read_where(in)),
+                                  std::move(needs_gradient), std::move(works), std::move(encoded)});
 }
 
 nn::Flow Transfers::take(int from, int tag) {
@@ -183,6 +198,8 @@ nn::Flow Transfers::take(int from, int tag) {
   arrivals.pop_front();
   if (arrivals.empty()) sender.arrivals.erase(tag);
   for (comm::Work& work : arrival.works) work.wait();
+  for (std::size_t i = 0; i < arrival.flow.tensors.size(); ++i)
+    if (arrival.encoded[i].defined()) narrow_.decode(arrival.encoded[i], arrival.flow.tensors[i]);
   for (std::size_t i = 0; i < arrival.flow.tensors.size(); ++i)
     if (arrival.needs_gradient[i]) arrival.flow.tensors[i].requires_grad_();
   return std::move(arrival.flow);

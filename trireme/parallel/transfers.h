@@ -7,6 +7,7 @@
 
 #include "trireme/comm/communicator.h"
 #include "trireme/nn/flow.h"
+#include "trireme/parallel/narrow.h"
 
 namespace trireme::parallel {
 
@@ -14,7 +15,8 @@ namespace trireme::parallel {
 ///
 ///   header    shapes, dtypes, which need a gradient, their Where     1 KiB, received early
 ///   more      the rest of a longer header (many sample ids)
-///   tensors   one message each, received as soon as the header is read
+///   tensors   one message each, received as soon as the header is read; in fewer bytes, if the
+///             ranks agreed on a `Narrow`
 ///
 /// Micro-batches may therefore have any shape and number of tensors. An undefined tensor (the
 /// gradient of a tensor that nobody used) arrives undefined. Sends proceed in the background.
@@ -23,7 +25,7 @@ namespace trireme::parallel {
 /// them, and so are the receives of tensors posted: NCCL has no tags.
 class Transfers {
  public:
-  Transfers(comm::Communicator pipe, c10::Device device);
+  Transfers(comm::Communicator pipe, c10::Device device, Narrow narrow = {});
   ~Transfers();
 
   void send(const nn::Flow& flow, int to, int tag);
@@ -46,6 +48,7 @@ class Transfers {
 
   comm::Communicator pipe_;
   c10::Device device_;
+  Narrow narrow_;
   std::map<int, Sender> senders_;
   std::deque<comm::Work> sending_;
 };

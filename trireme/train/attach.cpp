@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "trireme/compress/factory.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/bind.h"
 #include "trireme/parallel/data_parallel.h"
@@ -28,6 +29,27 @@ core::DType dtype_of(config::Dtype dtype) {
     case config::Dtype::Float16: return core::DType::Float16;
   }
   return core::DType::Float32;
+}
+
+/// How tensors travel that would travel as they are, by a key of the configuration.
+parallel::Narrow narrow_of(std::string_view key, config::Narrow narrow, const Mesh& mesh) {
+  using compress::Kind;
+  if (narrow == config::Narrow::None) return {};
+  if (!mesh.device().is_cpu())
+    throw ConfigError(
+        fmt::format("{} = \"{}\": tensors are encoded on the CPU, and this run computes on a GPU; "
+                    "leave it out, or set run.device=cpu",
+                    key, to_string(narrow)));
+  const auto kind = [&] {
+    switch (narrow) {
+      case config::Narrow::None:
+      case config::Narrow::Fp16: return Kind::Fp16;
+      case config::Narrow::Bf16: return Kind::Bf16;
+      case config::Narrow::Int8: break;
+    }
+    return Kind::Int8;
+  };
+  return parallel::Narrow(compress::make_compressor({.kind = kind()}));
 }
 
 }  // namespace
@@ -102,12 +124,16 @@ std::unique_ptr<parallel::Attached> attach(const config::Config& config, const M
       config.memory.offload == config::Offload::Optimizer && !mesh.device().is_cpu();
   const parallel::BucketSizes buckets{.bytes =
                                           static_cast<int64_t>(config.comm.bucket_mib * (1 << 20))};
+  const auto transfers = narrow_of("compress.transfers", config.compress.transfers, mesh);
+  const auto gathers = narrow_of("compress.gathers", config.compress.gathers, mesh);
   if (mesh.degrees().pipe > 1)
     return make_pipeline(config, mesh, model,
                          {.cut = options.cut,
                           .buckets = buckets,
                           .sharding = sharding,
                           .keep_gathered = config.pipeline.keep_gathered,
+                          .transfers = transfers,
+                          .gathers = gathers,
                           .precision = precision,
                           .trace = options.trace,
                           .compress = compress_of(config),
@@ -122,6 +148,7 @@ std::unique_ptr<parallel::Attached> attach(const config::Config& config, const M
   return std::make_unique<parallel::FullySharded>(
       model, mesh,
       parallel::FullyShardedOptions{.sharding = sharding,
+                                    .gathers = gathers,
                                     .precision = precision,
                                     .compress = compress_of(config),
                                     .reducer = options.reducer});

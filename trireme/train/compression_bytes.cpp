@@ -49,7 +49,7 @@ CompressionBytes compression_bytes(const config::Config& config,
         c10::elementSize(comm::scalar_type_of(cut.dtypes.gradient())));
     for (const parallel::ShardedBox& box : cut.boxes) {
       const bool sums_shards =
-          position_in(box.reduction.sums.shards, {}, degrees).count > 1 || cut.boxes.empty();
+          position_in(box.reduction.sums.shards, {}, degrees).count > 1;
       const bool sums_rest = position_in(box.reduction.sums.rest, {}, degrees).count > 1;
       if (!sums_shards && !sums_rest) continue;
       int64_t elems = box.numel();

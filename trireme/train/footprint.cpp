@@ -157,6 +157,9 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
     unit_of[all_parameters[i].name] = units.unit_of[i];
   const bool shards_gradients = policy.sharding >= Sharding::Gradients && !holds;
   const bool shards_parameters = policy.sharding == Sharding::Parameters;
+  // Weights that stay whole are decoded over the shards, which the masters must survive.
+  const bool decodes_in_place =
+      sharded && !shards_parameters && config.compress.gathers != config::Narrow::None;
 
   Footprint all;
   StateBytes weights, trained, masters, gradients, state;
@@ -168,6 +171,7 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
     const ParameterBytes bytes = bytes_of(one, degrees, policy);
     weights += bytes.weight;
     masters += bytes.master;
+    if (decodes_in_place && bytes.master.local == 0) masters += bytes.saved;
     const bool is_trained = one.tensor.requires_grad();
     const auto kept = [&](const StateBytes& of) { return sharded ? of.shard : of.local; };
     all.copy += (kept(bytes.saved) + (is_trained ? states * kept(bytes.state) : 0)) / bytes.holders;

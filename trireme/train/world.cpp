@@ -141,6 +141,7 @@ int with_ranks(const config::Config& config,
   if (config.comm.backend != config::Backend::Auto)
     options.backend = to_string(config.comm.backend);
   if (!core::env("TRIREME_TIMEOUT_S")) options.timeout = timeout;
+  if (!core::env("TRIREME_RATE_MBIT")) options.rate_mbit = config.comm.rate_mbit;
   const comm::Communicator world = init(options);
   set_threads(config, world);
   return body(world);

@@ -145,7 +145,8 @@ std::shared_ptr<Backend> make_tcp(ProcessWorld process) {
   transport.kind = "tcp";
   transport.memory = std::make_shared<WorldKeepAlive>(WorldKeepAlive{page.keep, process.segments});
   transport.page = reinterpret_cast<HostPage*>(page.base);
-  auto streams = std::make_unique<TcpStreams>(connections.take_streams());
+  auto streams =
+      std::make_unique<TcpStreams>(connections.take_streams(), bootstrap.options.rate_mbit);
   transport.sleeper = std::make_unique<TcpSleeper>(*streams);
   transport.streams = std::move(streams);
   transport.monitor = std::move(process.monitor);

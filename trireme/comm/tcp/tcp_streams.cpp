@@ -15,6 +15,8 @@
 #include <cstring>
 #include <thread>
 
+#include "trireme/core/error.h"
+
 namespace trireme::comm {
 
 namespace {
@@ -30,13 +32,27 @@ void prefer_reno_on_loopback(const net::Socket& socket) {
   ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
 
+/// The kernel paces what the socket sends: it holds packets back, the socket's memory fills up, and
+/// a write finds no room, as on a slow network. The first ten packets of a connection are not held
+/// back.
+void limit_rate(const net::Socket& socket, double mbit) {
+  if (mbit <= 0) return;
+  const auto bytes_per_s = static_cast<uint64_t>(std::clamp(mbit * 1e6 / 8, 1.0, 1e18));
+  if (::setsockopt(socket.fd(), SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, sizeof bytes_per_s) !=
+      0)
+    throw CommError(
+        fmt::format("tcp: cannot limit a connection to {} Mbit/s: {}", mbit, std::strerror(errno)));
+}
+
 }  // namespace
 
-TcpStreams::TcpStreams(std::vector<net::Socket> sockets) : few_(sockets.size() <= kFew) {
+TcpStreams::TcpStreams(std::vector<net::Socket> sockets, double rate_mbit)
+    : few_(sockets.size() <= kFew) {
   for (net::Socket& socket : sockets) {
     Peer peer;
     if (socket) {
       prefer_reno_on_loopback(socket);
+      limit_rate(socket, rate_mbit);
       peer.buffer.resize(kBufferBytes);
       epoll_.add(socket.fd(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, peers_.size());
     }

@@ -15,7 +15,9 @@ namespace trireme::comm {
 /// them; if there are many, it asks the kernel once which are ready (epoll, edge-triggered).
 class TcpStreams final : public Streams {
  public:
-  explicit TcpStreams(std::vector<net::Socket> sockets);  ///< by rank; this rank's own is empty
+  /// Sockets by rank; this rank's own is empty. `rate_mbit` is the most that each of them sends; 0:
+  /// no limit.
+  explicit TcpStreams(std::vector<net::Socket> sockets, double rate_mbit = 0);
 
   int64_t write_some(int peer, const iovec* parts, int num_parts) override;
   int64_t read_some(int peer, void* data, int64_t bytes) override;
