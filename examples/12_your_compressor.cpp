@@ -28,7 +28,7 @@ class ThreeBytes : public compress::Compressor {
   }
 };
 
-double train(const comm::Communicator& world, const parallel::CompressOptions& compress) {
+double last_loss(const comm::Communicator& world, const parallel::CompressOptions& compress) {
   torch::manual_seed(1);
   torch::nn::Sequential model(torch::nn::Linear(8, 64), torch::nn::Tanh(),
                               torch::nn::Linear(64, 1));
@@ -50,9 +50,9 @@ double train(const comm::Communicator& world, const parallel::CompressOptions& c
 int main() {
   return guard([] {
     const comm::Communicator world = init();
-    const double plain = train(world, {});
-    const double ours = train(world, {.own = std::make_shared<ThreeBytes>()});
-    const double ready_made = train(world, {.kind = parallel::Compression::TopK, .ratio = 0.1});
+    const double plain = last_loss(world, {});
+    const double ours = last_loss(world, {.own = std::make_shared<ThreeBytes>()});
+    const double ready_made = last_loss(world, {.kind = parallel::Compression::TopK, .ratio = 0.1});
     if (world.rank() == 0)
       std::cout << "the last loss: " << plain << "; in three bytes a number: " << ours
                 << "; the largest tenth: " << ready_made << "\n";
