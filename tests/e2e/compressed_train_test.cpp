@@ -51,8 +51,7 @@ TEST(CompressedTraining, ThatIsShardedOrCutContinuesToTheBit) {
   expect_same_in_two_parts({"compress.kind=int8", "mesh.replica=2", "mesh.shard=2"});
   expect_same_in_two_parts({"compress.kind=topk", "mesh.replica=2", "mesh.pipe=2"});
   expect_same_in_two_parts({"compress.kind=powersgd", "compress.rank=2", "mesh.replica=1",
-                            "mesh.shard=2", "memory.shard=gradients",
-                            "precision.compute=float16"});
+                            "mesh.shard=2", "memory.shard=gradients", "precision.compute=float16"});
 }
 
 TEST(CompressedTraining, ThatIsKilledContinuesToTheBit) {
@@ -104,12 +103,10 @@ double end_of(const std::string& dir) {
 TEST(ErrorFeedback, MakesTopkConvergeWithOnePercent) {
   const Scratch folder;
   const std::string config = tiny_config(folder);
-  const std::vector<std::string> keys = {"run.steps=1000",          "optim.kind=sgd",
-                                         "optim.lr=1",              "optim.momentum=0",
-                                         "optim.clip=0",            "optim.schedule=constant",
-                                         "optim.weight_decay=0",    "checkpoint.every=0",
-                                         "optim.warmup=0",          "data.samples=4096",
-                                         "batch.global=16",         "batch.micro=8"};
+  const std::vector<std::string> keys = {
+      "run.steps=1000", "optim.kind=sgd",          "optim.lr=1",           "optim.momentum=0",
+      "optim.clip=0",   "optim.schedule=constant", "optim.weight_decay=0", "checkpoint.every=0",
+      "optim.warmup=0", "data.samples=4096",       "batch.global=16",      "batch.micro=8"};
   const auto topk = joined(keys, {"compress.kind=topk", "compress.ratio=0.01"});
   const std::string said = must_train(config, folder / "plain", keys).out;
   must_train(config, folder / "with", topk);
@@ -144,7 +141,8 @@ TEST(CompressedTraining, TakesTheMemoryThatCheckForetells) {
     const std::string together = told.substr(told.find("  together") + 10, 30);
     const double ratio = std::stod(together) / measured;
     std::printf("%s: --check says %.3f of what is taken\n", keys.front().c_str(), ratio);
-    EXPECT_NEAR(ratio, 1, 0.1) << told;
+    EXPECT_GT(ratio, 0.95) << told;
+    EXPECT_LT(ratio, 1.15) << told;
     EXPECT_EQ(told.find("residuals") != told.npos, keys.back() != "compress.feedback=false");
   }
 }

@@ -85,8 +85,7 @@ TEST(PowerSgd, TrainsAsTorchsOwnHook) {
   const std::string factors = scratch / "factors.json";
   const auto ours = train_reference(
       [] {
-        return torch::nn::Sequential(torch::nn::Linear(kInputs, kWideReference),
-                                     torch::nn::Tanh(),
+        return torch::nn::Sequential(torch::nn::Linear(kInputs, kWideReference), torch::nn::Tanh(),
                                      torch::nn::Linear(kWideReference, kOutputs));
       },
       false, {.kind = parallel::Compression::PowerSgd, .rank = 2, .warmup = 2},

@@ -53,7 +53,7 @@ config::Config config_for(const Case& c, const Keys& keys) {
 /// A trainer that steps through the samples of a case.
 struct Training {
   Training(const Case& of, const Keys& keys, const Communicator& world, int64_t steps = 8,
-      std::shared_ptr<parallel::Reducer> reducer = nullptr)
+           std::shared_ptr<parallel::Reducer> reducer = nullptr)
       : config(config_for(of, keys)),
         mesh(world, degrees_of(of)),
         trainer(config, mesh,
@@ -126,7 +126,7 @@ TEST(Compression, OfOnesOwnThatCopiesChangesNothing) {
   run_world(kThreads, 3, [&](const Communicator& world) {
     const Mesh mesh(world, degrees_of(c));
     Training run(c, {}, world, 8,
-            parallel::make_reducer(mesh, {.own = std::make_shared<Copying>()}));
+                 parallel::make_reducer(mesh, {.own = std::make_shared<Copying>()}));
     EXPECT_EQ(run.steps(1, 4), plain);
   });
 }
@@ -150,13 +150,13 @@ TEST(Compression, OfEveryKindGivesTheSameBitsOnAllRanksAndInEveryRun) {
 TEST(Compression, WaitsForTheWarmUpAndLeavesOutWhatIsKept) {
   for (const Case& c : {Case{.replica = 2}, Case{.shard = 2}}) {
     const auto plain = losses_of(c, {});
-    const auto late = losses_of(
-        c, {Compression::TopK, 0.1, [](auto& config) { config.compress.warmup = 2; }});
+    const auto late =
+        losses_of(c, {Compression::TopK, 0.1, [](auto& config) { config.compress.warmup = 2; }});
     EXPECT_EQ(std::vector(late.begin(), late.begin() + 3),
               std::vector(plain.begin(), plain.begin() + 3));
     EXPECT_NE(late[3], plain[3]);
-    const auto kept = losses_of(
-        c, {Compression::TopK, 0.1, [](auto& config) { config.compress.keep = {"*"}; }});
+    const auto kept =
+        losses_of(c, {Compression::TopK, 0.1, [](auto& config) { config.compress.keep = {"*"}; }});
     EXPECT_EQ(kept, plain);
     const auto some = losses_of(
         c, {Compression::TopK, 0.1, [](auto& config) { config.compress.keep = {"*.weight"}; }});
@@ -267,7 +267,8 @@ TEST(Residuals, AndFactorsAreLeftByAStepThatIsNotMade) {
       summing.reducer->end_step(0);  // nothing counted
       const auto a = summing.reducer->states(), b = straight.reducer->states();
       ASSERT_EQ(a.size(), b.size());
-      for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(torch::equal(a[i].tensor, b[i].tensor));
+      for (std::size_t i = 0; i < a.size(); ++i)
+        EXPECT_TRUE(torch::equal(a[i].tensor, b[i].tensor));
       EXPECT_TRUE(torch::equal(make(summing, 1), make(straight, 1)));
     });
 }
@@ -293,8 +294,8 @@ TEST(PowerSgd, IsExactForMatricesOfItsRankAndForSmallTensors) {
 
 TEST(RandomK, WithoutFeedbackIsRightOnAverage) {
   run_world(kThreads, 2, [&](const Communicator& world) {
-    Summing summing(
-        world, {.kind = parallel::Compression::RandomK, .ratio = 0.25, .feedback = false});
+    Summing summing(world,
+                    {.kind = parallel::Compression::RandomK, .ratio = 0.25, .feedback = false});
     const at::Tensor mine = summing.own(1), wanted = summing.over_ranks(mine.clone());
     at::Tensor mean = torch::zeros_like(mine);
     constexpr int kDraws = 4000;
@@ -377,8 +378,7 @@ TEST(Residuals, KeepTheirSumOverRanksFromMeshToMesh) {
       Whole loaded;
       run_world(kThreads, degrees_of(to).world(), [&](const Communicator& world) {
         Training run(to, {Compression::TopK, 0.1}, world);
-        auto from_disk =
-            checkpoint::load_newest(scratch / "run", run.trainer.state(), world);
+        auto from_disk = checkpoint::load_newest(scratch / "run", run.trainer.state(), world);
         run.trainer.restore(from_disk->index().extra);
         train::restore_reducer(run.trainer.attached(), *from_disk);
         add_residuals(loaded, run.trainer.attached());

@@ -178,7 +178,8 @@ std::vector<BlockMember> ReducedBuckets::members_of(std::size_t bucket) const {
   for (const std::size_t i : buckets_[bucket].members) {
     const BucketMember& one = tracked_[i].member;
     if (one.place == nullptr) return {};
-    members.push_back({one.place, begins_[i] / static_cast<int64_t>(c10::elementSize(one.dtype()))});
+    members.push_back(
+        {one.place, begins_[i] / static_cast<int64_t>(c10::elementSize(one.dtype()))});
   }
   return members;
 }

@@ -8,7 +8,6 @@
 #include <chrono>
 
 #include "trireme/core/error.h"
-#include "trireme/core/log.h"
 #include "trireme/core/units.h"
 
 namespace trireme::parallel {
@@ -22,8 +21,8 @@ constexpr double kWorthIt = 0.8;
 }  // namespace
 
 std::string_view to_string(Compression kind) {
-  constexpr std::string_view kNames[] = {"none",  "fp16",   "bf16",     "int8", "onebit",
-                                         "topk",  "randomk", "powersgd", "auto"};
+  constexpr std::string_view kNames[] = {"none", "fp16",    "bf16",     "int8", "onebit",
+                                         "topk", "randomk", "powersgd", "auto"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -64,10 +63,8 @@ Compression CompressChoice::measure(uint64_t block, int64_t bytes, const comm::C
   std::vector<std::string> times;
   for (std::size_t i = 0; i < all.size(); ++i)
     times.push_back(fmt::format("{} {:.2f} ms", to_string(all[i]), 1e3 * of[i]));
-  if (ranks.rank() == 0)
-    core::Log(0, "compress")
-        .info(fmt::format("{} of gradients over '{}': {} ({})", core::format_bytes(bytes),
-                          ranks.name(), to_string(all[best]), fmt::join(times, ", ")));
+  news_ += fmt::format("compress: {} of gradients over '{}': {} ({})\n", core::format_bytes(bytes),
+                       ranks.name(), to_string(all[best]), fmt::join(times, ", "));
   return all[best];
 }
 

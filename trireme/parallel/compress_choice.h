@@ -3,6 +3,8 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "trireme/comm/communicator.h"
 #include "trireme/core/json.h"
@@ -26,15 +28,19 @@ class CompressChoice {
   std::optional<Compression> find(uint64_t block) const;
 
   /// Measures all candidates and keeps the quickest. `sum` sums the block on copies of its memory
-  /// and waits for it. Says what it chose. Collective over the group.
+  /// and waits for it. Collective over the group.
   Compression measure(uint64_t block, int64_t bytes, const comm::Communicator& ranks,
                       const std::function<void(Compression)>& sum);
+
+  /// What was chosen since the last call, a line for each block.
+  std::string take_news() { return std::exchange(news_, {}); }
 
   core::Json state() const;
   void restore(const core::Json& saved);
 
  private:
   std::map<uint64_t, Compression> chosen_;
+  std::string news_;
 };
 
 }  // namespace trireme::parallel

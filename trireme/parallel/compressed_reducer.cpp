@@ -73,9 +73,8 @@ CompressedReducer::CompressedReducer(const std::shared_ptr<Reducer>& inner, Comp
 bool CompressedReducer::is_compressed(const GradientPlace& place) const {
   if (options_.own == nullptr && options_.kind == Compression::PowerSgd && !factors_.fits(place))
     return false;
-  return std::ranges::none_of(options_.keep, [&](const std::string& pattern) {
-    return matches_name(pattern, place.name);
-  });
+  return std::ranges::none_of(
+      options_.keep, [&](const std::string& pattern) { return matches_name(pattern, place.name); });
 }
 
 void CompressedReducer::announce(const std::vector<GradientPlacePtr>& places, const RankSet& over,

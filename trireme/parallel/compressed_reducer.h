@@ -35,6 +35,7 @@ class CompressedReducer final : public Reducer {
   std::vector<ReducerState> states() override;
   core::Json state() override;
   void restore(const core::Json& saved) override;
+  std::string take_news() override { return choice_.take_news(); }
 
   /// The memory that it keeps from step to step.
   int64_t memory_bytes() const { return residuals_.memory_bytes(); }

@@ -20,10 +20,10 @@ std::vector<nn::Parameter> trained(const torch::nn::Module& module) {
 }  // namespace
 
 DataParallel::DataParallel(torch::nn::Module& module, const Mesh& mesh, DataParallelOptions options)
-    : AttachedModule(module, mesh,
-                     options.reducer != nullptr ? options.reducer
-                                                : make_reducer(mesh, options.compress),
-                     std::move(options.precision)) {
+    : AttachedModule(
+          module, mesh,
+          options.reducer != nullptr ? options.reducer : make_reducer(mesh, options.compress),
+          std::move(options.precision)) {
   check_cut_on(module, mesh);
   check_same_module(module, mesh.world());
   broadcast_parameters(module, mesh, *reducer_);
@@ -33,8 +33,7 @@ DataParallel::DataParallel(torch::nn::Module& module, const Mesh& mesh, DataPara
   const auto make = [&](const GradientSums& sums, const std::vector<std::size_t>& members) {
     std::vector<BucketMember> list;
     for (std::size_t i : members)
-      list.push_back(
-          {all[i].tensor, dtypes_of(all[i], precision_), place_of(shards[i], mesh)});
+      list.push_back({all[i].tensor, dtypes_of(all[i], precision_), place_of(shards[i], mesh)});
     return std::make_unique<ReducedBuckets>(reducer_, sums.all, std::move(list), options.buckets);
   };
   gradients_ = std::make_unique<Gradients>(all, shards, mesh, Policy{}, make);

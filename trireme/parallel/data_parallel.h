@@ -7,7 +7,7 @@ namespace trireme::parallel {
 
 struct DataParallelOptions {
   BucketSizes buckets = {};
-  Precision precision = {};  ///< by default the module's own
+  Precision precision = {};       ///< by default the module's own
   CompressOptions compress = {};  ///< how gradients are compressed on the wire
   /// How gradients are summed, whatever `compress` says; null: by `make_reducer`.
   std::shared_ptr<Reducer> reducer = nullptr;

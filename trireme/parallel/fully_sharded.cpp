@@ -11,10 +11,10 @@
 namespace trireme::parallel {
 
 FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullyShardedOptions options)
-    : AttachedModule(module, mesh,
-                     options.reducer != nullptr ? options.reducer
-                                                : make_reducer(mesh, options.compress),
-                     options.precision),
+    : AttachedModule(
+          module, mesh,
+          options.reducer != nullptr ? options.reducer : make_reducer(mesh, options.compress),
+          options.precision),
       all_(nn::parameters_of(module)),
       policy_{.sharding = options.sharding, .precision = std::move(options.precision)} {
   using Gathered = FullyShardedOptions::Gathered;

@@ -29,7 +29,8 @@ void make_orthogonal(const at::Tensor& matrix) {
     double* data = wide.data_ptr<double>() + c * rows;
     Column column(data, data + rows);
     const double length = std::sqrt(dot(column, column));
-    // Twice: what the first time leaves is orthogonal only up to rounding errors of what it removed.
+    // Twice: what the first time leaves is orthogonal only up to rounding errors of what it
+    // removed.
     for (int time = 0; time < 2; ++time)
       for (const Column& other : columns) {
         const double along = dot(column, other);

@@ -30,7 +30,7 @@ struct PipelineOptions {
   Narrow transfers = {}, gathers = {};  ///< how activations and sharded weights travel; on the CPU
   Precision precision = {};
   std::shared_ptr<core::Trace> trace = nullptr;  ///< of every action
-  CompressOptions compress = {};  ///< how gradients are compressed on the wire
+  CompressOptions compress = {};                 ///< how gradients are compressed on the wire
   /// How gradients are summed, whatever `compress` says; null: by `make_reducer`.
   std::shared_ptr<Reducer> reducer = nullptr;
 };

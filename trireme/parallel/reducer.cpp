@@ -127,19 +127,16 @@ void PackedSum::start(const std::vector<at::Tensor>& tensors,
     auto& inside = members[one.scalar_type()];
     if (!places.empty())
       inside.push_back(
-          {places[i],
-           inside.empty() ? 0 : inside.back().begin + inside.back().place->numel()});
+          {places[i], inside.empty() ? 0 : inside.back().begin + inside.back().place->numel()});
     packed.push_back(one);
   }
   for (auto& [dtype, pack] : packed_) {
     std::vector<at::Tensor> flat;
     for (const at::Tensor& one : pack.second) flat.push_back(one.reshape({-1}));
     pack.first = at::cat(flat);
-    works_.push_back(reducer_->start({.data = pack.first,
-                                      .wire = wire_,
-                                      .lane = lane_,
-                                      .members = std::move(members[dtype])},
-                                     over_));
+    works_.push_back(reducer_->start(
+        {.data = pack.first, .wire = wire_, .lane = lane_, .members = std::move(members[dtype])},
+        over_));
   }
 }
 

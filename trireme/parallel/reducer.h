@@ -106,6 +106,9 @@ class Reducer {
   /// The update of the step that has ended is not made: its gradients are lost.
   virtual void undo_step() {}
 
+  /// What it has to say since the last call: lines for whoever watches the run.
+  virtual std::string take_news() { return {}; }
+
   /// The tensors that it keeps from step to step; loading a checkpoint fills them.
   virtual std::vector<ReducerState> states() { return {}; }
   /// What else a checkpoint must hold; the same on every rank. Null: nothing.

@@ -24,8 +24,7 @@ void Residuals::expect(const ExpectedStep& step) {
 }
 
 double Residuals::divisor() {
-  if (divisor_ < 0)
-    divisor_ = expected_.weight ? expected_.weight() * expected_.loss_scale : unit_;
+  if (divisor_ < 0) divisor_ = expected_.weight ? expected_.weight() * expected_.loss_scale : unit_;
   return divisor_;
 }
 

@@ -58,8 +58,7 @@ class SlicedSum final : public CompressedSum {
     int64_t from = 0, to = 0;
     for (std::size_t rank = 0; rank < back_bytes_.size(); ++rank) {
       const int64_t count = packed_.slices()[rank];
-      decode(*back_for(count), bytes_.narrow(0, from, back_bytes_[rank]),
-             all.narrow(0, to, count));
+      decode(*back_for(count), bytes_.narrow(0, from, back_bytes_[rank]), all.narrow(0, to, count));
       from += back_bytes_[rank];
       to += count;
     }

@@ -73,16 +73,15 @@ int64_t Checkpoints::resume() {
   const comm::Communicator& world = attached_.mesh().world();
   const checkpoint::State state = state_of(attached_, optimizer_);
   const std::set<std::string> wanted = names_of(state, world);
-  auto saved =
-      checkpoint::load_newest(folder_, state, world, [&](const format::Checkpoint& one) {
-        check_same_optimizer(optimizer_, one.index().extra);
-        for (const auto& [name, tensor] : one.index().tensors)
-          if (!wanted.contains(name) && !name.starts_with("reducer/"))
-            throw ConfigError(fmt::format(
-                "{} holds '{}', which this model or its optimizer does not have; use another "
-                "folder for another model",
-                one.folder(), name));
-      });
+  auto saved = checkpoint::load_newest(folder_, state, world, [&](const format::Checkpoint& one) {
+    check_same_optimizer(optimizer_, one.index().extra);
+    for (const auto& [name, tensor] : one.index().tensors)
+      if (!wanted.contains(name) && !name.starts_with("reducer/"))
+        throw ConfigError(fmt::format(
+            "{} holds '{}', which this model or its optimizer does not have; use another "
+            "folder for another model",
+            one.folder(), name));
+  });
   if (!saved) return 0;
   const core::Json& extra = saved->index().extra;
   restore(attached_, optimizer_, extra);

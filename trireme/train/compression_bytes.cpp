@@ -35,21 +35,21 @@ int64_t factor_elems(const Box& box, int64_t rank) {
 
 CompressionBytes compression_bytes(const config::Config& config,
                                    const std::vector<nn::Parameter>& parameters,
-                                   const Degrees& degrees, const Policy& policy) {
+                                   const Degrees& degrees, const Policy& policy,
+                                   int64_t block_bytes) {
   const parallel::CompressOptions options = compress_of(config);
   CompressionBytes all;
+  int64_t gradients = 0;
   if (!options.compresses()) return all;
   for (const nn::Parameter& one : parameters) {
-    const bool kept = std::ranges::any_of(options.keep, [&](const std::string& pattern) {
-      return matches_name(pattern, one.name);
-    });
+    const bool kept = std::ranges::any_of(
+        options.keep, [&](const std::string& pattern) { return matches_name(pattern, one.name); });
     if (kept || !one.tensor.requires_grad()) continue;
     const auto cut = parallel::shard(one, {}, degrees, policy);
-    const auto item = static_cast<int64_t>(
-        c10::elementSize(comm::scalar_type_of(cut.dtypes.gradient())));
+    const auto item =
+        static_cast<int64_t>(c10::elementSize(comm::scalar_type_of(cut.dtypes.gradient())));
     for (const parallel::ShardedBox& box : cut.boxes) {
-      const bool sums_shards =
-          position_in(box.reduction.sums.shards, {}, degrees).count > 1;
+      const bool sums_shards = position_in(box.reduction.sums.shards, {}, degrees).count > 1;
       const bool sums_rest = position_in(box.reduction.sums.rest, {}, degrees).count > 1;
       if (!sums_shards && !sums_rest) continue;
       int64_t elems = box.numel();
@@ -58,7 +58,7 @@ CompressionBytes compression_bytes(const config::Config& config,
         if (factor == 0) continue;
         all.kept += 2 * factor * item;
         all.saved += factor * item;
-        all.travelling += elems * item;
+        gradients += elems * item;
       } else if (sums_shards && sums_rest) {
         elems += box.piece.count;  // the shards have residuals of their own
       }
@@ -66,11 +66,14 @@ CompressionBytes compression_bytes(const config::Config& config,
         all.kept += 2 * elems * item;
         all.saved += elems * item;
       }
-      if (options.kind != Compression::PowerSgd)
-        all.travelling += static_cast<int64_t>(2 * encoded_part(options, item) *
-                                               static_cast<double>(elems * item));
+      if (options.kind == Compression::PowerSgd) continue;
+      gradients += elems * item;
+      all.travelling +=
+          static_cast<int64_t>(2 * encoded_part(options, item) * static_cast<double>(elems * item));
     }
   }
+  // While a block is encoded there are copies of its gradients and of its residuals.
+  all.travelling += std::min(block_bytes, gradients) * (options.feedback ? 2 : 1);
   return all;
 }
 

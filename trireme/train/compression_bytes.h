@@ -14,8 +14,10 @@ struct CompressionBytes {
   int64_t travelling = 0;  ///< copies of gradients and encoded bytes, at the end of backward
   int64_t saved = 0;       ///< in a checkpoint
 };
+/// `block_bytes`: of the largest bucket, or of the largest unit.
 CompressionBytes compression_bytes(const config::Config& config,
                                    const std::vector<nn::Parameter>& parameters,
-                                   const Degrees& degrees, const Policy& policy);
+                                   const Degrees& degrees, const Policy& policy,
+                                   int64_t block_bytes);
 
 }  // namespace trireme::train

@@ -206,8 +206,14 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   if (shards_parameters) all.gathered = holds ? weights.padded_local : gathered_at_most(unit_bytes);
   const int64_t travelling = travelling_bytes(config, degrees, policy, gradients, set_units);
   if (shards_gradients) all.gradients += travelling / kUnitsInFlight;  // in every micro-batch, one
-  const CompressionBytes compressed = compression_bytes(config, own.parameters, degrees, policy);
+  auto block_bytes = static_cast<int64_t>(config.comm.bucket_mib * (1 << 20));
+  if (sharded) block_bytes = 0;
+  for (const auto& [sums, bytes] : set_units)
+    block_bytes = std::max(block_bytes, *std::max_element(bytes.begin(), bytes.end()));
+  const CompressionBytes compressed =
+      compression_bytes(config, own.parameters, degrees, policy, block_bytes);
   all.residuals = compressed.kept;
+  if (shards_gradients) all.gradients += compressed.travelling;
   all.copy += compressed.saved;
   // Otherwise the last gradients travel, and updates are made, when most activations are gone.
   all.activations = std::max({whole.activation_bytes(own.batching), updating,

@@ -16,9 +16,9 @@ namespace trireme::train {
 namespace {
 
 std::string name_of(const parallel::ReducerState& state, const Mesh& mesh) {
-  const std::string rank = fmt::format("reducer/{}/{}/rank.{}{}/{}", state.kind,
-                                       to_string(mesh.degrees()), mesh.world().rank(),
-                                       state.repeats ? ".repeat" : "", state.parameter);
+  const std::string rank =
+      fmt::format("reducer/{}/{}/rank.{}{}/{}", state.kind, to_string(mesh.degrees()),
+                  mesh.world().rank(), state.repeats ? ".repeat" : "", state.parameter);
   return state.piece ? fmt::format("{}@{}", rank, parallel::to_text(*state.piece)) : rank;
 }
 

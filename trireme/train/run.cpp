@@ -7,6 +7,7 @@
 #include <cmath>
 #include <deque>
 #include <exception>
+#include <sstream>
 #include <vector>
 
 #include "trireme/checkpoint/resume.h"
@@ -247,6 +248,7 @@ class Run {
       const bool looks = due(config_.check.hash_every) || due(config_.eval.every) ||
                          due(config_.checkpoint.every) || step_ == steps_ || stop != 0;
       report_all_but(looks ? 0 : trainer_.lag());
+      tell_news();
       // The line is written before the checkpoint: a run that is killed between the two would
       // otherwise never write it. The time to copy the state counts for the next step.
       if (due(config_.checkpoint.every) && step_ < steps_ && stop == 0) save();
@@ -255,6 +257,15 @@ class Run {
       progress_->say(fmt::format("asked to stop: saving step {}", step_));
     progress_.reset();
     return stop;
+  }
+
+  /// What the reducer has decided, such as which buckets are worth compressing.
+  void tell_news() {
+    std::istringstream news(trainer_.attached().reducer().take_news());
+    for (std::string line; std::getline(news, line);) {
+      files_.log(line);
+      if (progress_) progress_->say(line);
+    }
   }
 
   /// Waits for the steps that were started, but not for the newest `left`, and writes their lines.
