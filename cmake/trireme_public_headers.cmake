@@ -54,11 +54,13 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/compress/compressor.h
   trireme/compress/factory.h
   trireme/parallel/attached.h
+  trireme/parallel/compress_options.h
   trireme/parallel/data_parallel.h
   trireme/parallel/fully_sharded.h
   trireme/parallel/pipeline.h
   trireme/parallel/balance.h
   trireme/parallel/narrow.h
+  trireme/parallel/gradient_place.h
   trireme/parallel/parameter_shard.h
   trireme/parallel/reducer.h
   trireme/data/dataset.h

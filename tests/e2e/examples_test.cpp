@@ -99,6 +99,14 @@ TEST(Examples, AModelOfYourOwnIsAPipeline) {
   EXPECT_THAT(result.out, HasSubstr("at most 3 micro-batches in flight; as one rank alone"));
 }
 
+TEST(Examples, ACompressorOfYourOwnHardlyChangesTheLoss) {
+  for (const int ranks : {1, 3}) {
+    const auto result = run_example("12_your_compressor", ranks);
+    EXPECT_EQ(result.code, 0) << result.out << result.err;
+    EXPECT_THAT(result.out, HasSubstr("in three bytes a number: "));
+  }
+}
+
 /// "step 17  loss 0x1.8p-3", by step.
 std::map<int, std::string> losses_in(const std::string& text) {
   std::map<int, std::string> losses;

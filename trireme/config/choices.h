@@ -137,15 +137,12 @@ struct Words<SyncKind> {
 enum class Compression : uint8_t { None, Fp16, Bf16, Int8, OneBit, TopK, RandomK, PowerSgd, Auto };
 template <>
 struct Words<Compression> {
-  static constexpr Word<Compression> all[] = {{"none", Compression::None},
-                                              {"fp16", Compression::Fp16, Built::Later},
-                                              {"bf16", Compression::Bf16, Built::Later},
-                                              {"int8", Compression::Int8, Built::Later},
-                                              {"onebit", Compression::OneBit, Built::Later},
-                                              {"topk", Compression::TopK, Built::Later},
-                                              {"randomk", Compression::RandomK, Built::Later},
-                                              {"powersgd", Compression::PowerSgd, Built::Later},
-                                              {"auto", Compression::Auto, Built::Later}};
+  static constexpr Word<Compression> all[] = {
+      {"none", Compression::None},       {"fp16", Compression::Fp16},
+      {"bf16", Compression::Bf16},       {"int8", Compression::Int8},
+      {"onebit", Compression::OneBit},   {"topk", Compression::TopK},
+      {"randomk", Compression::RandomK}, {"powersgd", Compression::PowerSgd},
+      {"auto", Compression::Auto}};
 };
 
 /// How activations between stages, and weights that are gathered, travel.

@@ -59,6 +59,12 @@ bool has_outer_momentum(const Config& config) {
   return config.sync.kind == SyncKind::Bmuf || config.sync.kind == SyncKind::SlowMo ||
          is_diloco(config);
 }
+bool compresses(const Config& config) {
+  return config.compress.kind != Compression::None;
+}
+bool sends_some(const Config& config) {
+  return config.compress.kind == Compression::TopK || config.compress.kind == Compression::RandomK;
+}
 bool has_32_bits(const Config& config) {
   return !has_16_bits(config);
 }
@@ -107,6 +113,13 @@ constexpr Switch kSwitches[] = {
     {"sync.keep_own", "sync.delay", [](const Config& c) { return c.sync.delay > 0; },
      "sync.delay=1"},
     {"sync.inner_group", "sync.kind", is_local, "sync.kind=average"},
+    {"compress.ratio", "compress.kind", sends_some, "compress.kind=topk"},
+    {"compress.rank", "compress.kind",
+     [](const Config& c) { return c.compress.kind == Compression::PowerSgd; },
+     "compress.kind=powersgd"},
+    {"compress.feedback", "compress.kind", compresses, "compress.kind=topk"},
+    {"compress.warmup", "compress.kind", compresses, "compress.kind=topk"},
+    {"compress.keep", "compress.kind", compresses, "compress.kind=topk"},
     {"compress.transfers", "mesh.pipe", is_pipeline, "mesh.pipe=2"},
     {"compress.transfers", "precision.compute", has_32_bits, "precision.compute=float32"},
     {"compress.gathers", "mesh.shard", is_sharded, "mesh.shard=2"},

@@ -144,8 +144,8 @@ class Attached {
 
   /// What else a checkpoint must hold to restore it; the same on every rank.
   virtual core::Json state() const { return core::Json::object(); }
-  /// The tensors that its reducer keeps from step to step.
-  virtual std::vector<ReducerState> reducer_states() = 0;
+  /// What sums its gradients.
+  virtual Reducer& reducer() = 0;
 
   /// The size of the memory in which gradients are reduced.
   virtual int64_t gradient_bytes() const = 0;

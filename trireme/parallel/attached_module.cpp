@@ -10,10 +10,7 @@ namespace trireme::parallel {
 
 AttachedModule::AttachedModule(torch::nn::Module& module, const Mesh& mesh,
                                std::shared_ptr<Reducer> reducer, Precision precision)
-    : module_(module),
-      mesh_(mesh),
-      reducer_(reducer != nullptr ? std::move(reducer) : make_reducer(mesh)),
-      precision_(std::move(precision)) {
+    : module_(module), mesh_(mesh), reducer_(std::move(reducer)), precision_(std::move(precision)) {
   if (!precision_.dtypes) return;
   module.apply([&](torch::nn::Module& one) {
     if (auto* layer = dynamic_cast<nn::LayerImpl*>(&one))

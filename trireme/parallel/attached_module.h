@@ -57,7 +57,7 @@ class AttachedModule : public Attached {
   void set_order(const std::vector<std::string>& names, const Fires& fires = {}) override {
     gradients().set_order(names, fires);
   }
-  std::vector<ReducerState> reducer_states() override { return reducer_->states(); }
+  Reducer& reducer() override { return *reducer_; }
   int64_t gradient_bytes() const override { return gradients().memory_bytes(); }
   const Mesh& mesh() const override { return mesh_; }
   std::vector<torch::nn::Module*> modules() const override { return {&module_}; }

@@ -88,7 +88,12 @@ ReducedBuckets::ReducedBuckets(std::shared_ptr<Reducer> reducer, RankSet over,
       lane_(reducer_->open_lane(over_)),
       group_(reducer_->group(over_, lane_)),
       sizes_(sizes),
-      homes_(tracked_.size()) {
+      homes_(tracked_.size()),
+      begins_(tracked_.size()) {
+  std::vector<GradientPlacePtr> places;
+  for (const TrackedParameter& one : tracked_)
+    if (one.member.place != nullptr) places.push_back(one.member.place);
+  reducer_->announce(places, over_, lane_);
   int64_t total = 0;
   for (const TrackedParameter& one : tracked_) total += padded(one.member.bytes());
   if (!tracked_.empty() && !alone())
@@ -127,6 +132,7 @@ void ReducedBuckets::lay_out() {
       buckets_.emplace_back();
     }
     one.bucket = buckets_.size() - 1;
+    begins_[i] = offset - bucket_begin;
     homes_[i] = tensor_on(memory_, offset, one.member.parameter.sizes(), one.member.dtype());
     buckets_.back().members.push_back(i);
     offset += padded(bytes);
@@ -163,7 +169,19 @@ void ReducedBuckets::start(std::size_t bucket) {
     works_.front().wait();
     works_.pop_front();
   }
-  works_.push_back(reducer_->start({.data = data_[bucket], .wire = wire, .lane = lane_}, over_));
+  works_.push_back(reducer_->start(
+      {.data = data_[bucket], .wire = wire, .lane = lane_, .members = members_of(bucket)}, over_));
+}
+
+std::vector<BlockMember> ReducedBuckets::members_of(std::size_t bucket) const {
+  std::vector<BlockMember> members;
+  for (const std::size_t i : buckets_[bucket].members) {
+    const BucketMember& one = tracked_[i].member;
+    if (one.place == nullptr) return {};
+    members.push_back(
+        {one.place, begins_[i] / static_cast<int64_t>(c10::elementSize(one.dtype()))});
+  }
+  return members;
 }
 
 void ReducedBuckets::start_rest() {

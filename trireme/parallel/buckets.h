@@ -19,6 +19,7 @@ struct BucketSizes {
 struct BucketMember {
   at::Tensor parameter;
   ParameterDtypes dtypes;
+  GradientPlacePtr place = nullptr;
 
   /// The dtype in which its gradients are added up, and their bytes.
   at::ScalarType dtype() const { return scalar_type_of(dtypes.gradient()); }
@@ -170,6 +171,7 @@ class ReducedBuckets final : public Buckets {
   void start(std::size_t bucket) override;
   at::Tensor& home(std::size_t parameter);
   void lay_out();
+  std::vector<BlockMember> members_of(std::size_t bucket) const;
 
   std::shared_ptr<Reducer> reducer_;
   RankSet over_;
@@ -177,6 +179,7 @@ class ReducedBuckets final : public Buckets {
   comm::Communicator group_;
   BucketSizes sizes_;
   std::vector<at::Tensor> homes_, data_;  // of each parameter, of each bucket
+  std::vector<int64_t> begins_;           // bytes, of each parameter in its bucket
   at::Tensor memory_;
   bool moves_ = false;  // the order is new: lay out before the next step
   std::deque<StartedSum> works_;

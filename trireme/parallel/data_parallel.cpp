@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/nn/bind.h"
+#include "trireme/parallel/compressed_reducer.h"
 #include "trireme/parallel/precision.h"
 #include "trireme/parallel/replicas.h"
 
@@ -19,18 +20,23 @@ std::vector<nn::Parameter> trained(const torch::nn::Module& module) {
 }  // namespace
 
 DataParallel::DataParallel(torch::nn::Module& module, const Mesh& mesh, DataParallelOptions options)
-    : AttachedModule(module, mesh, std::move(options.reducer), std::move(options.precision)) {
+    : AttachedModule(
+          module, mesh,
+          options.reducer != nullptr ? options.reducer : make_reducer(mesh, options.compress),
+          std::move(options.precision)) {
   check_cut_on(module, mesh);
   check_same_module(module, mesh.world());
   broadcast_parameters(module, mesh, *reducer_);
   make_masters();
   const auto all = trained(module);
+  const auto shards = whole_shards(all);
   const auto make = [&](const GradientSums& sums, const std::vector<std::size_t>& members) {
     std::vector<BucketMember> list;
-    for (std::size_t i : members) list.push_back({all[i].tensor, dtypes_of(all[i], precision_)});
+    for (std::size_t i : members)
+      list.push_back({all[i].tensor, dtypes_of(all[i], precision_), place_of(shards[i], mesh)});
     return std::make_unique<ReducedBuckets>(reducer_, sums.all, std::move(list), options.buckets);
   };
-  gradients_ = std::make_unique<Gradients>(all, whole_shards(all), mesh, Policy{}, make);
+  gradients_ = std::make_unique<Gradients>(all, shards, mesh, Policy{}, make);
 }
 
 /// Where weight and master have different dtypes, the parameter's memory becomes the master, and

@@ -1,14 +1,16 @@
 #pragma once
 
 #include "trireme/parallel/attached_module.h"
+#include "trireme/parallel/compress_options.h"
 
 namespace trireme::parallel {
 
 struct DataParallelOptions {
   BucketSizes buckets = {};
-  Precision precision = {};  ///< by default the module's own
-  std::shared_ptr<Reducer> reducer =
-      nullptr;  ///< how gradients are summed; null: by `make_reducer`
+  Precision precision = {};       ///< by default the module's own
+  CompressOptions compress = {};  ///< how gradients are compressed on the wire
+  /// How gradients are summed, whatever `compress` says; null: by `make_reducer`.
+  std::shared_ptr<Reducer> reducer = nullptr;
 };
 
 /// Keeps replicas of a module equal: attaches to its parameters and does not change the module. On

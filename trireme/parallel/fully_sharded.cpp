@@ -4,13 +4,17 @@
 #include <utility>
 
 #include "trireme/core/error.h"
+#include "trireme/parallel/compressed_reducer.h"
 #include "trireme/parallel/precision.h"
 #include "trireme/parallel/replicas.h"
 
 namespace trireme::parallel {
 
 FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullyShardedOptions options)
-    : AttachedModule(module, mesh, std::move(options.reducer), options.precision),
+    : AttachedModule(
+          module, mesh,
+          options.reducer != nullptr ? options.reducer : make_reducer(mesh, options.compress),
+          options.precision),
       all_(nn::parameters_of(module)),
       policy_{.sharding = options.sharding, .precision = std::move(options.precision)} {
   using Gathered = FullyShardedOptions::Gathered;
@@ -62,7 +66,12 @@ std::unique_ptr<Gradients> FullySharded::make_gradients(bool whole) {
     std::vector<UnitMember> list;
     for (std::size_t n : members) {
       const std::size_t i = trained_[n];
-      list.push_back({all_[i].tensor, weights_->shards()[i], weights_->units().unit_of[i]});
+      const ShardedParameter& cut = weights_->shards()[i];
+      list.push_back({all_[i].tensor, cut, weights_->units().unit_of[i]});
+      for (const ShardedBox& box : cut.boxes) {
+        list.back().places.push_back(place_of(cut, box, mesh_));
+        list.back().shard_places.push_back(shard_place_of(cut, box, mesh_));
+      }
     }
     std::unique_ptr<UnitBuckets> made;
     if (whole)

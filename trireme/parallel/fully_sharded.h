@@ -1,6 +1,7 @@
 #pragma once
 
 #include "trireme/parallel/attached_module.h"
+#include "trireme/parallel/compress_options.h"
 #include "trireme/parallel/gathered_weights.h"
 #include "trireme/parallel/unit_buckets.h"
 
@@ -16,8 +17,9 @@ struct FullyShardedOptions {
   /// How long weights stay gathered, and gradients whole: while a layer needs them, or (in a
   /// pipeline, between `hold` and `release`) over all micro-batches of a step.
   enum class Gathered : uint8_t { ForALayer, ForAStep } gathered = Gathered::ForALayer;
-  std::shared_ptr<Reducer> reducer =
-      nullptr;  ///< how gradients are summed; null: by `make_reducer`
+  CompressOptions compress = {};  ///< how gradients are compressed on the wire
+  /// How gradients are summed, whatever `compress` says; null: by `make_reducer`.
+  std::shared_ptr<Reducer> reducer = nullptr;
 };
 
 /// Spreads the state of a module over the ranks of the shard axis: each keeps about 1/n of it, and

@@ -11,6 +11,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/hash.h"
 #include "trireme/nn/bind.h"
+#include "trireme/parallel/compressed_reducer.h"
 #include "trireme/parallel/data_parallel.h"
 #include "trireme/parallel/replicas.h"
 #include "trireme/pipeline/passes.h"
@@ -122,7 +123,8 @@ Pipeline::Pipeline(nn::ModelImpl& model, const Mesh& mesh, Schedule schedule,
       options_(std::move(options)),
       pipe_(mesh.group(Axis::Pipe).split("stages", 0, mesh.coord(Axis::Pipe))),
       transfers_(pipe_, mesh.device(), options_.transfers),
-      reducer_(options_.reducer != nullptr ? options_.reducer : make_reducer(mesh)) {
+      reducer_(options_.reducer != nullptr ? options_.reducer
+                                           : make_reducer(mesh, options_.compress)) {
   nn::name_layers(model);
   cut_ = options_.cut.empty()
              ? balance(model, mesh, {.by = Balance::By::Parameters}, schedule_.stages(), 0)

@@ -30,8 +30,9 @@ struct PipelineOptions {
   Narrow transfers = {}, gathers = {};  ///< how activations and sharded weights travel; on the CPU
   Precision precision = {};
   std::shared_ptr<core::Trace> trace = nullptr;  ///< of every action
-  std::shared_ptr<Reducer> reducer =
-      nullptr;  ///< how gradients are summed; null: by `make_reducer`
+  CompressOptions compress = {};                 ///< how gradients are compressed on the wire
+  /// How gradients are summed, whatever `compress` says; null: by `make_reducer`.
+  std::shared_ptr<Reducer> reducer = nullptr;
 };
 
 /// Cuts a model along its depth over the ranks of the pipe axis, and runs a schedule.
@@ -84,7 +85,7 @@ class Pipeline final : public Attached {
   void set_order(const std::vector<std::string>& names, const Fires& fires = {}) override;
   std::string description() const override;
   core::Json state() const override { return {{"pipeline_cut", cut_}}; }
-  std::vector<ReducerState> reducer_states() override { return reducer_->states(); }
+  Reducer& reducer() override { return *reducer_; }
   int64_t gradient_bytes() const override;
   std::vector<torch::nn::Module*> modules() const override;
 

@@ -111,18 +111,32 @@ std::shared_ptr<Reducer> make_reducer(const Mesh& mesh) {
   return std::make_shared<PlainReducer>(mesh);
 }
 
-void PackedSum::start(const std::vector<at::Tensor>& tensors) {
-  for (const at::Tensor& one : tensors) {
-    if (one.is_contiguous() && one.nbytes() >= kSmallBytes)
-      works_.push_back(reducer_->start({.data = one, .wire = wire_, .lane = lane_}, over_));
-    else if (one.numel() > 0)
-      packed_[one.scalar_type()].second.push_back(one);
+void PackedSum::start(const std::vector<at::Tensor>& tensors,
+                      const std::vector<GradientPlacePtr>& places) {
+  std::map<at::ScalarType, std::vector<BlockMember>> members;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& one = tensors[i];
+    if (one.numel() == 0) continue;
+    if (one.is_contiguous() && one.nbytes() >= kSmallBytes) {
+      GradientBlock block{.data = one.view({-1}), .wire = wire_, .lane = lane_};
+      if (!places.empty()) block.members = {{places[i], 0}};
+      works_.push_back(reducer_->start(std::move(block), over_));
+      continue;
+    }
+    auto& packed = packed_[one.scalar_type()].second;
+    auto& inside = members[one.scalar_type()];
+    if (!places.empty())
+      inside.push_back(
+          {places[i], inside.empty() ? 0 : inside.back().begin + inside.back().place->numel()});
+    packed.push_back(one);
   }
   for (auto& [dtype, pack] : packed_) {
     std::vector<at::Tensor> flat;
     for (const at::Tensor& one : pack.second) flat.push_back(one.reshape({-1}));
     pack.first = at::cat(flat);
-    works_.push_back(reducer_->start({.data = pack.first, .wire = wire_, .lane = lane_}, over_));
+    works_.push_back(reducer_->start(
+        {.data = pack.first, .wire = wire_, .lane = lane_, .members = std::move(members[dtype])},
+        over_));
   }
 }
 

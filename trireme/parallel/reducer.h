@@ -10,10 +10,18 @@
 #include <vector>
 
 #include "trireme/comm/op.h"
+#include "trireme/core/json.h"
 #include "trireme/layout/rank_set.h"
 #include "trireme/mesh/mesh.h"
+#include "trireme/parallel/gradient_place.h"
 
 namespace trireme::parallel {
+
+/// A gradient in a block.
+struct BlockMember {
+  GradientPlacePtr place;
+  int64_t begin = 0;  ///< its first element in `GradientBlock::data`
+};
 
 /// Gradients that one operation sums: in place on every rank of a set, or so that each rank gets
 /// its rows of the sum.
@@ -26,6 +34,9 @@ struct GradientBlock {
   /// The dtype in which it travels; gradients are rounded to it and back. None: as they are.
   std::optional<core::DType> wire = {};
   int lane = 0;  ///< from `Reducer::open_lane`
+  /// What lies where: in `data`, or one for each tensor of `whole`. Empty: the block must travel as
+  /// it is (late gradients, copies of a box, tied weights: sums of what was sent already).
+  std::vector<BlockMember> members = {};
 };
 
 /// A started sum of gradients.
@@ -46,13 +57,22 @@ class [[nodiscard]] StartedSum {
   comm::Work work_;
 };
 
-/// A tensor that a reducer keeps for a parameter from step to step, such as the error that a
-/// compressor feeds back. It has the shape of the rank's own part of the parameter, belongs to this
-/// rank alone and is saved with the checkpoint.
+/// A tensor that a reducer keeps from step to step, such as the error that a compressor feeds back.
+/// It belongs to this rank alone and is saved with the checkpoint.
 struct ReducerState {
   std::string kind;
   std::string parameter;
   at::Tensor tensor;
+  /// Set if its elements belong to those of a parameter and the ranks' tensors add up: on another
+  /// mesh the sum over the ranks is kept. Otherwise another mesh starts without it.
+  std::optional<Piece> piece = {};
+  bool first = true, repeats = false;  ///< see GradientPlace
+};
+
+/// What is known of a step before its gradients come.
+struct ExpectedStep {
+  std::function<double()> weight = {};  ///< the total weight, over all ranks; may wait for it
+  double loss_scale = 1;                ///< what losses are multiplied by
 };
 
 /// Sums gradients over ranks. Buckets, copies of a box and tied weights are all summed through this
@@ -74,8 +94,26 @@ class Reducer {
   /// the same order. The block's memory must live until the work is done.
   virtual StartedSum start(GradientBlock block, const RankSet& over) = 0;
 
+  /// Blocks will hold gradients of these places, and be summed over these ranks. Collective over
+  /// them.
+  virtual void announce(const std::vector<GradientPlacePtr>& /*places*/, const RankSet& /*over*/,
+                        int /*lane*/) {}
+
+  /// A step begins. A training loop that does not call it expects the weight of the step before.
+  virtual void expect(const ExpectedStep& /*step*/) {}
+  /// All sums of the step are there; `weight`: its total weight, NaN if only the device knows it.
+  virtual void end_step(double /*weight*/) {}
+  /// The update of the step that has ended is not made: its gradients are lost.
+  virtual void undo_step() {}
+
+  /// What it has to say since the last call: lines for whoever watches the run.
+  virtual std::string take_news() { return {}; }
+
   /// The tensors that it keeps from step to step; loading a checkpoint fills them.
   virtual std::vector<ReducerState> states() { return {}; }
+  /// What else a checkpoint must hold; the same on every rank. Null: nothing.
+  virtual core::Json state() { return nullptr; }
+  virtual void restore(const core::Json& /*saved*/) {}
 
   /// The group of a set; gradients may be allocated there as registered memory. The first call for
   /// a set makes its group: it is collective over the tensor axis for a set of copies, and over the
@@ -103,8 +141,9 @@ class PackedSum {
   PackedSum(Reducer& reducer, RankSet over, core::DType wire, int lane = 0)
       : reducer_(&reducer), over_(std::move(over)), wire_(wire), lane_(lane) {}
 
-  /// Starts to sum the tensors in place.
-  void start(const std::vector<at::Tensor>& tensors);
+  /// Starts to sum the tensors in place. `places`: of each; without them they travel as they are.
+  void start(const std::vector<at::Tensor>& tensors,
+             const std::vector<GradientPlacePtr>& places = {});
   /// Waits until all sums are in their tensors.
   void wait();
 

@@ -251,6 +251,7 @@ Totals StepEnd::finish(const LossTotals& own, const Finish& what) {
     result.loss = three[1];
     result.norm = std::sqrt(three[2]) / (what.divide == Divide::Now ? three[0] : 1);
   }
+  reducer_->end_step(result.weight);
   const bool weightless = known && result.weight == 0;
   forget_unused(sums + used_at, weightless);
   if (what.divide == Divide::Now && !weightless) divide(result.weight);

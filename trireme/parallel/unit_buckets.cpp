@@ -39,11 +39,30 @@ UnitBuckets::UnitBuckets(std::shared_ptr<Reducer> reducer, GradientSums sums,
       offsets_(members_.size()),
       shard_offsets_(members_.size()) {
   lay_out();
+  announce();
   // A guess until the order is known: backward reaches the last unit first.
   std::vector<std::size_t> order(names_.size());
   std::iota(order.rbegin(), order.rend(), 0);
   set_unit_order(order);
   order_known_ = true;
+}
+
+void UnitBuckets::announce() {
+  std::vector<GradientPlacePtr> whole, shards;
+  for (const UnitMember& one : members_) {
+    whole.insert(whole.end(), one.places.begin(), one.places.end());
+    shards.insert(shards.end(), one.shard_places.begin(), one.shard_places.end());
+  }
+  reducer_->announce(whole, sums_over_.shards, shards_lane_);
+  reducer_->announce(shards, sums_over_.rest, rest_lane_);
+}
+
+std::vector<BlockMember> UnitBuckets::shard_members(std::size_t bucket) const {
+  std::vector<BlockMember> members;
+  for (const std::size_t i : buckets_[bucket].members)
+    for (std::size_t b = 0; b < members_[i].shard_places.size(); ++b)
+      members.push_back({members_[i].shard_places[b], shard_offsets_[i][b]});
+  return members;
 }
 
 /// Makes a bucket for each unit and pair of dtypes (of gradients here and on the wire), and gives
@@ -132,6 +151,7 @@ StartedSum UnitBuckets::scatter(std::size_t bucket, const ShardOf& shard_of) {
       at::Tensor whole = box_in(unit, i, boxes[b]);
       if (!tracked_[i].here) whole.zero_();
       block.shards.push_back(shard_of(i, b));
+      if (!members_[i].places.empty()) block.members.push_back({members_[i].places[b]});
       block.whole.push_back(std::move(whole));
       block.rows.push_back(boxes[b].counts);
     }
@@ -202,10 +222,13 @@ void WholeUnitBuckets::complete_oldest() {
   oldest.work.wait();
   if (!is_summed_over_rest()) return;
   std::vector<at::Tensor> shards;
-  for (std::size_t i : buckets_[oldest.bucket].members)
+  std::vector<GradientPlacePtr> places;
+  for (std::size_t i : buckets_[oldest.bucket].members) {
     for (at::Tensor& home : homes(i)) shards.push_back(std::move(home));
+    for (const GradientPlacePtr& one : members_[i].shard_places) places.push_back(one);
+  }
   sums_.emplace_back(*reducer_, sums_over_.rest, units_[oldest.bucket].wire, rest_lane_)
-      .start(shards);
+      .start(shards, places);
 }
 
 void WholeUnitBuckets::wait() {
@@ -284,7 +307,10 @@ void ScatteredBuckets::complete_oldest() {
   if (unit.pooled) free_.push_back(unit.block);
   unit.block = at::Tensor();
   if (last_ && is_summed_over_rest())
-    sums_.push_back(reducer_->start({.data = unit.shards, .wire = unit.wire, .lane = rest_lane_},
+    sums_.push_back(reducer_->start({.data = unit.shards,
+                                     .wire = unit.wire,
+                                     .lane = rest_lane_,
+                                     .members = shard_members(oldest.bucket)},
                                     sums_over_.rest));
 }
 

@@ -13,6 +13,7 @@ struct UnitMember {
   at::Tensor parameter;
   ShardedParameter shards;
   std::size_t unit = 0;
+  std::vector<GradientPlacePtr> places = {}, shard_places = {};  ///< of each box, of its shard
 };
 
 /// Gradients that end as shards. The parameters of one unit are one bucket. Its reduction is a
@@ -59,6 +60,8 @@ class UnitBuckets : public Buckets {
   /// A box of a parameter in its unit's block, flat.
   at::Tensor box_in(const UnitBlock& unit, std::size_t parameter, const ShardedBox& box) const;
   bool is_summed_over_rest() const { return rest_.size() > 1; }
+  /// The shards of a bucket, where they lie one after the other.
+  std::vector<BlockMember> shard_members(std::size_t bucket) const;
   at::TensorOptions byte_options() const;
 
   std::shared_ptr<Reducer> reducer_;
@@ -73,6 +76,7 @@ class UnitBuckets : public Buckets {
 
  private:
   void lay_out();
+  void announce();
 };
 
 /// ZeRO-1: every gradient has its own memory, and is summed there once a step.

@@ -75,16 +75,44 @@ Policy policy_of(const config::Config& config, const Degrees& degrees) {
   return {.sharding = sharding_on(degrees, sharding()), .precision = precision};
 }
 
+parallel::CompressOptions compress_of(const config::Config& config) {
+  using enum parallel::Compression;
+  const auto kind = [&] {
+    switch (config.compress.kind) {
+      case config::Compression::None: break;
+      case config::Compression::Fp16: return Fp16;
+      case config::Compression::Bf16: return Bf16;
+      case config::Compression::Int8: return Int8;
+      case config::Compression::OneBit: return OneBit;
+      case config::Compression::TopK: return TopK;
+      case config::Compression::RandomK: return RandomK;
+      case config::Compression::PowerSgd: return PowerSgd;
+      case config::Compression::Auto: return Auto;
+    }
+    return None;
+  };
+  return {.kind = kind(),
+          .ratio = config.compress.ratio,
+          .rank = config.compress.rank,
+          .feedback = config.compress.feedback,
+          .warmup = config.compress.warmup,
+          .keep = config.compress.keep,
+          .seed = static_cast<uint64_t>(config.run.seed)};
+}
+
 void check_keep(const config::Config& config, const nn::ModelImpl& model) {
   const auto all = nn::parameters_of(model);
-  for (const std::string& pattern : config.precision.keep) {
-    const bool matches = std::ranges::any_of(
-        all, [&](const nn::Parameter& one) { return matches_name(pattern, one.name); });
-    if (!matches && !all.empty())
-      throw ConfigError(
-          fmt::format("precision.keep: \"{}\" matches no parameter; there are {}, ..., {}", pattern,
-                      all.front().name, all.back().name));
-  }
+  const auto check = [&](std::string_view key, const std::vector<std::string>& patterns) {
+    for (const std::string& pattern : patterns) {
+      const bool matches = std::ranges::any_of(
+          all, [&](const nn::Parameter& one) { return matches_name(pattern, one.name); });
+      if (!matches && !all.empty())
+        throw ConfigError(fmt::format("{}: \"{}\" matches no parameter; there are {}, ..., {}", key,
+                                      pattern, all.front().name, all.back().name));
+    }
+  };
+  check("precision.keep", config.precision.keep);
+  check("compress.keep", config.compress.keep);
 }
 
 std::unique_ptr<parallel::Attached> attach(const config::Config& config, const Mesh& mesh,
@@ -108,17 +136,21 @@ std::unique_ptr<parallel::Attached> attach(const config::Config& config, const M
                           .gathers = gathers,
                           .precision = precision,
                           .trace = options.trace,
+                          .compress = compress_of(config),
                           .reducer = options.reducer});
   if (sharding == Sharding::None)
     return std::make_unique<parallel::DataParallel>(
         model, mesh,
-        parallel::DataParallelOptions{
-            .buckets = buckets, .precision = precision, .reducer = options.reducer});
+        parallel::DataParallelOptions{.buckets = buckets,
+                                      .precision = precision,
+                                      .compress = compress_of(config),
+                                      .reducer = options.reducer});
   return std::make_unique<parallel::FullySharded>(
       model, mesh,
       parallel::FullyShardedOptions{.sharding = sharding,
                                     .gathers = gathers,
                                     .precision = precision,
+                                    .compress = compress_of(config),
                                     .reducer = options.reducer});
 }
 

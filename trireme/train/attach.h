@@ -9,6 +9,7 @@
 #include "trireme/nn/model.h"
 #include "trireme/parallel/attached.h"
 #include "trireme/parallel/balance.h"
+#include "trireme/parallel/compress_options.h"
 
 namespace trireme::train {
 
@@ -21,15 +22,19 @@ std::shared_ptr<nn::ModelImpl> build(const ModelFactory& model, const Mesh& mesh
 /// How the configuration keeps the state of parameters on a mesh of these degrees.
 Policy policy_of(const config::Config& config, const Degrees& degrees);
 
-/// Throws ConfigError if a pattern of precision.keep matches no parameter of the model.
+/// How the configuration compresses gradients.
+parallel::CompressOptions compress_of(const config::Config& config);
+
+/// Throws ConfigError if a pattern of precision.keep or compress.keep matches no parameter of the
+/// model.
 void check_keep(const config::Config& config, const nn::ModelImpl& model);
 
 struct AttachOptions {
   /// How the pipeline was cut into stages before, because balancing by time again could differ.
   parallel::StageSizes cut = {};
   std::shared_ptr<core::Trace> trace = nullptr;
-  std::shared_ptr<parallel::Reducer> reducer =
-      nullptr;  ///< how gradients are summed; null: by `make_reducer`
+  /// How gradients are summed; null: as the configuration says.
+  std::shared_ptr<parallel::Reducer> reducer = nullptr;
 };
 
 /// Attaches what the configuration asks for: a Pipeline if the mesh has a pipe axis, FullySharded

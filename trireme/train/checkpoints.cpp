@@ -8,6 +8,7 @@
 #include "trireme/core/error.h"
 #include "trireme/format/folder.h"
 #include "trireme/train/model_state.h"
+#include "trireme/train/reducer_state.h"
 
 namespace trireme::train {
 
@@ -72,19 +73,19 @@ int64_t Checkpoints::resume() {
   const comm::Communicator& world = attached_.mesh().world();
   const checkpoint::State state = state_of(attached_, optimizer_);
   const std::set<std::string> wanted = names_of(state, world);
-  const auto saved =
-      checkpoint::load_newest(folder_, state, world, [&](const format::Checkpoint& one) {
-        check_same_optimizer(optimizer_, one.index().extra);
-        for (const auto& [name, tensor] : one.index().tensors)
-          if (!wanted.contains(name) && !name.starts_with("reducer/"))
-            throw ConfigError(fmt::format(
-                "{} holds '{}', which this model or its optimizer does not have; use another "
-                "folder for another model",
-                one.folder(), name));
-      });
+  auto saved = checkpoint::load_newest(folder_, state, world, [&](const format::Checkpoint& one) {
+    check_same_optimizer(optimizer_, one.index().extra);
+    for (const auto& [name, tensor] : one.index().tensors)
+      if (!wanted.contains(name) && !name.starts_with("reducer/"))
+        throw ConfigError(fmt::format(
+            "{} holds '{}', which this model or its optimizer does not have; use another "
+            "folder for another model",
+            one.folder(), name));
+  });
   if (!saved) return 0;
   const core::Json& extra = saved->index().extra;
   restore(attached_, optimizer_, extra);
+  restore_reducer(attached_, *saved);
   extra_ = extra.value("own", core::Json::object());
   return saved->index().step;
 }

@@ -14,6 +14,7 @@
 #include "trireme/parallel/units.h"
 #include "trireme/pipeline/passes.h"
 #include "trireme/train/attach.h"
+#include "trireme/train/compression_bytes.h"
 #include "trireme/train/local_training.h"
 #include "trireme/train/stages.h"
 
@@ -213,9 +214,18 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   if (shards_parameters) all.gathered = holds ? weights.padded_local : gathered_at_most(unit_bytes);
   const int64_t travelling = travelling_bytes(config, degrees, policy, gradients, set_units);
   if (shards_gradients) all.gradients += travelling / kUnitsInFlight;  // in every micro-batch, one
+  auto block_bytes = static_cast<int64_t>(config.comm.bucket_mib * (1 << 20));
+  if (sharded) block_bytes = 0;
+  for (const auto& [sums, bytes] : set_units)
+    block_bytes = std::max(block_bytes, *std::max_element(bytes.begin(), bytes.end()));
+  const CompressionBytes compressed =
+      compression_bytes(config, own.parameters, degrees, policy, block_bytes);
+  all.residuals = compressed.kept;
+  if (shards_gradients) all.gradients += compressed.travelling;
+  all.copy += compressed.saved;
   // Otherwise the last gradients travel, and updates are made, when most activations are gone.
-  all.activations =
-      std::max({whole.activation_bytes(own.batching), updating, shards_gradients ? 0 : travelling});
+  all.activations = std::max({whole.activation_bytes(own.batching), updating,
+                              shards_gradients ? 0 : travelling + compressed.travelling});
   return all;
 }
 
@@ -310,14 +320,19 @@ std::string to_text(const Footprint& memory, Placement placement,
   if (memory.gathered > 0) line("gathered weights", memory.gathered, gathered_note);
   if (memory.meetings > 0) line("meetings of replicas", memory.meetings);
   line("activations", memory.activations);
+  const char* const by_compression = "by compress.kind: what was not sent yet, twice";
+  if (memory.residuals > 0 && !placement.gpu) line("residuals", memory.residuals, by_compression);
   const int64_t offloaded = offload ? memory.optimizer : 0;
-  line("together", memory.without_copy() - offloaded - moved, placement.gpu ? "" : libtorch);
+  const int64_t on_host = placement.gpu ? memory.residuals : 0;
+  line("together", memory.without_copy() - offloaded - moved - on_host,
+       placement.gpu ? "" : libtorch);
   if (placement.gpu) text += "host memory of the same rank:\n";
   if (offload) line("optimizer", memory.optimizer, "by memory.offload");
   if (moved > 0) line("masters", moved, "by memory.offload");
+  if (on_host > 0) line("residuals", on_host, by_compression);
   if (copied > 0) line("parameters", copied, "a copy, for the update");
   line("copy while saving", memory.copy, "this rank's share of the state");
-  if (placement.gpu) line("together", offloaded + moved + copied + memory.copy, libtorch);
+  if (placement.gpu) line("together", offloaded + moved + copied + on_host + memory.copy, libtorch);
   return text;
 }
 

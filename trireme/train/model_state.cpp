@@ -6,6 +6,7 @@
 
 #include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
+#include "trireme/train/reducer_state.h"
 
 namespace trireme::train {
 
@@ -28,20 +29,6 @@ void add_empty(checkpoint::State& state, const parallel::Attached& attached) {
       if (Box{{}, one.layout.whole()}.numel() == 0)
         state.items.push_back(checkpoint::whole(
             one.name, at::empty(one.layout.whole(), one.tensor.options().requires_grad(false))));
-}
-
-/// Adds the state of the reducer. It belongs to one rank of one mesh; a run on another mesh starts
-/// without it.
-void add_reducer(checkpoint::State& state, parallel::Attached& attached) {
-  for (const parallel::ReducerState& one : attached.reducer_states()) {
-    checkpoint::Item item = checkpoint::whole(
-        fmt::format("reducer/{}/{}/rank.{}/{}", one.kind, to_string(attached.mesh().degrees()),
-                    attached.mesh().world().rank(), one.parameter),
-        one.tensor);
-    item.same = {};
-    item.optional = true;
-    state.items.push_back(std::move(item));
-  }
 }
 
 /// How many gradients each rank waits for in a step, which decides the order of its sums. Empty if

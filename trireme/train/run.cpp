@@ -7,6 +7,7 @@
 #include <cmath>
 #include <deque>
 #include <exception>
+#include <sstream>
 #include <vector>
 
 #include "trireme/checkpoint/resume.h"
@@ -27,6 +28,7 @@
 #include "trireme/train/lines_file.h"
 #include "trireme/train/memory.h"
 #include "trireme/train/progress.h"
+#include "trireme/train/reducer_state.h"
 #include "trireme/train/run_files.h"
 #include "trireme/train/timed_blocks.h"
 #include "trireme/train/trainer.h"
@@ -157,6 +159,7 @@ class Run {
     }
     world_.barrier();  // all ranks have loaded, before anything is removed
     const std::string note = trainer_.restore();
+    restore_reducer(trainer_.attached(), *saved);
     step_ = saved->index().step;
     last_saved_ = from == From::Newest ? step_ : -1;
     files_.log(fmt::format("continues from {}", saved->folder()));
@@ -283,6 +286,7 @@ class Run {
       const bool looks = due(config_.check.hash_every) || due(config_.eval.every) ||
                          due(config_.checkpoint.every) || step_ == until_ || stop != 0;
       report_all_but(looks ? 0 : trainer_.lag());
+      tell_news();
       // The line is written before the checkpoint: a run that is killed between the two would
       // otherwise never write it. The time to copy the state counts for the next step.
       if (due(config_.checkpoint.every) && step_ < until_ && stop == 0) save();
@@ -349,6 +353,15 @@ class Run {
     }
     reported_ = Clock::now();
     if (saves) save();
+  }
+
+  /// What the reducer has decided, such as which buckets are worth compressing.
+  void tell_news() {
+    std::istringstream news(trainer_.attached().reducer().take_news());
+    for (std::string line; std::getline(news, line);) {
+      files_.log(line);
+      if (progress_) progress_->say(line);
+    }
   }
 
   /// Waits for the steps that were started, but not for the newest `left`, and writes their lines.

@@ -36,6 +36,8 @@ std::string obstacle_for(const config::Config& config, const Mesh& mesh, const n
                        mesh.world().backend());
   if (drops_out(model) || config.model.dropout > 0 || config.model.attention_dropout > 0)
     return "dropout draws its masks by the number of the step, which the host knows";
+  if (config.compress.kind != config::Compression::None)
+    return "compress.kind encodes gradients on the host";
   if (options.reducer != nullptr) return "a reducer of the program's own may decide on the host";
   if (config.memory.offload != config::Offload::None) return "memory.offload updates on the host";
   if (config.precision.master == config::Master::None)

@@ -201,8 +201,24 @@ double Trainer::sum_of_wishes(double wish_to_stop) const {
   return sum.item<double>();
 }
 
+/// Tells a reducer that keeps residuals what it will divide gradients by: counts the targets of all
+/// ranks while forward runs.
+void Trainer::expect_weight(const data::Batch& batch) {
+  if (!compresses() || at::isFloatingType(batch.targets.scalar_type())) return;
+  const auto count = std::make_shared<at::Tensor>(
+      (batch.targets != nn::kIgnored).sum(at::kLong).to(at::kDouble).cpu().view({1}));
+  const auto work = std::make_shared<comm::Work>(mesh_.samples().all_reduce(*count));
+  attached_->reducer().expect({.weight =
+                                   [count, work] {
+                                     work->wait();
+                                     return count->item<double>();
+                                   },
+                               .loss_scale = control_.state().multiplier});
+}
+
 /// Issues all work of a step. Its numbers are where the weights are.
 Trainer::Issued Trainer::issue(int64_t step, const data::Batch& batch, double wish_to_stop) {
+  expect_weight(batch);
   attached_->run(cut(step, batch));
   const parallel::Totals totals =
       attached_->finish({.values = {&wish_to_stop, 1},
@@ -211,7 +227,9 @@ Trainer::Issued Trainer::issue(int64_t step, const data::Batch& batch, double wi
                          .read = on_gradients_ ? parallel::Read::Now : parallel::Read::Later,
                          .on_sums = on_sums_});
   if (on_gradients_ && totals.weight != 0) on_gradients_(totals.weight * now_.multiplier);
-  optimizer_->step(control_.decide(totals.on_device));
+  const optim::Update update = control_.decide(totals.on_device);
+  if (compresses() && update.skip.item<double>() != 0) attached_->reducer().undo_step();
+  optimizer_->step(update);
   attached_->updated(optimizer_->rounds_weights() ? parallel::Weights::Rounded
                                                   : parallel::Weights::Stale);
   return {.numbers = at::cat({totals.on_device, control_.numbers()}), .stop = totals.sums[0]};

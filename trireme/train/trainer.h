@@ -133,6 +133,8 @@ class Trainer {
     double stop;
   };
   Issued issue(int64_t step, const data::Batch& batch, double wish_to_stop);
+  bool compresses() const { return config_.compress.kind != config::Compression::None; }
+  void expect_weight(const data::Batch& batch);
   bool watched() const { return on_sums_ != nullptr || on_gradients_ != nullptr; }
   double sum_of_wishes(double wish_to_stop) const;
   at::Tensor read_back(const at::Tensor& numbers, std::optional<c10::Event>& came) const;
