@@ -41,8 +41,8 @@ Schedule completed(Schedule schedule, const Mesh& mesh, bool holds_weights) {
     for (const Action& action : program)
       if (action.act == Act::Update)
         throw ScheduleError(fmt::format(
-            "schedule '{}' updates weights in the middle ({}): that is not built yet; this version "
-            "runs schedules that update once a step",
+            "schedule '{}' updates weights in the middle ({}), and then drains the pipe: a step is "
+            "one update; without draining run pipedream or pipedream-2bw",
             schedule.name, to_text(action)));
   pipeline::verify(schedule);
   schedule = pipeline::with_reduces(std::move(schedule));
@@ -122,7 +122,8 @@ Pipeline::Pipeline(nn::ModelImpl& model, const Mesh& mesh, Schedule schedule,
       options_(std::move(options)),
       pipe_(mesh.group(Axis::Pipe).split("stages", 0, mesh.coord(Axis::Pipe))),
       transfers_(pipe_, mesh.device()),
-      reducer_(options_.reducer != nullptr ? options_.reducer : make_reducer(mesh)) {
+      reducer_(options_.reducer != nullptr ? options_.reducer : make_reducer(mesh)),
+      numbered_micros_(schedule_.micros) {
   nn::name_layers(model);
   cut_ = options_.cut.empty()
              ? balance(model, mesh, {.by = Balance::By::Parameters}, schedule_.stages(), 0)
@@ -155,8 +156,6 @@ void Pipeline::check_same_pipeline() const {
           "give all ranks the same cut and the same file",
           rank, texts[rank].substr(16), texts[0].substr(16), schedule_.name));
 }
-
-Pipeline::~Pipeline() = default;
 
 void Pipeline::build_stages(nn::ModelImpl& model) {
   std::set<const void*> mine;
@@ -281,6 +280,9 @@ void Pipeline::collect_parameters(const nn::ModelImpl& model) {
 }
 
 Totals Pipeline::finish(const Finish& what) {
+  core::check(asynchronous_ == nullptr,
+              "Pipeline: '{}' updates within run; use asynchronous()->drain() instead of finish()",
+              schedule_.name);
   core::check(
       state_ == StepState::Ran || state_ == StepState::Idle,
       "Pipeline: a step threw, so that its gradients are incomplete; build it anew and load "
@@ -311,10 +313,6 @@ void Pipeline::close_steps() {
   for (const auto& part : parts_) part->attached->close_steps();
 }
 
-void Pipeline::pass_on(Weights weights) {
-  for (const auto& part : parts_) part->attached->updated(weights);
-}
-
 void Pipeline::check_same() const {
   std::vector<ParameterShard> all;
   for (const auto& part : parts_)
@@ -333,16 +331,6 @@ std::vector<ParameterShard> Pipeline::frozen() const {
     }
   }
   return all;
-}
-
-at::Tensor Pipeline::value(std::size_t parameter) {
-  const auto [part, index] = origins_[parameter];
-  return parts_[part]->attached->value(index);
-}
-
-at::Tensor Pipeline::gradient(std::size_t parameter) {
-  const auto [part, index] = origins_[parameter];
-  return parts_[part]->attached->gradient(index);
 }
 
 std::vector<Attached::ParameterValue> Pipeline::frozen_values() {

@@ -136,6 +136,7 @@ struct RankShare {
   std::vector<nn::Parameter> parameters;
   nn::Batching batching;
   bool shares_weights = false;  ///< several of its stages use one weight
+  int versions = 1;             ///< of its weights, in an asynchronous pipeline
 };
 
 Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees,
@@ -188,6 +189,8 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   const int64_t master_bytes = sharded ? masters.shard : masters.local;
   all.parameters = weight_bytes + master_bytes;
   all.masters = master_bytes;
+  all.versions = (own.versions - 1) * trained.local;
+  all.copy += all.versions / std::max(1, degrees.replica);  // the replicas share the writing
   all.optimizer = states * (sharded ? state.shard : state.padded_local);
   all.gradients = gradients_stay_narrow(degrees, own.batching) ? trained.local
                   : degrees.data() == 1                        ? gradients.local
@@ -267,10 +270,14 @@ Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const De
   const auto cut =
       finer ? parallel::cut_evenly(std::vector<double>(chain.size(), 1), schedule.stages())
             : cut_of(config, mesh_of_one(), whole, schedule, how);
+  std::vector<int> versions(static_cast<std::size_t>(degrees.pipe), 1);
+  if (is_asynchronous(config, degrees))
+    versions = pipeline::peak_versions(periodic_schedule_of(config, degrees));
   Footprint fullest;
   for (int rank = 0; rank < degrees.pipe; ++rank) {
-    const Footprint one =
-        footprint_of(config, whole, degrees, share_of(whole, schedule, cut, rank, of_all));
+    RankShare share = share_of(whole, schedule, cut, rank, of_all);
+    share.versions = versions[static_cast<std::size_t>(rank)];
+    const Footprint one = footprint_of(config, whole, degrees, share);
     if (one.without_copy() > fullest.without_copy()) fullest = one;
   }
   return fullest;
@@ -294,6 +301,7 @@ std::string to_text(const Footprint& memory, Placement placement,
   line("gradients", memory.gradients);
   if (!offload) line("optimizer", memory.optimizer);
   if (memory.gathered > 0) line("gathered weights", memory.gathered, gathered_note);
+  if (memory.versions > 0) line("past weights", memory.versions, "of steps in flight");
   line("activations", memory.activations);
   const int64_t offloaded = offload ? memory.optimizer : 0;
   line("together", memory.without_copy() - offloaded - moved, placement.gpu ? "" : libtorch);

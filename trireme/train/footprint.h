@@ -14,11 +14,12 @@ struct Footprint {
   int64_t gradients = 0;   ///< with the memory in which they are reduced
   int64_t optimizer = 0;
   int64_t gathered = 0;  ///< gathered weights
+  int64_t versions = 0;  ///< of an asynchronous pipeline: weights of the past
   int64_t activations = 0;
   int64_t copy = 0;  ///< the rank's share of the state, copied while a checkpoint is written
 
   int64_t without_copy() const {
-    return parameters + gradients + optimizer + gathered + activations;
+    return parameters + gradients + optimizer + gathered + versions + activations;
   }
 };
 
