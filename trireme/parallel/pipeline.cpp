@@ -302,6 +302,7 @@ std::string Pipeline::description() const {
   std::string text =
       fmt::format("{} micro-batch{} by {}; stages: {}\n", schedule_.micros,
                   schedule_.micros == 1 ? "" : "es", schedule_.name, describe(chain_, cut_));
+  if (asynchronous_ != nullptr) return text + describe_delays();
   if (schedule_.micros < schedule_.ranks())
     text +=
         "fewer micro-batches than ranks in the pipe: they wait for each other; lower "

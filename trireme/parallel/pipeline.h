@@ -135,6 +135,7 @@ class Pipeline final : public Attached, private Asynchronous {
   std::size_t lag() const override;
   int delay() const override;
   core::Json version_facts() const;
+  std::string describe_delays() const;
   void begin_step();
   pipeline::Program numbered(const pipeline::AgedProgram& aged) const;
   void use_version_of(int micro);

@@ -1,4 +1,6 @@
 // How a pipeline runs a periodic schedule: steps follow each other without draining the pipe.
+#include <fmt/ranges.h>
+
 #include "trireme/core/error.h"
 #include "trireme/parallel/pipeline.h"
 #include "trireme/parallel/weight_versions.h"
@@ -183,6 +185,14 @@ at::Tensor Pipeline::gradient(std::size_t parameter) {
   if (asynchronous_ != nullptr) return shards_[parameter].gradient();
   const auto [part, index] = origins_[parameter];
   return parts_[part]->attached->gradient(index);
+}
+
+std::string Pipeline::describe_delays() const {
+  const PeriodicSchedule& schedule = asynchronous_->schedule;
+  return fmt::format(
+      "asynchronous: gradients are {} updates late on the stages, which keep {} versions of their "
+      "weights\n",
+      fmt::join(schedule.delays, ", "), fmt::join(pipeline::peak_versions(schedule), ", "));
 }
 
 /// What versions mean: those of a checkpoint fit only the same stages with the same delays.

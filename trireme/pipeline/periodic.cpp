@@ -146,6 +146,11 @@ PeriodicSchedule make_periodic(std::string_view name, Shape shape, VersionSync s
 }
 
 Schedule unrolled(const PeriodicSchedule& schedule, int steps) {
+  constexpr int64_t kMostWork = 1 << 24;
+  if (static_cast<int64_t>(steps) * schedule.micros > kMostWork / schedule.ranks())
+    throw ScheduleError(
+        fmt::format("{}: {} ranks x {} steps x {} micro-batches are more than the limit of {}",
+                    schedule.name, schedule.ranks(), steps, schedule.micros, kMostWork));
   Schedule result{schedule.name, steps * schedule.micros, schedule.placement, {}};
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
     Program& program = result.programs.emplace_back();
@@ -182,7 +187,7 @@ std::vector<int> peak_versions(const PeriodicSchedule& schedule) {
 //     rank 0   F F B U F B U F B U F B U .. B U
 //                          |-----------|           steps / 2 periods
 double price_period(const PeriodicSchedule& schedule, const std::vector<StageTimes>& times) {
-  const int drained = schedule.depth(), counted = 8 * schedule.ranks();
+  const int drained = schedule.depth(), counted = 2 * schedule.ranks() + 6;
   const Timeline timeline = price(unrolled(schedule, 2 * counted + drained), times);
   std::vector<double> updates;
   for (const Span& span : timeline.ranks.front())
