@@ -256,7 +256,11 @@ TEST(TrainOnAPipeAxis, TakesTheMemoryThatCheckForetells) {
       {"mesh.pipe=2", "pipeline.balance=2,2"},
       {"mesh.pipe=2", "pipeline.balance=2,2", "pipeline.schedule=gpipe", "model.tie=false"},
       {"mesh.pipe=2", "mesh.shard=2", "pipeline.balance=2,2"},
-      {"mesh.pipe=4", "pipeline.balance=params", "memory.recompute=block"}};
+      {"mesh.pipe=4", "pipeline.balance=params", "memory.recompute=block"},
+      {"mesh.pipe=2", "pipeline.balance=2,2", "pipeline.schedule=pipedream-2bw", "model.tie=false",
+       "optim.clip=0"},
+      {"mesh.pipe=3", "pipeline.balance=2,1,1", "pipeline.schedule=pipedream", "model.tie=false",
+       "optim.clip=0"}};
   for (const auto& mesh : meshes) {
     const auto keys = with(
         {"model.hidden=256", "model.layers=4", "model.vocab=1000", "model.heads=4", "model.seq=128",

@@ -7,6 +7,7 @@
 #include "support/sentence.h"
 #include "trireme/comm/texts.h"
 #include "trireme/nn/bind.h"
+#include "trireme/optim/optimizer.h"
 #include "trireme/parallel/pipeline.h"
 #include "trireme/train/stages.h"
 #include "trireme/verify/verify.h"
@@ -212,6 +213,57 @@ TEST(AsynchronousPipeline, DrainingChangesNoBit) {
       }
     });
   }
+}
+
+/// The loop of docs/pipeline.md, without a trainer.
+TEST(AsynchronousPipeline, WorksInALoopOfOnesOwn) {
+  const AsyncCase c{
+      .schedule = "pipedream-2bw", .pipe = 2, .micros = 2, .optimizer = config::OptimizerKind::Sgd};
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    at::set_num_threads(1);
+    AsyncTraining trained(c, world);
+    trained.run(kAsyncSteps);
+    const config::Config config = config_of(c);
+    const Mesh mesh(world, {.pipe = 2});
+    const auto model = models::make_model(config, mesh);
+    nn::move_to(*model, at::kDouble, at::kCPU);
+    nn::initialize(*model, static_cast<uint64_t>(config.run.seed));
+    parallel::Pipeline pipe(*model, mesh,
+                            pipeline::make_periodic("pipedream-2bw", {.ranks = 2, .micros = 2}),
+                            {.cut = trained.pipe().cut()});
+    std::vector<optim::Slot> slots;
+    for (const auto& shard : pipe.shards())
+      slots.push_back({.name = shard.name,
+                       .parameter = shard.master,
+                       .decay = optim::is_decayed(shard.master.sizes())});
+    const auto optimizer = optim::make_sgd(
+        slots, {.momentum = config.optim.momentum, .weight_decay = config.optim.weight_decay});
+    std::vector<double> losses;
+    pipe.asynchronous()->on_update([&](const parallel::Totals& totals) {
+      optimizer->step(config.optim.lr, totals.weight);
+      pipe.updated();
+      losses.push_back(totals.loss / totals.weight);
+    });
+    const Labelled data(cut_of(c));
+    const data::Order order(3, data.size(), cut_of(c).batch);
+    for (int step = 1; step <= kAsyncSteps; ++step) {
+      const data::Batch batch = data::Loader::read(data, order, 0, 1, step - 1);
+      std::vector<nn::MicroBatch> micros;
+      for (const int64_t row : {0, 2}) {
+        auto where = std::make_shared<nn::Where>();
+        where->step = step;
+        where->sample_ids = {batch.sample_ids.begin() + row, batch.sample_ids.begin() + row + 2};
+        micros.push_back(
+            {nn::Flow(batch.inputs.narrow(0, row, 2), where), batch.targets.narrow(0, row, 2)});
+      }
+      pipe.run(micros);
+    }
+    EXPECT_EQ(outcome_of<MisuseError>([&] { pipe.finish(); }).substr(0, 9), "Pipeline:");
+    pipe.asynchronous()->drain();
+    EXPECT_EQ(losses, trained.outcome.losses);
+    for (std::size_t i = 0; i < pipe.parameters().size(); ++i)
+      EXPECT_TRUE(pipe.value(i).equal(trained.outcome.weights.at(pipe.parameters()[i].name)));
+  });
 }
 
 TEST(AsynchronousPipeline, RunsIn16Bits) {

@@ -113,7 +113,7 @@ class Pipeline final : public Attached, private Asynchronous {
   void build_parts(const nn::ModelImpl& model);
   void collect_parameters(const nn::ModelImpl& model);
   Policy policy() const;
-  void run(const pipeline::Program& program);
+  void run_program(const pipeline::Program& program);
   void run(const pipeline::Action& action, Micro micro);
   Micro micro_at(const pipeline::Program& program, std::size_t at) const;
   [[noreturn]] void fail(const std::exception& error, const std::string& where) const;

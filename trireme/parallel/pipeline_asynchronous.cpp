@@ -117,14 +117,14 @@ void Pipeline::begin_step() {
               "Pipeline: '{}' updates within run; call asynchronous()->on_update first",
               schedule_.name);
   ++steps.begun;
-  run(numbered(steps.schedule.step(pipe_.rank(), steps.since_empty++)));
+  run_program(numbered(steps.schedule.step(pipe_.rank(), steps.since_empty++)));
 }
 
 void Pipeline::drain() {
   AsynchronousSteps& steps = *asynchronous_;
   core::check(state_ == StepState::Idle,
               "Pipeline: a step threw; build it anew and load the last checkpoint");
-  run(numbered(steps.schedule.epilogue(pipe_.rank(), std::exchange(steps.since_empty, 0))));
+  run_program(numbered(steps.schedule.epilogue(pipe_.rank(), std::exchange(steps.since_empty, 0))));
   transfers_.finish_sends();
   steps.versions.use_newest();
   pipe_.note("");
@@ -149,6 +149,8 @@ void Pipeline::take_loss(MicroInFlight& kept, std::vector<at::Tensor>& given) {
     given.pop_back();
   }
   at::Tensor& sum = asynchronous_->losses;
+  if (!sum.defined())  // the first backward of a step: the gradients of the last one are used
+    for (const ParameterShard& one : shards_) one.gradient() = at::Tensor();
   sum = sum.defined() ? sum + kept.loss : kept.loss;
 }
 

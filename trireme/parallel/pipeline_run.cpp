@@ -63,7 +63,7 @@ void Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
     in_flight_ = peak_in_flight_ = 0;
     losses_ = {};
     for (const auto& part : parts_) part->completed = 0;
-    run(schedule_.programs[static_cast<std::size_t>(pipe_.rank())]);
+    run_program(schedule_.programs[static_cast<std::size_t>(pipe_.rank())]);
     transfers_.finish_sends();
     state_ = StepState::Ran;
   }
@@ -72,7 +72,7 @@ void Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
 }
 
 /// Runs the actions of this rank in order.
-void Pipeline::run(const pipeline::Program& program) {
+void Pipeline::run_program(const pipeline::Program& program) {
   state_ = StepState::Broken;  // until the end of the program
   expected_ = 0;
   for (std::size_t i = 0; i < program.size(); ++i) {
