@@ -94,6 +94,18 @@ TEST(TrainAsynchronously, GoesOnWithAnotherScheduleAndAnotherMesh) {
   EXPECT_EQ(texts_of(dir, "loss").size(), 16u);
 }
 
+TEST(TrainAsynchronously, ALossThatIsNotFiniteEndsTheRunWithItsStep) {
+  const Scratch folder;
+  const auto result = must(
+      train_arguments(
+          tiny_config(folder), folder / "run",
+          with(asynchronous("pipedream", 3), {"batch.micro=8", "optim.lr=1e36", "optim.warmup=0"})),
+      1);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("the loss is"), HasSubstr("other stages may have made"),
+                                HasSubstr("Lower optim.lr")));
+  EXPECT_THAT(result.err, ::testing::Not(HasSubstr("different operations")));
+}
+
 TEST(TrainAsynchronously, CheckCountsTheVersionsAndVerifyRefuses) {
   const Scratch folder;
   const std::string config = tiny_config(folder);

@@ -44,9 +44,8 @@ struct Pipeline::AsynchronousSteps {
   at::Tensor losses = {};  // sum and weight of the step whose backwards run
   std::function<void(const Totals&)> update = {};
 
-  int slots() const {
-    return schedule.depth() + 2;
-  }  // steps that numbers of micro-batches tell apart
+  /// How many steps the numbers of micro-batches tell apart.
+  int slots() const { return schedule.depth() + 2; }
 };
 
 Pipeline::~Pipeline() = default;

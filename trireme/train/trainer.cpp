@@ -225,8 +225,11 @@ StepResult Trainer::take() {
   result.grad_norm = std::sqrt(squares) / (weight * before.multiplier);
   result.skipped = now_.skipped > before.skipped;
   skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
-  const bool infinite = is_asynchronous() && !std::isfinite(loss + squares);
-  if (config_.check.finite && (now_.stopped || now_.scale < kLeastScale || infinite))
+  if (is_asynchronous() && config_.check.finite && !std::isfinite(loss + squares)) {
+    attached_->asynchronous()->drain();  // so that all ranks are at the same operation
+    report_not_finite(started, result.loss);
+  }
+  if (config_.check.finite && (now_.stopped || now_.scale < kLeastScale))
     report_not_finite(started, result.loss);
   return result;
 }
