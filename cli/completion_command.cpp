@@ -126,13 +126,11 @@ std::string option_values() {
   return text;
 }
 
-/// What a key can be, where there are few: words of its own, or the schedules that can be run.
+/// What a key can be, where there are few: words of its own, or the schedules.
 std::vector<std::string_view> values_of(const config::Key& key) {
   if (key.wants_bool()) return {"true", "false"};
   if (key.name != "pipeline.schedule") return {key.limits.words.begin(), key.limits.words.end()};
-  auto names = pipeline::names();
-  std::erase_if(names, [](std::string_view name) { return !pipeline::is_synchronous(name); });
-  return {names.begin(), names.end()};
+  return pipeline::names();
 }
 
 std::string key_names() {

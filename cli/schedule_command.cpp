@@ -17,6 +17,7 @@
 #include "trireme/core/terminal.h"
 #include "trireme/pipeline/generators.h"
 #include "trireme/pipeline/passes.h"
+#include "trireme/pipeline/periodic.h"
 #include "trireme/pipeline/text.h"
 
 namespace trireme::cli {
@@ -44,12 +45,16 @@ constexpr const char* kScheduleFooter =
   pipedream      never drains, updates after every backward: several weight versions
   pipedream-2bw  never drains, updates every P micro-batches: two weight versions
 
+The last two as they train: --steps T draws T steps of M micro-batches, with one update each, and
+gives the time of a step once the pipe is full, the delays, and the versions of the weights.
+
 Times are of one stage, in any unit: F forward, B the whole backward, W its weight half (so that
-the input half is B - W). An overlapped pair takes as long as its two parts.
+the input half is B - W), U an update (0). An overlapped pair takes as long as its two parts.
 
   trireme schedule 1f1b --ranks 4 --micros 8
   trireme schedule interleaved --ranks 4 --micros 8 --stages-per-rank 2 --times 1,2.2,1
   trireme schedule zb-v --ranks 8 --micros 32 --format svg > zb-v.svg
+  trireme schedule pipedream-2bw --ranks 2 --micros 4 --steps 3
   trireme schedule 1f1b --ranks 2 --micros 4 --format text > mine.csv    # edit it, and then
   trireme schedule mine.csv                                              # check and draw it
 
@@ -57,21 +62,26 @@ Exit codes: 0 drawn; 2 usage, or an invalid schedule, with the action that is wr
 
 struct ScheduleRequest {
   std::string name, format = "grid", times = "1,2,1";
-  int ranks = 0, micros = 0, stages_per_rank = 0;  ///< 0: not given
+  int ranks = 0, micros = 0, stages_per_rank = 0, steps = 0;  ///< 0: not given
+  bool vertical_sync = false;
 };
 
 ScheduleRequest parse_request(const std::vector<std::string>& args) {
   ScheduleRequest wanted;
-  std::string ranks, micros, stages;
+  std::string ranks, micros, stages, steps;
   Arguments arguments("trireme schedule", kSchedulePurpose);
   arguments.usage("NAME --ranks P --micros M [OPTIONS]");
   arguments.footer(kScheduleFooter);
   arguments.value("--ranks", ranks, "how many ranks the pipeline has");
   arguments.value("--micros", micros, "how many micro-batches a step has");
   arguments.value("--stages-per-rank", stages, "of interleaved and looped-bfs (2)");
+  arguments.value("--steps", steps,
+                  "of pipedream and pipedream-2bw: draw so many steps, as they train");
+  arguments.flag("--vertical-sync", wanted.vertical_sync,
+                 "pipedream: a step uses one version of the weights on all stages");
   arguments.value("--format", wanted.format, "grid (the default), text (CSV), json or svg");
   arguments.value("--times", wanted.times,
-                  "F,B,W: times of the acts of a stage (1,2,1); for each stage: F,B,W/F,B,W/...");
+                  "F,B,W or F,B,W,U: times of a stage's acts (1,2,1); of each: F,B,W/F,B,W/...");
   arguments.words("--format", {"grid", "text", "json", "svg"});
   const auto names = pipeline::names();
   arguments.actions({names.begin(), names.end()});
@@ -91,28 +101,31 @@ ScheduleRequest parse_request(const std::vector<std::string>& args) {
   number("--ranks", ranks, wanted.ranks);
   number("--micros", micros, wanted.micros);
   number("--stages-per-rank", stages, wanted.stages_per_rank);
+  number("--steps", steps, wanted.steps);
   return wanted;
 }
 
 StageTimes parse_stage(const std::string& text) {
-  double parts[3] = {0, 0, 0};
+  std::vector<double> parts;
   const char *at = text.c_str(), *end = at + text.size();
   bool good = true;
-  for (int i = 0; i < 3 && good; ++i) {
-    const auto [stop, error] = std::from_chars(at, end, parts[i]);
-    good = error == std::errc() && std::isfinite(parts[i]) && parts[i] > 0 && parts[i] < 1e12 &&
-           (i == 2 ? stop == end : stop != end && *stop == ',');
+  while (good && at <= end) {
+    const auto [stop, error] = std::from_chars(at, end, parts.emplace_back());
+    const bool is_update = parts.size() == 4;
+    good = error == std::errc() && std::isfinite(parts.back()) && parts.back() < 1e12 &&
+           (is_update ? parts.back() >= 0 : parts.back() > 0) && (stop == end || *stop == ',');
     at = stop + 1;
   }
-  const auto [forward, backward, weight] = parts;
-  if (!good || weight >= backward)
+  if (!good || parts.size() < 3 || parts.size() > 4 || parts[2] >= parts[1])
     throw ConfigError(fmt::format(
-        "--times {}: write three numbers above 0, F,B,W as in 1,2,1, where W is a part of B",
+        "--times {}: write three numbers above 0, F,B,W as in 1,2,1, where W is a part of B; a "
+        "fourth is the time of an update",
         text));
-  return {.forward = forward,
-          .backward = backward,
-          .backward_input = backward - weight,
-          .backward_weight = weight};
+  return {.forward = parts[0],
+          .backward = parts[1],
+          .backward_input = parts[1] - parts[2],
+          .backward_weight = parts[2],
+          .update = parts.size() == 4 ? parts[3] : 0};
 }
 
 std::vector<StageTimes> parse_times(const std::string& text) {
@@ -166,6 +179,25 @@ Schedule find(const ScheduleRequest& wanted) {
   return pipeline::make(wanted.name, {wanted.ranks, wanted.micros, stages});
 }
 
+/// A schedule that does not drain, as it trains.
+PricedSchedule periodic(const ScheduleRequest& wanted, const std::vector<StageTimes>& times) {
+  if (wanted.ranks == 0 || wanted.micros == 0)
+    throw ConfigError(
+        fmt::format("{} needs --{} N", wanted.name, wanted.ranks == 0 ? "ranks" : "micros"));
+  const auto schedule = pipeline::make_periodic(
+      wanted.name, {wanted.ranks, wanted.micros, std::max(1, wanted.stages_per_rank)},
+      wanted.vertical_sync ? pipeline::VersionSync::Vertical : pipeline::VersionSync::Stage);
+  verify(schedule);
+  return {.schedule = unrolled(schedule, wanted.steps),
+          .times = times,
+          .timeline = {},
+          .peak_in_flight = {},
+          .periodic = PeriodFigures{.steps = wanted.steps,
+                                    .period = pipeline::price_period(schedule, times),
+                                    .delays = schedule.delays,
+                                    .versions = pipeline::peak_versions(schedule)}};
+}
+
 /// COLUMNS, or the width of the terminal; 0 where there is none.
 int columns() {
   if (const char* text = std::getenv("COLUMNS"); text != nullptr) {
@@ -188,11 +220,15 @@ int show(const ScheduleRequest& wanted) {
   const std::vector<std::string> formats = {"grid", "text", "json", "svg"};
   if (std::ranges::find(formats, wanted.format) == formats.end())
     throw ConfigError(fmt::format("--format {}: must be grid, text, json or svg", wanted.format));
-  PricedSchedule priced{find(wanted), times, {}, {}};
-  const auto stages = static_cast<std::size_t>(priced.schedule.stages());
+  const Schedule one = find(wanted);
+  const auto stages = static_cast<std::size_t>(one.stages());
   if (times.size() != 1 && times.size() != stages)
     throw ConfigError(fmt::format("--times {}: times of {} stages, but {} has {}", wanted.times,
-                                  times.size(), priced.schedule.name, stages));
+                                  times.size(), one.name, stages));
+  if (wanted.vertical_sync && (wanted.steps == 0 || wanted.name != "pipedream"))
+    throw ConfigError("--vertical-sync goes with pipedream and --steps T");
+  PricedSchedule priced =
+      wanted.steps > 0 ? periodic(wanted, times) : PricedSchedule{one, times, {}, {}, {}};
   priced.timeline = pipeline::price(priced.schedule, times);
   priced.peak_in_flight = pipeline::peak_in_flight(priced.schedule);
   if (wanted.format == "text") print(pipeline::to_csv(priced.schedule));
@@ -205,59 +241,6 @@ int show(const ScheduleRequest& wanted) {
 }
 
 }  // namespace
-
-std::string PricedSchedule::title() const {
-  const auto several = [](int count, const char* what) {
-    return fmt::format("{} {}{}", count, what, count == 1 ? "" : what[0] == 'm' ? "es" : "s");
-  };
-  return fmt::format("{}: {}, {}{}", schedule.name, several(schedule.ranks(), "rank"),
-                     several(schedule.micros, "micro-batch"),
-                     has_chunks() ? ", " + several(schedule.stages(), "stage") : "");
-}
-
-std::string PricedSchedule::figures() const {
-  const std::string time =
-      fmt::format("bubble {:.1f} %; time {:g}", 100 * timeline.bubble(), timeline.end());
-  if (times.size() > 1) return time + " with times of each stage";
-  return fmt::format("{} with F {:g}, B {:g} (I {:g}, W {:g})", time, times[0].forward,
-                     times[0].backward, times[0].backward_input, times[0].backward_weight);
-}
-
-bool PricedSchedule::has_pairs() const {
-  return std::ranges::any_of(schedule.programs, [](const pipeline::Program& program) {
-    return std::ranges::find(program, pipeline::Join::WithNext, &pipeline::Action::join) !=
-           program.end();
-  });
-}
-
-core::Json json_of(const PricedSchedule& priced) {
-  const auto& [schedule, times, timeline, peak_in_flight] = priced;
-  core::Json json;
-  json["name"] = schedule.name;
-  json["ranks"] = schedule.ranks();
-  json["micros"] = schedule.micros;
-  json["placement"] = schedule.placement;
-  json["times"] = core::Json::array();  // one for all stages, or one for each
-  for (const StageTimes& one : times)
-    json["times"].push_back({{"forward", one.forward},
-                             {"backward", one.backward},
-                             {"backward_input", one.backward_input},
-                             {"backward_weight", one.backward_weight}});
-  json["end"] = timeline.end();
-  json["bubble"] = timeline.bubble();
-  json["peak_live"] = peak_in_flight;
-  json["programs"] = core::Json::array();
-  json["spans"] = core::Json::array();
-  for (const auto& program : schedule.programs)
-    json["programs"].push_back(pipeline::to_cells(program));
-  for (const auto& spans : timeline.ranks) {
-    core::Json row = core::Json::array();
-    for (const auto& span : spans)
-      row.push_back({{"action", to_text(span.action)}, {"begin", span.begin}, {"end", span.end}});
-    json["spans"].push_back(std::move(row));
-  }
-  return json;
-}
 
 int schedule_command(const std::vector<std::string>& args) {
   const ScheduleRequest wanted = parse_request(args);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,12 +10,21 @@
 
 namespace trireme::cli {
 
+/// What is special of steps that follow each other without draining the pipe.
+struct PeriodFigures {
+  int steps = 0;
+  double period = 0;          ///< how long a step takes once the pipe is full
+  std::vector<int> delays;    ///< of each stage, in updates
+  std::vector<int> versions;  ///< of the weights that each rank keeps, at most
+};
+
 /// A schedule with its timeline and figures.
 struct PricedSchedule {
   pipeline::Schedule schedule;
   std::vector<pipeline::StageTimes> times;  ///< one for all stages, or one for each
   pipeline::Timeline timeline;
   std::vector<int> peak_in_flight;
+  std::optional<PeriodFigures> periodic = {};
 
   /// "1f1b: 4 ranks, 8 micro-batches"; also the number of stages, where ranks have several.
   std::string title() const;

@@ -58,8 +58,9 @@ void print_batches(const config::Config& config, const Degrees& degrees) {
                counted(ranks - batch, "rank"));
   if (degrees.pipe == 1) return;
   const auto schedule = train::schedule_of(config, degrees);
-  fmt::print("a pipeline of {} stages: {} micro-batch{} by {}{}\n", schedule.stages(),
-             schedule.micros, schedule.micros == 1 ? "" : "es", schedule.name,
+  const int micros = train::num_micros_of(config, degrees);
+  fmt::print("a pipeline of {} stages: {} micro-batch{} by {}{}\n", schedule.stages(), micros,
+             micros == 1 ? "" : "es", schedule.name,
              config.pipeline.balance.by == config::Balance::By::Time
                  ? "; stages will be balanced by time; this estimate balances by parameters"
                  : "");

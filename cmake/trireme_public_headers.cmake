@@ -20,6 +20,7 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/pipeline/generators.h
   trireme/pipeline/passes.h
   trireme/pipeline/price.h
+  trireme/pipeline/periodic.h
   trireme/pipeline/text.h
   trireme/comm/op.h
   trireme/comm/work.h

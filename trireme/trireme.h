@@ -61,6 +61,7 @@
 #include "trireme/pipeline/action.h"
 #include "trireme/pipeline/generators.h"
 #include "trireme/pipeline/passes.h"
+#include "trireme/pipeline/periodic.h"
 #include "trireme/pipeline/price.h"
 #include "trireme/pipeline/schedule.h"
 #include "trireme/pipeline/text.h"

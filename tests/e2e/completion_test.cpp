@@ -60,7 +60,8 @@ TEST(Completion, BashOffersKeysAndTheirValues) {
   EXPECT_THAT(offered("trireme train a.toml model.kind="), ElementsAre("mlp", "gpt"));
   EXPECT_THAT(offered("trireme train a.toml model.tie=f"), ElementsAre("false"));
   EXPECT_THAT(offered("trireme train a.toml pipeline.schedule=z"), ElementsAre("zb-h1", "zb-v"));
-  EXPECT_THAT(offered("trireme train a.toml pipeline.schedule=p"), IsEmpty()) << "not run yet";
+  EXPECT_THAT(offered("trireme train a.toml pipeline.schedule=p"),
+              ElementsAre("pipedream", "pipedream-2bw"));
   EXPECT_THAT(offered("trireme train a.toml run.dir=x"), IsEmpty());
   EXPECT_THAT(offered("trireme train a.toml "), Not(Contains("sync.servers="))) << "not built";
   EXPECT_THAT(offered("trireme run -n 2 trireme mesh.t"), IsEmpty()) << "the program's own words";

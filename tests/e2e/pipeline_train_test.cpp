@@ -131,8 +131,7 @@ TEST(TrainOnAPipeAxis, WritesATraceOfEveryActionAndOpOfAllRanks) {
     for (const auto& [begin, minus_end] : all) {
       while (!open.empty() && open.back() <= begin + 1e-6) open.pop_back();
       if (!open.empty()) {
-        EXPECT_LE(-minus_end, open.back() + 1e-6)
-            << "rank " << row.first << ", row " << row.second;
+        EXPECT_LE(-minus_end, open.back() + 1e-6) << "rank " << row.first << ", row " << row.second;
       }
       open.push_back(-minus_end);
     }
@@ -217,7 +216,15 @@ TEST(TrainOnAPipeAxis, RefusesWhatCannotBeWithTheNumbers) {
       {{"mesh.pipe=2", "pipeline.schedule=dualpipe-v", "batch.micro=4"},
        {"4 micro-batches", "not 2"}},
       {{"mesh.pipe=2", "pipeline.schedule=1f1b", "pipeline.stages_per_rank=2"}, {"1f1b", "2"}},
-      {{"mesh.pipe=2", "pipeline.schedule=pipedream"}, {"pipedream", "not run yet"}},
+      {{"mesh.pipe=2", "pipeline.schedule=pipedream"}, {"pipedream", "optim.clip = 1", "=0"}},
+      {{"mesh.pipe=2", "pipeline.schedule=pipedream", "optim.clip=0"}, {"model.tie=false"}},
+      {{"mesh.pipe=4", "pipeline.schedule=pipedream-2bw", "optim.clip=0", "model.tie=false",
+        "batch.micro=4"},
+       {"2 micro-batches a step on 4 ranks", "at least 4"}},
+      {{"mesh.pipe=2",
+        file("updates.csv", "0F0,0B0,0UPDATE,0F1,0B1,0UPDATE\n1F0,1B0,1UPDATE,1F1,1B1,1UPDATE\n"),
+        "batch.micro=4"},
+       {"updates weights in the middle and then drains"}},
       {{"mesh.pipe=2", "pipeline.schedule=1f2b"}, {"1f2b", "interleaved", "No such file"}},
       {{"mesh.pipe=2", "pipeline.balance=1,2"}, {"3 layers", "the model has 4"}},
       {{"mesh.pipe=2", "pipeline.balance=1,1,2"}, {"3 stages", "has 2"}},
@@ -249,7 +256,11 @@ TEST(TrainOnAPipeAxis, TakesTheMemoryThatCheckForetells) {
       {"mesh.pipe=2", "pipeline.balance=2,2"},
       {"mesh.pipe=2", "pipeline.balance=2,2", "pipeline.schedule=gpipe", "model.tie=false"},
       {"mesh.pipe=2", "mesh.shard=2", "pipeline.balance=2,2"},
-      {"mesh.pipe=4", "pipeline.balance=params", "memory.recompute=block"}};
+      {"mesh.pipe=4", "pipeline.balance=params", "memory.recompute=block"},
+      {"mesh.pipe=2", "pipeline.balance=2,2", "pipeline.schedule=pipedream-2bw", "model.tie=false",
+       "optim.clip=0"},
+      {"mesh.pipe=3", "pipeline.balance=2,1,1", "pipeline.schedule=pipedream", "model.tie=false",
+       "optim.clip=0"}};
   for (const auto& mesh : meshes) {
     const auto keys = with(
         {"model.hidden=256", "model.layers=4", "model.vocab=1000", "model.heads=4", "model.seq=128",

@@ -162,6 +162,36 @@ TEST(ScheduleCommand, MistakesAreSentencesAndExitTwo) {
   EXPECT_THAT(says({scratch.path()}), HasSubstr("cannot be read"));
 }
 
+TEST(ScheduleCommand, StepsThatDoNotDrainHaveAPeriodDelaysAndVersions) {
+  const auto json =
+      nlohmann::json::parse(drawn({"pipedream-2bw", "--ranks", "2", "--micros", "4", "--steps", "3",
+                                   "--times", "1,2,1,0.5/1,3,1,0.5", "--format", "json"}));
+  EXPECT_EQ(json["micros"], 12);
+  EXPECT_EQ(json["steps"], 3);
+  EXPECT_EQ(json["period"], 16.5) << "four forwards and backwards of the slower stage, an update";
+  EXPECT_EQ(json["delays"], (std::vector<int>{1, 1}));
+  EXPECT_EQ(json["versions"], (std::vector<int>{2, 2}));
+  EXPECT_THAT(drawn({"pipedream", "--ranks", "3", "--micros", "1", "--steps", "6"}),
+              AllOf(HasSubstr("3 a step in a full pipe"), HasSubstr("delays 2 1 0"),
+                    HasSubstr("by rank: 3 2 1")));
+  EXPECT_THAT(
+      drawn({"pipedream", "--ranks", "3", "--micros", "1", "--steps", "6", "--vertical-sync"}),
+      HasSubstr("by rank: 3 3 3"));
+  const auto says = [](const std::vector<std::string>& args) {
+    const auto result = run(args);
+    EXPECT_EQ(result.code, 2);
+    return result.err;
+  };
+  EXPECT_THAT(says({"pipedream-2bw", "--ranks", "3", "--micros", "2", "--steps", "2"}),
+              HasSubstr("at least 3"));
+  EXPECT_THAT(says({"1f1b", "--ranks", "3", "--micros", "2", "--steps", "2"}),
+              HasSubstr("drains the pipe"));
+  EXPECT_THAT(says({"pipedream", "--ranks", "2", "--micros", "2000000000", "--steps", "2"}),
+              HasSubstr("more than the limit"));
+  EXPECT_THAT(says({"pipedream", "--ranks", "2", "--micros", "2", "--vertical-sync"}),
+              HasSubstr("--steps"));
+}
+
 TEST(ScheduleCommand, InterleavedHasTwoStagesPerRankUnlessItIsTold) {
   EXPECT_EQ(drawn({"interleaved", "--ranks", "2", "--micros", "4"}),
             drawn({"interleaved", "--ranks", "2", "--micros", "4", "--stages-per-rank", "2"}));

@@ -33,17 +33,6 @@ const std::vector<std::string>& undisturbed() {
   return losses;
 }
 
-std::vector<pid_t> ranks_of(const std::string& marker) {
-  std::vector<pid_t> ranks;
-  for (const pid_t pid : processes_with("TRIREME_TEST_MARK", marker)) {
-    std::ifstream comm("/proc/" + std::to_string(pid) + "/comm");
-    std::string name;
-    std::getline(comm, name);
-    if (name == "trireme-rank") ranks.push_back(pid);
-  }
-  return ranks;
-}
-
 enum class Victim { Rank, Launcher, Everything };
 
 /// Kills a run once it has reached `step`, and starts it again until it ends.

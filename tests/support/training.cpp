@@ -34,6 +34,17 @@ CommandResult run_patiently(std::vector<std::string> argv) {
   return run_command(std::move(argv), {.deadline = kPatience});
 }
 
+std::vector<pid_t> ranks_of(const std::string& marker) {
+  std::vector<pid_t> ranks;
+  for (const pid_t pid : processes_with("TRIREME_TEST_MARK", marker)) {
+    std::ifstream comm("/proc/" + std::to_string(pid) + "/comm");
+    std::string name;
+    std::getline(comm, name);
+    if (name == "trireme-rank") ranks.push_back(pid);
+  }
+  return ranks;
+}
+
 std::vector<std::string> texts_of(const std::string& dir, const std::string& field) {
   std::vector<std::string> found;
   std::ifstream file(dir + "/metrics.jsonl");

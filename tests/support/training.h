@@ -22,6 +22,9 @@ std::vector<std::string> train_arguments(const std::string& config, const std::s
 /// Runs a command to its end, for which it has kPatience.
 CommandResult run_patiently(std::vector<std::string> argv);
 
+/// The processes of ranks that run with this value of TRIREME_TEST_MARK.
+std::vector<pid_t> ranks_of(const std::string& marker);
+
 /// metrics.jsonl, a field of every step, as it was written.
 std::vector<std::string> texts_of(const std::string& dir, const std::string& field);
 std::vector<double> numbers_of(const std::string& dir, const std::string& field);

@@ -34,6 +34,9 @@ bool has_attention(const Config& config) {
 bool is_pipeline(const Config& config) {
   return config.mesh.pipe > 1;
 }
+bool is_pipedream(const Config& config) {
+  return config.pipeline.schedule == "pipedream";
+}
 bool is_sharded(const Config& config) {
   return config.mesh.shard != 1;
 }  // 0: what is left of the world
@@ -92,6 +95,8 @@ constexpr Switch kSwitches[] = {
     {"tensor", "mesh.tensor", [](const Config& c) { return c.mesh.tensor > 1; }, "mesh.tensor=2"},
     {"pipeline", "mesh.pipe", is_pipeline, "mesh.pipe=2"},
     {"pipeline.keep_gathered", "mesh.shard", is_sharded, "mesh.shard=2"},
+    {"pipeline.vertical_sync", "pipeline.schedule", is_pipedream, "pipeline.schedule=pipedream"},
+    {"pipeline.lr_by_delay", "pipeline.schedule", is_pipedream, "pipeline.schedule=pipedream"},
     {"memory.shard", "mesh.shard", is_sharded, "mesh.shard=2"},
     {"precision.master", "precision.compute", has_16_bits, "precision.compute=bfloat16"},
     {"precision.keep", "precision.compute", has_16_bits, "precision.compute=bfloat16"},

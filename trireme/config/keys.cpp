@@ -135,20 +135,18 @@ const Key kTable[] = {
     {KEY(tensor.sequence), "sequence parallelism inside tensor parallel regions"},
 
     {KEY(pipeline.schedule),
-     "gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-v, dualpipe-v, or a file", kFilled},
+     "gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-v, dualpipe-v, pipedream, pipedream-2bw, or "
+     "a "
+     "file",
+     kFilled},
     {KEY(pipeline.stages_per_rank), "stages on every rank of the pipeline", kSize},
     {KEY(pipeline.balance), "layers per stage: even in time or in params, or a list as \"3,5,5,3\"",
      kBalance},
     {KEY(pipeline.keep_gathered),
      "keep sharded weights gathered, and gradients whole, over the micro-batches of a step"},
     {KEY(pipeline.vertical_sync),
-     "pipedream: a micro-batch uses one version on all stages",
-     {},
-     Built::Later},
-    {KEY(pipeline.lr_by_delay),
-     "pipedream: a stage divides the learning rate by its delay",
-     {},
-     Built::Later},
+     "pipedream: a step uses one version of the weights on all stages"},
+    {KEY(pipeline.lr_by_delay), "pipedream: a stage divides the learning rate by its delay"},
 
     {KEY(precision.compute), "dtype of forward and backward", one_of<Dtype>()},
     {KEY(precision.reduce), "dtype of gradients on the wire", one_of<Dtype>()},

@@ -85,6 +85,11 @@ void validate(const Config& config) {
        "eval.every=0");
   validate(config.precision);
   validate(config.sync);
+  need(config.sync.kind == SyncKind::Lockstep || mesh.pipe == 1 ||
+           !config.pipeline.schedule.starts_with("pipedream"),
+       "sync.kind = \"{}\" and pipeline.schedule = \"{}\" do not go together: stages that are at "
+       "different steps cannot meet; use another schedule, or sync.kind = \"lockstep\"",
+       to_string(config.sync.kind), config.pipeline.schedule);
   need(mesh.replica != 0 || mesh.shard != 0,
        "mesh.replica and mesh.shard cannot both be 0, which means what is left of the world");
 }

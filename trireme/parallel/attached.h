@@ -69,6 +69,35 @@ using Fires = std::map<std::string, int>;
 /// A module's buffers by name.
 using Buffers = std::vector<std::pair<std::string, at::Tensor>>;
 
+/// What a pipeline that does not drain between steps is to a trainer. `run` begins a step, and ends
+/// earlier ones: it calls `update` for each stage's update, which comes `lag` steps later at most.
+///
+///   pipe.asynchronous()->on_update([&](const Totals& totals) { optimizer.step(...); });
+///   pipe.run(step 1); pipe.run(step 2); ...
+///   pipe.asynchronous()->drain();        // all steps have ended; evaluate, save, or go on
+class Asynchronous {
+ public:
+  virtual ~Asynchronous() = default;
+
+  /// `update` must update the masters of shards(), and call `updated`. It gets the totals of the
+  /// step for this rank's stage: loss and weight are those of the step, the norm is the stage's.
+  virtual void on_update(std::function<void(const Totals&)> update) = 0;
+  /// Ends all steps that were begun. Every rank of the pipe must call it, between the same steps.
+  virtual void drain() = 0;
+  /// How many steps may be begun after a step before it has ended on all ranks.
+  virtual std::size_t lag() const = 0;
+  /// How many updates the weights of this rank's stage are older, in a forward, than those that the
+  /// gradient is applied to.
+  virtual int delay() const = 0;
+};
+
+/// A weight as it was some updates ago, which a later step will use.
+struct PastWeight {
+  std::size_t shard = 0;  ///< of shards()
+  int age = 1;            ///< in updates
+  at::Tensor tensor;
+};
+
 /// Makes the ranks of a mesh train one model: `DataParallel`, `FullySharded`, `Pipeline`. It
 /// attaches to a module and does not change it.
 ///
@@ -102,6 +131,9 @@ class Attached {
 
   /// The shards have new values, from an optimizer or a checkpoint. Collective.
   void updated(Weights weights = Weights::Stale) { pass_on(weights); }
+
+  /// Not null: updates are made within `run`, and `finish` is not called.
+  virtual Asynchronous* asynchronous() { return nullptr; }
 
   /// From now on a step gathers all that it uses itself and leaves nothing under way for the next,
   /// so that it can be recorded and repeated as a CUDA graph.
@@ -146,6 +178,10 @@ class Attached {
   virtual core::Json state() const { return core::Json::object(); }
   /// What sums its gradients.
   virtual Reducer& reducer() = 0;
+  /// Called with what `state` gave when the checkpoint was made, after its tensors were loaded.
+  virtual void restore(const core::Json& /*extra*/) {}
+  /// The weights of the past that later steps use, for checkpoints.
+  virtual std::vector<PastWeight> past_weights() const { return {}; }
 
   /// The size of the memory in which gradients are reduced.
   virtual int64_t gradient_bytes() const = 0;

@@ -76,11 +76,11 @@ class LocalUpdates {
 
   /// A step of the inner optimizer.
   struct Step {
-    int64_t number = 0;  ///< counted from 1
+    int64_t number = 0;      ///< counted from 1
     at::Tensor totals = {};  ///< its weight and loss in this replica, float64
-    double samples = 0;  ///< of all replicas, divided by their number
-    double rate = 0;     ///< the inner learning rate
-    double stop = 0;     ///< this rank's wish to stop; a meeting adds them up
+    double samples = 0;      ///< of all replicas, divided by their number
+    double rate = 0;         ///< the inner learning rate
+    double stop = 0;         ///< this rank's wish to stop; a meeting adds them up
   };
   /// Counts a step, and meets if it is time. A result means that the masters have new values.
   /// Collective over the replica; over all replicas if it is time.

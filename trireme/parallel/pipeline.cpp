@@ -42,8 +42,8 @@ Schedule completed(Schedule schedule, const Mesh& mesh, bool holds_weights) {
     for (const Action& action : program)
       if (action.act == Act::Update)
         throw ScheduleError(fmt::format(
-            "schedule '{}' updates weights in the middle ({}): that is not built yet; this version "
-            "runs schedules that update once a step",
+            "schedule '{}' updates weights in the middle ({}), and then drains the pipe: a step is "
+            "one update; without draining run pipedream or pipedream-2bw",
             schedule.name, to_text(action)));
   pipeline::verify(schedule);
   schedule = pipeline::with_reduces(std::move(schedule));
@@ -124,7 +124,8 @@ Pipeline::Pipeline(nn::ModelImpl& model, const Mesh& mesh, Schedule schedule,
       pipe_(mesh.group(Axis::Pipe).split("stages", 0, mesh.coord(Axis::Pipe))),
       transfers_(pipe_, mesh.device(), options_.transfers),
       reducer_(options_.reducer != nullptr ? options_.reducer
-                                           : make_reducer(mesh, options_.compress)) {
+                                           : make_reducer(mesh, options_.compress)),
+      numbered_micros_(schedule_.micros) {
   nn::name_layers(model);
   cut_ = options_.cut.empty()
              ? balance(model, mesh, {.by = Balance::By::Parameters}, schedule_.stages(), 0)
@@ -157,8 +158,6 @@ void Pipeline::check_same_pipeline() const {
           "give all ranks the same cut and the same file",
           rank, texts[rank].substr(16), texts[0].substr(16), schedule_.name));
 }
-
-Pipeline::~Pipeline() = default;
 
 void Pipeline::build_stages(nn::ModelImpl& model) {
   std::set<const void*> mine;
@@ -284,6 +283,9 @@ void Pipeline::collect_parameters(const nn::ModelImpl& model) {
 }
 
 Totals Pipeline::finish(const Finish& what) {
+  core::check(asynchronous_ == nullptr,
+              "Pipeline: '{}' updates within run; use asynchronous()->drain() instead of finish()",
+              schedule_.name);
   core::check(
       state_ == StepState::Ran || state_ == StepState::Idle,
       "Pipeline: a step threw, so that its gradients are incomplete; build it anew and load "
@@ -303,6 +305,7 @@ std::string Pipeline::description() const {
   std::string text =
       fmt::format("{} micro-batch{} by {}; stages: {}\n", schedule_.micros,
                   schedule_.micros == 1 ? "" : "es", schedule_.name, describe(chain_, cut_));
+  if (asynchronous_ != nullptr) return text + describe_delays();
   if (schedule_.micros < schedule_.ranks())
     text +=
         "fewer micro-batches than ranks in the pipe: they wait for each other; lower "
@@ -312,10 +315,6 @@ std::string Pipeline::description() const {
 
 void Pipeline::close_steps() {
   for (const auto& part : parts_) part->attached->close_steps();
-}
-
-void Pipeline::pass_on(Weights weights) {
-  for (const auto& part : parts_) part->attached->updated(weights);
 }
 
 void Pipeline::check_same() const {
@@ -336,16 +335,6 @@ std::vector<ParameterShard> Pipeline::frozen() const {
     }
   }
   return all;
-}
-
-at::Tensor Pipeline::value(std::size_t parameter) {
-  const auto [part, index] = origins_[parameter];
-  return parts_[part]->attached->value(index);
-}
-
-at::Tensor Pipeline::gradient(std::size_t parameter) {
-  const auto [part, index] = origins_[parameter];
-  return parts_[part]->attached->gradient(index);
 }
 
 std::vector<Attached::ParameterValue> Pipeline::frozen_values() {

@@ -15,7 +15,7 @@
 #include "trireme/parallel/stage.h"
 #include "trireme/parallel/tied.h"
 #include "trireme/parallel/transfers.h"
-#include "trireme/pipeline/schedule.h"
+#include "trireme/pipeline/periodic.h"
 
 namespace trireme::parallel {
 
@@ -47,11 +47,18 @@ struct PipelineOptions {
 /// A rank keeps only the layers of its stages, under the names they have in the whole model; the
 /// layers of other ranks have no memory here. Every stage has its own DataParallel or FullySharded
 /// over the ranks of the other axes. The model must live as long as the pipeline.
-class Pipeline final : public Attached {
+///
+/// Of a periodic schedule (pipedream, pipedream-2bw) it runs steps without draining the pipe: see
+/// Asynchronous.
+class Pipeline final : public Attached, private Asynchronous {
  public:
   /// Completes and verifies the schedule; throws ScheduleError or ConfigError before anything is
   /// computed. Names the layers of the model if they have no names. Collective.
   Pipeline(nn::ModelImpl& model, const Mesh& mesh, pipeline::Schedule schedule,
+           PipelineOptions options = {});
+  /// The same, asynchronously. Throws ConfigError for weights that two stages share or that are
+  /// sharded: their stages are never at the same update.
+  Pipeline(nn::ModelImpl& model, const Mesh& mesh, const pipeline::PeriodicSchedule& schedule,
            PipelineOptions options = {});
   ~Pipeline() override;
 
@@ -71,6 +78,7 @@ class Pipeline final : public Attached {
   }
 
   Totals finish(const Finish& what = {}) override;
+  Asynchronous* asynchronous() override { return asynchronous_ != nullptr ? this : nullptr; }
   void close_steps() override;
   void check_same() const override;
   const std::vector<nn::Parameter>& parameters() const override { return parameters_; }
@@ -84,7 +92,9 @@ class Pipeline final : public Attached {
   Fires fires() const override;
   void set_order(const std::vector<std::string>& names, const Fires& fires = {}) override;
   std::string description() const override;
-  core::Json state() const override { return {{"pipeline_cut", cut_}}; }
+  core::Json state() const override;
+  void restore(const core::Json& extra) override;
+  std::vector<PastWeight> past_weights() const override;
   Reducer& reducer() override { return *reducer_; }
   int64_t gradient_bytes() const override;
   std::vector<torch::nn::Module*> modules() const override;
@@ -93,6 +103,8 @@ class Pipeline final : public Attached {
   const StageSizes& cut() const { return cut_; }
   /// The most micro-batches that this rank had in flight at the same time in the last step.
   int peak_in_flight() const { return peak_in_flight_; }
+  /// Asynchronous: the most versions of its weights that this rank has used at the same time.
+  int peak_versions() const;
 
  protected:
   void pass_on(Weights weights) override;
@@ -103,9 +115,11 @@ class Pipeline final : public Attached {
   void build_parts(const nn::ModelImpl& model);
   void collect_parameters(const nn::ModelImpl& model);
   Policy policy() const;
+  void run_program(const pipeline::Program& program);
   void run(const pipeline::Action& action, Micro micro);
+  Micro micro_at(const pipeline::Program& program, std::size_t at) const;
   [[noreturn]] void fail(const std::exception& error, const std::string& where) const;
-  void expect_ahead(std::size_t at);
+  void expect_ahead(const pipeline::Program& program, std::size_t at);
   Stage& stage(int index);
   nn::Flow input_of(Stage& stage, int micro);
   std::optional<nn::Loss> compute(const Stage& stage, int micro, nn::Flow& flow) const;
@@ -115,6 +129,20 @@ class Pipeline final : public Attached {
   void backward_weights(Stage& stage, int micro, Micro last);
   void hand_on(Stage& stage, int micro);
   int tag(const pipeline::Action& action) const;
+  const nn::MicroBatch& micro_batch(int micro) const;
+
+  // Asynchronous: see pipeline_asynchronous.cpp.
+  void on_update(std::function<void(const Totals&)> update) override;
+  void drain() override;
+  std::size_t lag() const override;
+  int delay() const override;
+  core::Json version_facts() const;
+  std::string describe_delays() const;
+  void begin_step();
+  pipeline::Program numbered(const pipeline::AgedProgram& aged) const;
+  void use_version_of(int micro);
+  void take_loss(MicroInFlight& kept, std::vector<at::Tensor>& given);
+  void update();
 
   Mesh mesh_, of_stage_;  // all ranks; those that run the same stages
   pipeline::Schedule schedule_;
@@ -136,9 +164,12 @@ class Pipeline final : public Attached {
   std::vector<std::size_t>
       last_of_;               // of each stage: the index of its last backward in the program
   std::size_t expected_ = 0;  // receives up to here are posted
+  int numbered_micros_;       // in messages; asynchronous: those of several steps
   LossTotals losses_;
   int in_flight_ = 0, peak_in_flight_ = 0;
   int64_t step_ = 0;
+  struct AsynchronousSteps;
+  std::unique_ptr<AsynchronousSteps> asynchronous_;
 };
 
 }  // namespace trireme::parallel

@@ -7,7 +7,6 @@
 #include "trireme/core/error.h"
 #include "trireme/nn/recompute.h"
 #include "trireme/parallel/pipeline.h"
-#include "trireme/pipeline/passes.h"
 
 namespace trireme::parallel {
 
@@ -17,15 +16,7 @@ namespace ag = torch::autograd;
 using pipeline::Act;
 using pipeline::Action;
 
-constexpr std::size_t kAhead = 4;        // receives that are posted before they are needed
-constexpr int kEvaluationTag = 1 << 30;  // above the tags of any schedule
-
-template <class Map>
-auto take(Map& from, int micro) {
-  auto node = from.extract(micro);
-  TORCH_INTERNAL_ASSERT(!node.empty(), "a verified schedule uses what is not there");
-  return std::move(node.mapped());
-}
+constexpr std::size_t kAhead = 4;  // receives that are posted before they are needed
 
 }  // namespace
 
@@ -40,7 +31,7 @@ int Pipeline::tag(const Action& action) const {
   const bool forwards = action.act == Act::SendAct || action.act == Act::RecvAct;
   const bool arrives = action.act == Act::RecvAct || action.act == Act::SendGrad;
   const int boundary = action.stage - (arrives ? 1 : 0);
-  return (boundary * schedule_.micros + action.micro) * 2 + (forwards ? 0 : 1);
+  return (boundary * numbered_micros_ + action.micro) * 2 + (forwards ? 0 : 1);
 }
 
 std::vector<Range> Pipeline::micro_batches(const BatchRows& rows) const {
@@ -48,6 +39,11 @@ std::vector<Range> Pipeline::micro_batches(const BatchRows& rows) const {
   for (int i = 0; i < schedule_.micros; ++i)
     micros.push_back(even_range(rows.mine, schedule_.micros, i));
   return micros;
+}
+
+/// In an asynchronous pipeline, micro-batches are numbered over several steps.
+const nn::MicroBatch& Pipeline::micro_batch(int micro) const {
+  return (*micros_)[static_cast<std::size_t>(micro) % micros_->size()];
 }
 
 void Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
@@ -58,25 +54,36 @@ void Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
   core::check(micros.size() == static_cast<std::size_t>(schedule_.micros),
               "Pipeline: {} micro-batches, but schedule '{}' is for {}", micros.size(),
               schedule_.name, schedule_.micros);
-  const auto& program = schedule_.programs[static_cast<std::size_t>(pipe_.rank())];
-  state_ = StepState::Broken;  // until the end of the program
   micros_ = &micros;
-  expected_ = 0;
-  in_flight_ = peak_in_flight_ = 0;
   const auto& where = micros.front().inputs.where;  // the step of the run, if it is given
   step_ = where != nullptr ? where->step : step_ + 1;
-  losses_ = {};
-  for (const auto& part : parts_) part->completed = 0;
+  if (asynchronous_ != nullptr) {
+    begin_step();
+  } else {
+    in_flight_ = peak_in_flight_ = 0;
+    losses_ = {};
+    for (const auto& part : parts_) part->completed = 0;
+    run_program(schedule_.programs[static_cast<std::size_t>(pipe_.rank())]);
+    transfers_.finish_sends();
+    state_ = StepState::Ran;
+  }
+  micros_ = nullptr;
+  pipe_.note(fmt::format("what follows the schedule '{}' of step {}", schedule_.name, step_));
+}
+
+/// Runs the actions of this rank in order.
+void Pipeline::run_program(const pipeline::Program& program) {
+  state_ = StepState::Broken;  // until the end of the program
+  expected_ = 0;
   for (std::size_t i = 0; i < program.size(); ++i) {
     const Action& action = program[i];
     const auto began = core::Trace::Clock::now();
     try {
       pipe_.note(fmt::format("{} (action {} of {} of '{}', step {})", to_text(action), i + 1,
                              program.size(), schedule_.name, step_));
-      expect_ahead(i);
+      expect_ahead(program, i);
       transfers_.advance();
-      run(action,
-          i == last_of_[static_cast<std::size_t>(action.stage)] ? Micro::Last : Micro::More);
+      run(action, micro_at(program, i));
     } catch (const std::exception& error) {
       fail(error, fmt::format("{}, action {} of {} of schedule '{}'", to_text(action), i + 1,
                               program.size(), schedule_.name));
@@ -85,10 +92,15 @@ void Pipeline::run(const std::vector<nn::MicroBatch>& micros) {
       options_.trace->add(core::Trace::Row::Actions, to_text(action), began,
                           core::Trace::Clock::now());
   }
-  transfers_.finish_sends();
-  micros_ = nullptr;
-  state_ = StepState::Ran;
-  pipe_.note(fmt::format("what follows the schedule '{}' of step {}", schedule_.name, step_));
+  state_ = StepState::Idle;
+}
+
+/// Is it the last gradient of the stage in its step?
+Micro Pipeline::micro_at(const pipeline::Program& program, std::size_t at) const {
+  const bool last = asynchronous_ != nullptr
+                        ? (program[at].micro + 1) % schedule_.micros == 0
+                        : at == last_of_[static_cast<std::size_t>(program[at].stage)];
+  return last ? Micro::Last : Micro::More;
 }
 
 /// Adds the action that this rank was at to the error, and throws it. If the error arose here, it
@@ -102,8 +114,7 @@ void Pipeline::fail(const std::exception& error, const std::string& where) const
 }
 
 /// Posts the receives of the next actions, so that messages that arrive early need not wait.
-void Pipeline::expect_ahead(std::size_t at) {
-  const auto& program = schedule_.programs[static_cast<std::size_t>(pipe_.rank())];
+void Pipeline::expect_ahead(const pipeline::Program& program, std::size_t at) {
   std::size_t posted = 0;
   for (std::size_t i = at; i < program.size() && posted < kAhead; ++i) {
     const Action& action = program[i];
@@ -118,6 +129,7 @@ void Pipeline::expect_ahead(std::size_t at) {
 
 void Pipeline::run(const Action& action, Micro micro) {
   Stage& at = stage(action.stage);
+  if (asynchronous_ != nullptr && is_compute(action.act)) use_version_of(action.micro);
   switch (action.act) {
     case Act::Forward: return forward(at, action.micro);
     case Act::Backward:
@@ -147,12 +159,12 @@ void Pipeline::run(const Action& action, Micro micro) {
       if (++at.part->completed == static_cast<int>(at.part->stages.size()))
         at.part->attached->gradients().start_rest();
       return;
-    case Act::Update: TORCH_INTERNAL_ASSERT(false, "refused when the schedule was completed");
+    case Act::Update: return update();
   }
 }
 
 nn::Flow Pipeline::input_of(Stage& stage, int micro) {
-  const nn::Flow& in = (*micros_)[static_cast<std::size_t>(micro)].inputs;
+  const nn::Flow& in = micro_batch(micro).inputs;
   if (stage.index > 0) {
     nn::Flow came = take(stage.inputs, micro);
     if (came.where != nullptr && in.where != nullptr && in.where->loss_scale.defined()) {
@@ -175,8 +187,7 @@ std::optional<nn::Loss> Pipeline::compute(const Stage& stage, int micro, nn::Flo
     flow = recomputes ? nn::recomputed(std::move(flow), run, link->layers) : run(std::move(flow));
   }
   if (stage.index + 1 < schedule_.stages()) return std::nullopt;
-  const auto& targets = (*micros_)[static_cast<std::size_t>(micro)].targets;
-  nn::Loss loss = chain_.loss(flow, targets.to(mesh_.device()));
+  nn::Loss loss = chain_.loss(flow, micro_batch(micro).targets.to(mesh_.device()));
   check(loss);
   return loss;
 }
@@ -189,9 +200,12 @@ void Pipeline::forward(Stage& stage, int micro) {
     kept.roots.push_back(needs ? ag::impl::gradient_edge(one) : ag::Edge());
   };
   if (const auto loss = compute(stage, micro, flow)) {
-    losses_.add(*loss);
+    if (asynchronous_ != nullptr)
+      kept.loss = numbers_of(*loss);
+    else
+      losses_.add(*loss);
     add_root(loss->sum);
-    const auto& where = (*micros_)[static_cast<std::size_t>(micro)].inputs.where;
+    const auto& where = micro_batch(micro).inputs.where;
     kept.seeds = {seed_of(*loss, where != nullptr ? where->loss_scale : at::Tensor())};
   } else {
     for (const at::Tensor& one : flow.tensors) add_root(one);
@@ -219,8 +233,9 @@ void Pipeline::hand_on(Stage& from, int micro) {
 
 void Pipeline::backward(Stage& stage, const Action& action, Micro micro) {
   MicroInFlight& kept = stage.in_flight.at(action.micro);
-  const auto given = stage.index + 1 == schedule_.stages() ? std::move(kept.seeds)
-                                                           : take(stage.gradients_in, action.micro);
+  auto given = stage.index + 1 == schedule_.stages() ? std::move(kept.seeds)
+                                                     : take(stage.gradients_in, action.micro);
+  if (asynchronous_ != nullptr) take_loss(kept, given);
   core::check(given.size() == kept.roots.size(), "stage {}: {} gradients came back for {} outputs",
               stage.index, given.size(), kept.roots.size());
   ag::edge_list roots;
@@ -244,6 +259,7 @@ void Pipeline::backward(Stage& stage, const Action& action, Micro micro) {
   if (stage.index > 0) {
     std::vector<at::Tensor> back;
     for (at::Tensor& one : kept.inputs) back.push_back(one.defined() ? one.grad() : one);
+    if (asynchronous_ != nullptr) back.push_back(std::move(kept.loss));
     stage.gradients_out.emplace(action.micro, std::move(back));
     hand_on(stage, action.micro);
   }
@@ -262,60 +278,6 @@ void Pipeline::backward_weights(Stage& stage, int micro, Micro last) {
     }
   });
   --in_flight_;
-}
-
-LossTotals Pipeline::evaluate(const std::vector<nn::MicroBatch>& micros) {
-  const at::NoGradGuard guard;
-  core::check(state_ == StepState::Idle, "Pipeline: evaluate between steps, after finish()");
-  state_ = StepState::Broken;
-  micros_ = &micros;
-  LossTotals sums;
-  const auto order = pipeline::forwards_only(schedule_, static_cast<int>(micros.size()));
-  for (const Action& action : order.programs[static_cast<std::size_t>(pipe_.rank())]) {
-    const std::string what =
-        fmt::format("stage {} of micro-batch {} (evaluation)", action.stage, action.micro);
-    const auto began = core::Trace::Clock::now();
-    try {
-      pipe_.note(what);
-      evaluate(stage(action.stage), action.micro, sums);
-      if (options_.trace)
-        options_.trace->add(core::Trace::Row::Actions, what, began, core::Trace::Clock::now());
-    } catch (const std::exception& error) {
-      fail(error, what);
-    }
-  }
-  transfers_.finish_sends();
-  pipe_.note("");
-  micros_ = nullptr;
-  state_ = StepState::Idle;
-  return reports_loss(mesh_.coord()) ? sums : LossTotals{};
-}
-
-/// Sends are not waited for. The first stage bounds the number of micro-batches in flight: it
-/// begins one only when the last stage has reported that an earlier one is complete.
-void Pipeline::evaluate(Stage& at, int micro, LossTotals& sums) {
-  transfers_.advance();
-  const int last = schedule_.stages() - 1, first_rank = schedule_.rank_of(0),
-            last_rank = schedule_.rank_of(last), through_tag = kEvaluationTag + last + 1;
-  const int ahead = pipeline::most_in_flight(schedule_);
-  if (at.index == 0 && micro >= ahead && first_rank != last_rank)
-    transfers_.take(last_rank, through_tag);
-  const int before = at.index > 0 ? schedule_.rank_of(at.index - 1) : pipe_.rank();
-  if (before != pipe_.rank())
-    at.inputs.emplace(micro, transfers_.take(before, kEvaluationTag + at.index));
-  nn::Flow flow = input_of(at, micro);
-  if (const auto loss = compute(at, micro, flow)) {
-    sums.add(*loss);
-    if (first_rank != last_rank && micro + ahead < static_cast<int>(micros_->size()))
-      transfers_.send(nn::Flow(std::vector<at::Tensor>{}, nullptr), first_rank, through_tag);
-    return;
-  }
-  at.outputs.emplace(micro, std::move(flow));
-  const int next = schedule_.rank_of(at.index + 1);
-  if (next == pipe_.rank())
-    hand_on(at, micro);
-  else
-    transfers_.send(take(at.outputs, micro), next, kEvaluationTag + at.index + 1);
 }
 
 }  // namespace trireme::parallel

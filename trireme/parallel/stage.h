@@ -30,6 +30,7 @@ struct MicroInFlight {
   std::vector<torch::autograd::Edge> roots;  ///< of each output; invalid: it needs no gradient
   std::vector<at::Tensor> seeds = {};        ///< their gradients, where no stage follows
   std::vector<nn::WeightJob> jobs = {};      ///< weight gradients that a split backward has put off
+  at::Tensor loss = {};  ///< its sum and weight, in a pipeline where they travel with gradients
 };
 
 /// A link that a stage runs; `recompute`: it is inside of a link whose layer is recomputed.
@@ -48,5 +49,13 @@ struct Stage {
   std::map<int, std::vector<at::Tensor>> gradients_in = {}, gradients_out = {};
   std::map<int, MicroInFlight> in_flight = {};
 };
+
+/// Removes what a stage has of a micro-batch from one of its maps, and returns it.
+template <class Map>
+auto take(Map& from, int micro) {
+  auto node = from.extract(micro);
+  TORCH_INTERNAL_ASSERT(!node.empty(), "a verified schedule uses what is not there");
+  return std::move(node.mapped());
+}
 
 }  // namespace trireme::parallel

@@ -13,6 +13,9 @@ void check(const nn::Loss& loss);
 /// The gradient that backward starts from: `scale`, or 1 if that is undefined.
 at::Tensor seed_of(const nn::Loss& loss, const at::Tensor& scale);
 
+/// Its sum and its weight, as two float64 numbers where it was computed.
+at::Tensor numbers_of(const nn::Loss& loss);
+
 /// Says once per world that the total weight of a step was 0.
 class WeightlessWarning {
  public:

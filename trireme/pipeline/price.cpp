@@ -16,6 +16,7 @@ double time_of(Act act, const StageTimes& times) {
     case Act::Backward: return times.backward;
     case Act::BackwardInput: return times.backward_input;
     case Act::BackwardWeight: return times.backward_weight;
+    case Act::Update: return times.update;
     default: return 0;
   }
 }

@@ -10,6 +10,7 @@ namespace trireme::pipeline {
 struct StageTimes {
   double forward = 1, backward = 2, backward_input = 1, backward_weight = 1;
   double transfer = 0;  ///< of an activation to the next stage, or of a gradient to the one before
+  double update = 0;    ///< of the optimizer's step, where the schedule has updates
 };
 
 /// When an action runs.

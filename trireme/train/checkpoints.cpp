@@ -76,7 +76,8 @@ int64_t Checkpoints::resume() {
   auto saved = checkpoint::load_newest(folder_, state, world, [&](const format::Checkpoint& one) {
     check_same_optimizer(optimizer_, one.index().extra);
     for (const auto& [name, tensor] : one.index().tensors)
-      if (!wanted.contains(name) && !name.starts_with("reducer/"))
+      if (!wanted.contains(name) && !name.starts_with("reducer/") &&
+          !name.starts_with(kPastWeights))
         throw ConfigError(fmt::format(
             "{} holds '{}', which this model or its optimizer does not have; use another "
             "folder for another model",

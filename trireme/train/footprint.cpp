@@ -138,6 +138,7 @@ struct RankShare {
   std::vector<nn::Parameter> parameters;
   nn::Batching batching;
   bool shares_weights = false;  ///< several of its stages use one weight
+  int versions = 1;             ///< of its weights, in an asynchronous pipeline
 };
 
 Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees,
@@ -194,6 +195,8 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   const int64_t master_bytes = sharded ? masters.shard : masters.local;
   all.parameters = weight_bytes + master_bytes;
   all.masters = master_bytes;
+  all.versions = (own.versions - 1) * trained.local;
+  all.copy += all.versions / std::max(1, degrees.replica);  // the replicas share the writing
   all.optimizer = states * (sharded ? state.shard : state.padded_local);
   if (is_local(config)) {
     const int64_t common = sharded ? state.shard : state.local;
@@ -291,10 +294,14 @@ Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const De
   const auto cut =
       finer ? parallel::cut_evenly(std::vector<double>(chain.size(), 1), schedule.stages())
             : cut_of(config, mesh_of_one(), whole, schedule, how);
+  std::vector<int> versions(static_cast<std::size_t>(degrees.pipe), 1);
+  if (is_asynchronous(config, degrees))
+    versions = pipeline::peak_versions(periodic_schedule_of(config, degrees));
   Footprint fullest;
   for (int rank = 0; rank < degrees.pipe; ++rank) {
-    const Footprint one =
-        footprint_of(config, whole, degrees, share_of(whole, schedule, cut, rank, of_all));
+    RankShare share = share_of(whole, schedule, cut, rank, of_all);
+    share.versions = versions[static_cast<std::size_t>(rank)];
+    const Footprint one = footprint_of(config, whole, degrees, share);
     if (one.without_copy() > fullest.without_copy()) fullest = one;
   }
   return fullest;
@@ -319,6 +326,7 @@ std::string to_text(const Footprint& memory, Placement placement,
   if (!offload) line("optimizer", memory.optimizer);
   if (memory.gathered > 0) line("gathered weights", memory.gathered, gathered_note);
   if (memory.meetings > 0) line("meetings of replicas", memory.meetings);
+  if (memory.versions > 0) line("past weights", memory.versions, "of steps in flight");
   line("activations", memory.activations);
   const char* const by_compression = "by compress.kind: what was not sent yet, twice";
   if (memory.residuals > 0 && !placement.gpu) line("residuals", memory.residuals, by_compression);

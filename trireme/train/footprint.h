@@ -15,12 +15,14 @@ struct Footprint {
   int64_t optimizer = 0;
   int64_t gathered = 0;  ///< gathered weights
   int64_t meetings = 0;  ///< local updates: the common start, what it remembers, what travels
+  int64_t versions = 0;  ///< of an asynchronous pipeline: weights of the past
   int64_t activations = 0;
   int64_t residuals = 0;  ///< what the compression of gradients keeps, in the host's memory
   int64_t copy = 0;       ///< the rank's share of the state, copied while a checkpoint is written
 
   int64_t without_copy() const {
-    return parameters + gradients + optimizer + gathered + meetings + activations + residuals;
+    return parameters + gradients + optimizer + gathered + meetings + versions + activations +
+           residuals;
   }
 };
 

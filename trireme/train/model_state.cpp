@@ -31,6 +31,16 @@ void add_empty(checkpoint::State& state, const parallel::Attached& attached) {
             one.name, at::empty(one.layout.whole(), one.tensor.options().requires_grad(false))));
 }
 
+/// Adds the past weights that the next steps of an asynchronous pipeline use. A run with other
+/// stages or delays starts without them.
+void add_past_weights(checkpoint::State& state, const parallel::Attached& attached) {
+  for (const auto& [shard, age, tensor] : attached.past_weights()) {
+    const std::size_t first = state.items.size();
+    add(state, fmt::format("{}{}/", kPastWeights, age), attached.shards()[shard], tensor);
+    for (std::size_t i = first; i < state.items.size(); ++i) state.items[i].optional = true;
+  }
+}
+
 /// How many gradients each rank waits for in a step, which decides the order of its sums. Empty if
 /// no rank waits for more than one gradient of a parameter.
 core::Json gather_fires(const parallel::Attached& attached) {
@@ -80,6 +90,7 @@ checkpoint::State state_of(parallel::Attached& attached, optim::Resumable& optim
   state.extra = attached.state();
   for (const parallel::ParameterShard& one : attached.shards()) add(state, "", one, one.master);
   for (const parallel::ParameterShard& one : attached.frozen()) add(state, "", one, one.master);
+  add_past_weights(state, attached);
   add_empty(state, attached);
   add_reducer(state, attached);
   for (const auto& [name, tensor] : attached.buffers())
@@ -131,6 +142,7 @@ void restore(parallel::Attached& attached, optim::Resumable& optimizer, const co
   }
   optimizer.set_steps(counts);
   restore_order(attached, extra);
+  attached.restore(extra);
   attached.updated();
 }
 

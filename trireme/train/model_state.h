@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string_view>
+
 #include "trireme/checkpoint/state.h"
 #include "trireme/core/json.h"
 #include "trireme/mesh/mesh.h"
@@ -7,6 +9,9 @@
 #include "trireme/parallel/attached.h"
 
 namespace trireme::train {
+
+/// The names of weights of the past begin with it, and with how many updates ago they were.
+constexpr std::string_view kPastWeights = "past.";
 
 /// Everything that must be saved of a model and its optimizer to continue as if nothing had
 /// happened: parameters, buffers, the optimizer's tensors and counts, and the order in which

@@ -281,6 +281,7 @@ class Run {
       StepReport report;
       report.step = step_;
       report.data_ms = data_ms;
+      report.step_ms = milliseconds_since(asked);
       started_.push_back(report);
       // What looks at the state after this step, or ends the run, comes after its result.
       const bool looks = due(config_.check.hash_every) || due(config_.eval.every) ||
@@ -365,8 +366,12 @@ class Run {
   }
 
   /// Waits for the steps that were started, but not for the newest `left`, and writes their lines.
-  /// Two steps that are waited for together have taken half of the time each.
+  /// Two steps that are waited for together have taken half of the time each. An asynchronous
+  /// pipeline computes in `start`, for several steps at once: a step has taken as long as its
+  /// start, and the newest also as long as the pipe took to drain.
   void report_all_but(std::size_t left) {
+    const bool computes_in_start = mesh_.device().is_cpu() && trainer_.lag() > 0;
+    const auto asked = Clock::now();
     std::vector<StepResult> results;
     std::exception_ptr failure;  // of a step: those before it are reported
     try {
@@ -375,7 +380,13 @@ class Run {
       failure = std::current_exception();
     }
     const double step_ms = milliseconds_since(reported_) / static_cast<double>(results.size());
-    for (const StepResult& result : results) report(result, step_ms);
+    const double drain_ms = milliseconds_since(asked);
+    for (const StepResult& result : results) {
+      const StepReport& one = started_.front();
+      report(result, !computes_in_start  ? step_ms
+                     : one.step == step_ ? one.step_ms + drain_ms
+                                         : one.step_ms);
+    }
     if (failure) std::rethrow_exception(failure);
     if (!results.empty()) reported_ = Clock::now();
   }

@@ -17,18 +17,6 @@ namespace trireme::train {
 
 namespace {
 
-bool is_name(const std::string& schedule) {
-  const auto names = pipeline::names();
-  return std::find(names.begin(), names.end(), schedule) != names.end();
-}
-
-[[noreturn]] void refuse_updates(const std::string& asked) {
-  throw ConfigError(fmt::format(
-      "{}: schedules that update weights in the middle are not run yet; this version runs those "
-      "that update once a step, such as 1f1b",
-      asked));
-}
-
 parallel::Balance balance_of(const config::Balance& keys) {
   using By = parallel::Balance::By;
   switch (keys.by) {
@@ -46,20 +34,32 @@ int64_t micros_of(int64_t rows, int64_t most) {
 
 }  // namespace
 
-pipeline::Schedule schedule_of(const config::Config& config, const Degrees& degrees) {
+bool is_schedule_name(const std::string& schedule) {
+  const auto names = pipeline::names();
+  return std::find(names.begin(), names.end(), schedule) != names.end();
+}
+
+int num_micros_of(const config::Config& config, const Degrees& degrees) {
   const int64_t rows = even_range(config.batch.global, degrees.samples(), 0).count;
-  const auto micros = static_cast<int>(micros_of(rows, config.batch.micro));
+  return static_cast<int>(micros_of(rows, config.batch.micro));
+}
+
+pipeline::Schedule schedule_of(const config::Config& config, const Degrees& degrees) {
+  if (is_asynchronous(config, degrees)) {
+    const auto periodic = periodic_schedule_of(config, degrees);
+    return unrolled(periodic, periodic.depth() + 1);
+  }
+  const int64_t rows = even_range(config.batch.global, degrees.samples(), 0).count;
+  const int micros = num_micros_of(config, degrees);
   const std::string& wanted = config.pipeline.schedule;
   const std::string asked =
       fmt::format("pipeline.schedule = \"{}\" on pipe {}", wanted, degrees.pipe);
   try {
-    if (is_name(wanted)) {
-      if (!pipeline::is_synchronous(wanted)) refuse_updates(asked);
+    if (is_schedule_name(wanted))
       return pipeline::make(wanted,
                             {.ranks = degrees.pipe,
                              .micros = micros,
                              .stages_per_rank = static_cast<int>(config.pipeline.stages_per_rank)});
-    }
     if (::access(wanted.c_str(), R_OK) != 0)
       throw ConfigError(fmt::format("{}: it is none of {}, and no file that can be read ({})",
                                     asked, fmt::join(pipeline::names(), ", "),
@@ -78,7 +78,11 @@ pipeline::Schedule schedule_of(const config::Config& config, const Degrees& degr
           "of batch.micro = {} are {}",
           asked, read.micros, rows, config.batch.micro, micros));
     pipeline::verify(read);
-    if (read.has(pipeline::Act::Update)) refuse_updates(asked);
+    if (read.has(pipeline::Act::Update))
+      throw ConfigError(fmt::format(
+          "{}: the file updates weights in the middle and then drains the pipe, but a step is one "
+          "update; leave UPDATE out, or use pipedream or pipedream-2bw, which do not drain",
+          asked));
     return read;
   } catch (const ScheduleError& error) {
     throw ConfigError(fmt::format("{}: {}", asked, error.what()));
@@ -107,6 +111,9 @@ std::unique_ptr<parallel::Pipeline> make_pipeline(const config::Config& config, 
   if (config.pipeline.balance.by != config::Balance::By::Time || options.cut.size() != stages ||
       places != model.chain().size())
     options.cut = cut_of(config, mesh, model, schedule, config.pipeline.balance);
+  if (is_asynchronous(config, mesh.degrees()))
+    return std::make_unique<parallel::Pipeline>(
+        model, mesh, periodic_schedule_of(config, mesh.degrees()), std::move(options));
   return std::make_unique<parallel::Pipeline>(model, mesh, std::move(schedule), std::move(options));
 }
 

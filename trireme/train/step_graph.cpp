@@ -7,6 +7,7 @@
 
 #include "trireme/core/error.h"
 #include "trireme/nn/dropout.h"
+#include "trireme/train/stages.h"
 
 namespace trireme::train {
 
@@ -34,6 +35,8 @@ std::string obstacle_for(const config::Config& config, const Mesh& mesh, const n
   if (mesh.world().size() > 1 && mesh.world().backend() != "nccl")
     return fmt::format("comm.backend is \"{}\", whose bytes pass through the host",
                        mesh.world().backend());
+  if (is_asynchronous(config, mesh.degrees()))
+    return "the steps of an asynchronous pipeline are not alike";
   if (drops_out(model) || config.model.dropout > 0 || config.model.attention_dropout > 0)
     return "dropout draws its masks by the number of the step, which the host knows";
   if (config.compress.kind != config::Compression::None)

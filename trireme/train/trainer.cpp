@@ -67,6 +67,9 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
       graph_(config_, step_mesh(), *model_, options),
       now_(control_.state()) {
   if (graph_.obstacle().empty()) attached_->close_steps();
+  if (is_asynchronous())
+    attached_->asynchronous()->on_update(
+        [this](const parallel::Totals& totals) { update_stage(totals); });
 }
 
 std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> model) const {
@@ -97,7 +100,8 @@ std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
                          [one, parameter = parameters()[one.parameter]](int64_t updates) {
                            return parallel::random_bits(one, parameter, updates);
                          },
-                     .weight = one.weight.is_same(one.master) ? at::Tensor() : one.weight});
+                     .weight = one.weight.scalar_type() == one.master.scalar_type() ? at::Tensor()
+                                                                                    : one.weight});
   const config::Optim& keys = config_.optim;
   // On the CPU the state is in the host's memory anyway.
   const bool offloads =
@@ -143,6 +147,7 @@ StepResult Trainer::step(int64_t step, const data::Batch& batch, double wish_to_
 
 double Trainer::start(int64_t step, const data::Batch& batch, double wish_to_stop) {
   const data::Batch there = upload_.to_device(batch);
+  if (is_asynchronous()) return start_asynchronous(step, there, wish_to_stop);
   StartedStep started{.step = step, .stop = 0, .numbers = {}, .came = {}};
   const auto all_of_it = [&](const data::Batch& one) {
     const Issued issued = issue(step, one, wish_to_stop);
@@ -248,6 +253,7 @@ at::Tensor Trainer::read_back(const at::Tensor& numbers, std::optional<c10::Even
 
 StepResult Trainer::take() {
   core::check(!started_.empty(), "Trainer::take: no step was started");
+  if (is_asynchronous()) complete(started_.front());
   const StartedStep started = std::move(started_.front());
   started_.pop_front();
   if (started.came) started.came->synchronize();
@@ -269,6 +275,10 @@ StepResult Trainer::take() {
   result.grad_norm = std::sqrt(squares) / (weight * before.multiplier);
   result.skipped = now_.skipped > before.skipped;
   skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
+  if (is_asynchronous() && config_.check.finite && !std::isfinite(loss + squares)) {
+    attached_->asynchronous()->drain();  // so that all ranks are at the same operation
+    report_not_finite(started, result.loss);
+  }
   if (config_.check.finite && (now_.stopped || now_.scale < kLeastScale))
     report_not_finite(started, result.loss);
   return result;
@@ -284,7 +294,8 @@ void Trainer::report_not_finite(const StartedStep& started, double loss) const {
   const auto& all = shards();
   const auto parameter =
       std::find_if(all.begin(), all.end(), [&](const auto& one) { return bad(one.master); });
-  const bool kept = started_.empty() && !started.replayed;  // the gradients of that step
+  // Are there still the gradients of that step?
+  const bool kept = started_.empty() && !started.replayed && !is_asynchronous();
   const auto gradient = std::find_if(all.begin(), all.end(),
                                      [&](const auto& one) { return kept && bad(one.gradient()); });
   if (parameter != all.end())
@@ -294,8 +305,9 @@ void Trainer::report_not_finite(const StartedStep& started, double loss) const {
   // Another rank may hold the bad part. All ranks get here, because all have the same norm.
   // The gradients of a GPU are gone if the next step has begun, or the step was a replay.
   std::string first =
-      started_.empty() && !started.replayed
-          ? "no parameter or gradient, so it arose in the loss itself"
+      kept ? "no parameter or gradient, so it arose in the loss itself"
+      : is_asynchronous()
+          ? "not known, because other steps were in flight"
           : "not known, because the next step has begun (run.graph=off and check.hash_every=1 make "
             "the host wait for each step)";
   const auto texts = comm::all_gather_texts(step_mesh().world(), mine);
@@ -310,12 +322,15 @@ void Trainer::report_not_finite(const StartedStep& started, double loss) const {
                                                   : fmt::format("a checkpoint before step {}",
                                                                 step - skipped_in_a_row_ + 1);
   throw Error(fmt::format(
-      "step {}: the loss is {}, the first tensor that is not finite is {}{}; nothing was updated. "
-      "Lower optim.lr, or continue from {}",
-      step, std::isnan(loss) ? "nan" : fmt::format("{}", loss), first, skipped, from));
+      "step {}: the loss is {}, the first tensor that is not finite is {}{}; {}. Lower optim.lr, "
+      "or "
+      "continue from {}",
+      step, std::isnan(loss) ? "nan" : fmt::format("{}", loss), first, skipped,
+      is_asynchronous() ? "other stages may have made this update" : "nothing was updated", from));
 }
 
 double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
+  check_all_taken("evaluate");
   const at::NoGradGuard guard;
   const comm::Communicator ranks = mesh_.samples();
   struct Training {  // back to training mode, also after a throw
@@ -365,6 +380,7 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
 }
 
 checkpoint::State Trainer::own_state() const {
+  check_all_taken("state");
   checkpoint::State state = state_of(*attached_, *optimizer_);
   state.extra["update"] = control_.to_json();
   return state;

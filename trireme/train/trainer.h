@@ -62,7 +62,9 @@ class Trainer {
   StepResult take();
   std::size_t num_started() const { return started_.size(); }
   /// How many steps the host should be ahead: 1 on a GPU, 0 on the CPU, which computes in `start`.
-  std::size_t lag() const { return mesh_.device().is_cpu() ? 0 : 1; }
+  /// An asynchronous pipeline ends steps later than it starts them; `take` drains it if the step
+  /// that it gives has not ended.
+  std::size_t lag() const;
 
   /// For blocks of local updates that end by the clock. The next step takes the learning rate that
   /// follows `updates` updates.
@@ -109,7 +111,7 @@ class Trainer {
   std::vector<std::string> gradient_order() const { return attached_->order(); }
 
   /// Throws if the replicas have drifted apart. Collective.
-  void check_same() const { attached_->check_same(); }
+  void check_same() const;
 
   /// Why the steps of a GPU are not replayed as a CUDA graph; empty if they are.
   const std::string& graph_obstacle() const { return graph_.obstacle(); }
@@ -126,6 +128,10 @@ class Trainer {
     std::optional<parallel::Meeting> meeting = {};
     at::Tensor numbers;              // totals of the step, then UpdateControl::numbers after it
     std::optional<c10::Event> came;  // of a GPU: when they are in `numbers`, in pinned memory
+    // Asynchronous: what all stages add up when each has made its update.
+    double wish = 0;
+    at::Tensor sums = {};  // squares of the gradients, wishes to stop
+    comm::Work summed = {};
   };
   /// What `issue` gives: the numbers of StartedStep, and the sum of the wishes to stop.
   struct Issued {
@@ -135,6 +141,12 @@ class Trainer {
   Issued issue(int64_t step, const data::Batch& batch, double wish_to_stop);
   bool compresses() const { return config_.compress.kind != config::Compression::None; }
   void expect_weight(const data::Batch& batch);
+  // Asynchronous pipelines: see asynchronous_steps.cpp.
+  double start_asynchronous(int64_t step, const data::Batch& batch, double wish_to_stop);
+  void update_stage(const parallel::Totals& totals);
+  void complete(StartedStep& started);
+  void check_all_taken(const char* what) const;
+  bool is_asynchronous() const { return attached_->asynchronous() != nullptr; }
   bool watched() const { return on_sums_ != nullptr || on_gradients_ != nullptr; }
   double sum_of_wishes(double wish_to_stop) const;
   at::Tensor read_back(const at::Tensor& numbers, std::optional<c10::Event>& came) const;
@@ -161,6 +173,7 @@ class Trainer {
   optim::UpdateControl::State now_;  // after the last step that was taken
   std::deque<StartedStep> started_;
   int64_t skipped_in_a_row_ = 0;
+  double asked_to_stop_ = 0;  // by the last step that was taken
   parallel::WeightlessWarning weightless_;
   std::function<void()> on_sums_;
   std::function<void(double)> on_gradients_;

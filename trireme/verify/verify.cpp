@@ -13,6 +13,7 @@
 #include "trireme/comm/texts.h"
 #include "trireme/config/validate.h"
 #include "trireme/core/error.h"
+#include "trireme/train/stages.h"
 #include "trireme/train/world.h"
 #include "trireme/verify/compared_run.h"
 #include "trireme/verify/report.h"
@@ -207,10 +208,22 @@ void start_from_same_state(std::optional<Reference>& reference, ComparedRun& on_
   if (reference) reference->rounded().load(folder.path() + "/exact");
 }
 
+/// Throws if the mesh is not meant to give the numbers of one rank.
+void check_comparable(const config::Config& config, const Degrees& degrees) {
+  if (train::is_asynchronous(config, degrees))
+    throw ConfigError(fmt::format(
+        "verify: pipeline.schedule = \"{}\" on pipe {} computes gradients at older weights than "
+        "one "
+        "rank does, so the two are not meant to be equal; prove the model and the cut with "
+        "pipeline.schedule=1f1b",
+        config.pipeline.schedule, degrees.pipe));
+}
+
 }  // namespace
 
 Report verify(const TrainingSetup& setup, const comm::Communicator& world, const Degrees& degrees,
               const Options& options) {
+  check_comparable(setup.config, degrees);
   config::Config asked = setup.config;
   if (options.dtype != Dtype::Float64) asked.optim.eps = kProportional;
   const config::Config config = computing_in(asked, options.dtype),
