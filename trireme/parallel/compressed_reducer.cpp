@@ -212,6 +212,10 @@ void CompressedReducer::advance(Lane& lane) {
   }
 }
 
+void CompressedReducer::advance() {
+  for (auto& [key, lane] : lanes_) advance(lane);
+}
+
 /// Completes a sum; the second rounds of those before it start first.
 void CompressedReducer::finish(Lane& lane, const std::shared_ptr<Pending>& one) {
   for (const auto& earlier : lane.pending) {

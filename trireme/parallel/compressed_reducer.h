@@ -32,6 +32,7 @@ class CompressedReducer final : public Reducer {
   void expect(const ExpectedStep& step) override;
   void end_step(double weight) override;
   void undo_step() override;
+  void advance() override;
   std::vector<ReducerState> states() override;
   core::Json state() override;
   void restore(const core::Json& saved) override;

@@ -52,7 +52,6 @@ LocalUpdates::LocalUpdates(ReplicaMeshes meshes, std::vector<ParameterShard> sha
     : meshes_(std::move(meshes)),
       shards_(std::move(shards)),
       options_(std::move(options)),
-      reducer_(options_.reducer != nullptr ? options_.reducer : make_reducer(meshes_.meeting)),
       per_weight_(std::exp2(-std::round(std::log2(std::max(1.0, options_.expected_weight))))) {
   if (options_.every < 1)
     throw ConfigError(
@@ -87,21 +86,46 @@ void LocalUpdates::cut_into_fragments() {
     fragments_[std::min(index, count - 1)].shards.push_back(i);
     before += start_[i].numel();
   }
+  for (Fragment& one : fragments_) lay_out(one);
+}
+
+/// Where the move of a shard belongs, for a reducer that remembers what it has not sent.
+GradientPlacePtr LocalUpdates::place_of(std::size_t shard) const {
+  const ParameterShard& of = shards_[shard];
+  GradientPlace place{.name = of.name,
+                      .shape = start_[shard].sizes().vec(),
+                      .pieces = of.pieces,
+                      .dtype = start_[shard].scalar_type() == at::kDouble ? core::DType::Float64
+                                                                          : core::DType::Float32,
+                      .first = meshes_.index() == 0};
+  if (!of.sharded)
+    for (const Reduction& one : of.reductions) place.boxes.push_back(one.box);
+  return std::make_shared<const GradientPlace>(std::move(place));
+}
+
+/// Gives a fragment its memory and what sums it. Collective over the meeting.
+void LocalUpdates::lay_out(Fragment& fragment) const {
   const auto counts = at::TensorOptions().dtype(at::kDouble).device(meshes_.replica.device());
-  for (Fragment& one : fragments_) {
-    one.counted = at::zeros({kCounted}, counts);
-    int64_t elements = 0;
-    for (const std::size_t i : one.shards) elements += start_[i].numel();
-    const auto options = one.shards.empty() ? counts : start_[one.shards.front()].options();
-    one.flat = meshes_.meeting.group(Axis::Replica).allocate({elements}, options);
-    int64_t at = 0;
-    for (const std::size_t i : one.shards) {
-      TORCH_CHECK(start_[i].scalar_type() == one.flat.scalar_type(),
-                  "local updates need masters of one dtype");
-      one.moved.push_back(one.flat.narrow(0, at, start_[i].numel()).view(start_[i].sizes()));
-      at += start_[i].numel();
+  fragment.counted = at::zeros({kCounted}, counts);
+  int64_t elements = 0;
+  for (const std::size_t i : fragment.shards) elements += start_[i].numel();
+  const auto options = fragment.shards.empty() ? counts : start_[fragment.shards.front()].options();
+  fragment.flat = meshes_.meeting.group(Axis::Replica).allocate({elements}, options);
+  fragment.reducer = make_reducer(meshes_.meeting, options_.compress);
+  std::vector<GradientPlacePtr> places;
+  int64_t begin = 0;
+  for (const std::size_t i : fragment.shards) {
+    TORCH_CHECK(start_[i].scalar_type() == fragment.flat.scalar_type(),
+                "local updates need masters of one dtype");
+    const int64_t count = start_[i].numel();
+    fragment.moved.push_back(fragment.flat.narrow(0, begin, count).view(start_[i].sizes()));
+    if (count > 0) {
+      places.push_back(place_of(i));
+      fragment.members.push_back({places.back(), begin});
     }
+    begin += count;
   }
+  fragment.reducer->announce(places, all_replicas(), 0);
 }
 
 /// Fragments take turns evenly: of F fragments, number f is f/F of a block later than the first.
@@ -139,13 +163,15 @@ void LocalUpdates::start(Fragment& fragment, const Step& step) {
   stop_ = 0;
   if (meshes_.count() > 1) {
     flight.totals_work = meshes_.meeting.world().all_reduce(flight.totals);
+    fragment.reducer->expect({.weight = [] { return 1.0; }});
     if (fragment.flat.numel() > 0)
-      flight.sum = reducer_->start({.name = "meeting", .data = fragment.flat}, all_replicas());
+      flight.sum = fragment.reducer->start(
+          {.name = "meeting", .data = fragment.flat, .members = fragment.members}, all_replicas());
   }
   fragment.flight = std::move(flight);
 }
 
-void LocalUpdates::wait(Flight& flight) const {
+void LocalUpdates::wait(Flight& flight) {
   if (std::exchange(flight.arrived, true)) return;
   flight.totals_work.wait();
   flight.sum.wait();
@@ -156,6 +182,7 @@ void LocalUpdates::apply(Fragment& fragment, Meeting& meeting, double keep_own) 
   Flight flight = std::move(*fragment.flight);
   fragment.flight.reset();
   wait(flight);
+  fragment.reducer->end_step(1);
   const at::Tensor host = flight.totals.cpu();
   const auto* totals = host.data_ptr<double>();
   const double weight = totals[0];
@@ -192,7 +219,11 @@ std::optional<Meeting> LocalUpdates::end_step(const Step& step) {
     one.counted.narrow(0, 0, 2).add_(step.totals.narrow(0, 0, 2));
     one.counted[2] += step.samples;
     if (is_due(f, step.number)) start(one, step);
-    if (!one.flight || step.number < one.flight->step + options_.delay) continue;
+    if (!one.flight) continue;
+    if (step.number < one.flight->step + options_.delay) {
+      one.reducer->advance();
+      continue;
+    }
     if (!meeting) meeting.emplace();
     apply(one, *meeting, options_.delay > 0 ? options_.keep_own : 0);
   }

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "trireme/core/json.h"
+#include "trireme/parallel/compressed_reducer.h"
 #include "trireme/parallel/outer_optimizer.h"
 #include "trireme/parallel/parameter_shard.h"
-#include "trireme/parallel/reducer.h"
 
 namespace trireme::parallel {
 
@@ -41,7 +41,7 @@ struct LocalOptions {
   /// (Douillard et al. 2025: 0.5).
   double keep_own = 0.5;
   double expected_weight = 1;  ///< about the weight of a replica's block; the same on all ranks
-  std::shared_ptr<Reducer> reducer = nullptr;  ///< over the meeting mesh; null: by `make_reducer`
+  CompressOptions compress = {};  ///< of what travels in a meeting
 };
 
 /// The result of a meeting, over all replicas.
@@ -117,11 +117,17 @@ class LocalUpdates {
   /// for which it waits. `Purpose::Load`: also those that only a checkpoint may have.
   enum class Purpose : uint8_t { Save, Load };
   std::vector<CommonTensor> common(Purpose purpose);
-  std::vector<ReducerState> reducer_states() { return reducer_->states(); }
+
+  /// A tensor that belongs to this rank alone: what was not sent yet, if meetings are compressed.
+  struct OwnTensor {
+    std::string name;
+    at::Tensor tensor;
+  };
+  std::vector<OwnTensor> own_tensors();
 
   /// What else is the same in all replicas, and what each has for itself.
   core::Json common_json();
-  core::Json own_json() const;
+  core::Json own_json();
   void restore(const core::Json& common, const core::Json& own);
 
   /// After loading the replicas of another number: the starting point moves as in a meeting where
@@ -141,6 +147,8 @@ class LocalUpdates {
   };
   struct Fragment {
     std::vector<std::size_t> shards;
+    std::shared_ptr<Reducer> reducer;  // one each: their sums overlap in time
+    std::vector<BlockMember> members;
     at::Tensor flat;                // what the replicas moved; then its sum
     std::vector<at::Tensor> moved;  // the same, shard by shard
     at::Tensor counted;             // weight, loss and samples since its last meeting
@@ -148,16 +156,17 @@ class LocalUpdates {
   };
 
   void cut_into_fragments();
+  void lay_out(Fragment& fragment) const;
+  GradientPlacePtr place_of(std::size_t shard) const;
   bool is_due(std::size_t fragment, int64_t step) const;
   void start(Fragment& fragment, const Step& step);
-  void wait(Flight& flight) const;
+  static void wait(Flight& flight);
   void apply(Fragment& fragment, Meeting& meeting, double keep_own);
   at::Tensor squares_of(const Fragment& fragment) const;
 
   ReplicaMeshes meshes_;
   std::vector<ParameterShard> shards_;
   LocalOptions options_;
-  std::shared_ptr<Reducer> reducer_;
   double per_weight_;  // a power of two near 1 / expected weight
   std::vector<at::Tensor> start_, velocity_;
   std::vector<Fragment> fragments_;

@@ -1,7 +1,7 @@
 // What a checkpoint holds of local updates; the rest of them is in local_updates.cpp.
 #include <ATen/ops/tensor.h>
 
-#include "trireme/core/log.h"
+#include "trireme/comm/texts.h"
 #include "trireme/parallel/local_updates.h"
 
 namespace trireme::parallel {
@@ -51,10 +51,26 @@ core::Json LocalUpdates::common_json() {
   return {{"outer", options_.outer->name()}, {"rate", rate_}, {"flights", flights}};
 }
 
-core::Json LocalUpdates::own_json() const {
-  core::Json counted = core::Json::array();
-  for (const Fragment& one : fragments_) counted.push_back(numbers_of(one.counted));
-  return {{"counted", counted}};
+std::vector<LocalUpdates::OwnTensor> LocalUpdates::own_tensors() {
+  std::vector<OwnTensor> all;
+  for (std::size_t f = 0; f < fragments_.size(); ++f)
+    for (const ReducerState& one : fragments_[f].reducer->states())
+      all.push_back(
+          {fmt::format("meeting/{}/{}/rank.{}/{}{}", f, one.kind, meshes_.replica.world().rank(),
+                       one.parameter, one.piece ? "@" + to_text(*one.piece) : ""),
+           one.tensor});
+  return all;
+}
+
+core::Json LocalUpdates::own_json() {
+  core::Json counted = core::Json::array(), mine = core::Json::array(), ranks = core::Json::array();
+  for (Fragment& one : fragments_) {
+    counted.push_back(numbers_of(one.counted));
+    mine.push_back(one.reducer->state());
+  }
+  for (const std::string& text : comm::all_gather_texts(meshes_.replica.world(), mine.dump()))
+    ranks.push_back(core::parse_json(text, "what a rank has not sent yet"));
+  return {{"counted", counted}, {"reducers", ranks}};
 }
 
 void LocalUpdates::restore(const core::Json& common, const core::Json& own) {
@@ -65,6 +81,11 @@ void LocalUpdates::restore(const core::Json& common, const core::Json& own) {
     fragments_[f].flight.reset();
     fragments_[f].counted = tensor_of(counted.at(same_turns ? f : 0), fragments_[f].counted);
   }
+  const core::Json& ranks = own.at("reducers");
+  const auto rank = static_cast<std::size_t>(meshes_.replica.world().rank());
+  for (std::size_t f = 0; same_turns && f < fragments_.size(); ++f)
+    if (rank < ranks.size() && !ranks.at(rank).at(f).is_null())
+      fragments_[f].reducer->restore(ranks.at(rank).at(f));
   if (!same_turns) return;  // sums under way are lost; what the replicas moved is still in them
   for (const core::Json& saved : common.at("flights")) {
     Fragment& one = fragments_.at(saved.at("fragment").get<std::size_t>());

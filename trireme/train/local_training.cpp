@@ -8,6 +8,7 @@
 #include "trireme/checkpoint/resume.h"
 #include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
+#include "trireme/train/attach.h"
 
 namespace trireme::train {
 
@@ -66,6 +67,18 @@ std::vector<checkpoint::Item> renamed(std::vector<checkpoint::Item> items,
                                       const std::string& prefix) {
   for (checkpoint::Item& one : items) one.piece.name = prefix + one.piece.name;
   return items;
+}
+
+/// The tensors of meetings that belong to this rank alone.
+std::vector<checkpoint::Item> own_items(parallel::LocalUpdates& local) {
+  std::vector<checkpoint::Item> items;
+  for (const auto& [name, tensor] : local.own_tensors()) {
+    items.push_back(checkpoint::whole(name, tensor));
+    items.back().same = {};
+    items.back().optional = true;
+  }
+  return renamed(std::move(items),
+                 replica_prefix(static_cast<std::size_t>(local.meshes().index())));
 }
 
 /// Loads the state of every saved replica in turn, and leaves the mean in `own`: of weights by the
@@ -148,6 +161,7 @@ checkpoint::State with_replicas(checkpoint::State own, parallel::LocalUpdates& l
     one.same = without_replicas(std::move(one.same));
     one.writes = one.writes && first;
   }
+  for (checkpoint::Item& one : own_items(local)) all.items.push_back(std::move(one));
   for (checkpoint::Item& one : common_items(local, parallel::LocalUpdates::Purpose::Save))
     all.items.push_back(std::move(one));
   // The extra of a pipeline's cut is read before anything is built, and `optimizer` by tools.
@@ -176,6 +190,7 @@ LoadedState load_replicas(format::Checkpoint& from, const checkpoint::State& own
     const auto index = static_cast<std::size_t>(local->meshes().index());
     checkpoint::State all;
     all.items = renamed(own.items, replica_prefix(index));
+    for (checkpoint::Item& one : own_items(*local)) all.items.push_back(std::move(one));
     for (checkpoint::Item& one : common.items) all.items.push_back(std::move(one));
     checkpoint::load(from, all);
     local->restore(extra.at("sync"), replicas.at(index).at("local"));

@@ -44,6 +44,12 @@ optim::UpdateControlOptions control_options(const config::Config& config, int64_
           .expected_weight = static_cast<double>(config.batch.global * tokens)};
 }
 
+/// How the steps of one replica are made: what it sends at meetings is no part of it.
+config::Config config_of_steps(config::Config config) {
+  if (is_local(config)) config.compress.kind = config::Compression::None;
+  return config;
+}
+
 constexpr double kLeastScale = 0x1p-10;  // below it gradients of any size would be finite
 
 /// The name and the shape of the whole; a rank may hold only a part.
@@ -59,7 +65,7 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
       mesh_(std::move(mesh)),
       replicas_(replica_meshes(config_, mesh_)),
       model_(prepare(std::move(model))),
-      attached_(attach(config_, step_mesh(), *model_, options)),
+      attached_(attach(config_of_steps(config_), step_mesh(), *model_, options)),
       optimizer_(make_optimizer()),
       local_(replicas_ ? make_local_updates(config_, *replicas_, attached_->shards()) : nullptr),
       control_(control_options(config_, steps), mesh_.device()),

@@ -139,7 +139,10 @@ class Trainer {
     double stop;
   };
   Issued issue(int64_t step, const data::Batch& batch, double wish_to_stop);
-  bool compresses() const { return config_.compress.kind != config::Compression::None; }
+  /// Are the gradients of a step compressed? Of local updates only what travels in meetings is.
+  bool compresses() const {
+    return config_.compress.kind != config::Compression::None && !replicas_;
+  }
   void expect_weight(const data::Batch& batch);
   // Asynchronous pipelines: see asynchronous_steps.cpp.
   double start_asynchronous(int64_t step, const data::Batch& batch, double wish_to_stop);
