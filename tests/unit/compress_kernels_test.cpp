@@ -80,13 +80,15 @@ TEST(CompressKernels, FindMagnitudesByTheirBits) {
   for (const Kernels* kernels : runnable_kernels()) {
     SCOPED_TRACE(kernels->name);
     std::vector<uint32_t> bins(kMagnitudeBins), found(kElems), expected;
+    std::vector<float> values(kElems);
     kernels->count_magnitudes(block.data(), kCount, bins.data());
     const float least = 1000;  // its bits: 0x447A0000
     for (std::size_t i = 0; i < kElems; ++i)
       if (block[i] >= least || block[i] <= -least) expected.push_back(static_cast<uint32_t>(i));
-    found.resize(static_cast<std::size_t>(
-        kernels->find_magnitudes({block.data(), nullptr, kCount}, 0x447A0000, found.data())));
+    found.resize(static_cast<std::size_t>(kernels->find_magnitudes(
+        {block.data(), nullptr, kCount}, 0x447A0000, found.data(), values.data())));
     EXPECT_EQ(found, expected);
+    for (std::size_t n = 0; n < found.size(); ++n) EXPECT_EQ(values[n], block[found[n]]);
     std::vector<uint32_t> counted(kMagnitudeBins);
     for (const float x : block) ++counted[(__builtin_bit_cast(uint32_t, x) << 1) >> 20];
     EXPECT_EQ(bins, counted);

@@ -40,9 +40,10 @@ struct Kernels {
 
   /// Adds to bins[b] how many magnitudes have the upper bits b (topk_body.h).
   void (*count_magnitudes)(const float* values, int64_t count, uint32_t* bins);
-  /// Adds the block to the residual, if there is one. Writes the indices of values whose magnitude
-  /// has at least these bits, in order, and returns how many there are.
-  int64_t (*find_magnitudes)(const Source& source, uint32_t least, uint32_t* indices);
+  /// Adds the block to the residual, if there is one. Finds the values whose magnitude has at least
+  /// these bits: writes their indices, in order, and the values, and returns how many there are.
+  int64_t (*find_magnitudes)(const Source& source, uint32_t least, uint32_t* indices,
+                             float* values);
 };
 
 constexpr int kMagnitudeShift = 19;  ///< a bin has the exponent and 4 bits of the mantissa

@@ -78,25 +78,29 @@ Last<Bits> find_last(const std::vector<Bits>& magnitudes, int64_t k) {
   return {*last, left - std::count_if(undecided.begin(), last, [&](Bits b) { return b > *last; })};
 }
 
-/// Writes the k largest of the values at the candidates, which are in order; calls `sent` with the
-/// index of each.
+/// Elements in the order of their indices.
+template <class T>
+struct Candidates {
+  std::span<const uint32_t> indices;
+  const T* values;
+};
+
+/// Writes the k largest of the candidates; calls `sent` with the index of each.
 template <class T, class Sent>
-void write_largest(const T* values, std::span<const uint32_t> candidates, int64_t k, char* bytes,
-                   Sent sent) {
+void write_largest(const Candidates<T>& candidates, int64_t k, char* bytes, Sent sent) {
   if (k == 0) return;
-  std::vector<decltype(magnitude_bits(T{}))> magnitudes;
-  magnitudes.reserve(candidates.size());
-  for (const uint32_t i : candidates) magnitudes.push_back(magnitude_bits(values[i]));
+  const std::size_t count = candidates.indices.size();
+  std::vector<decltype(magnitude_bits(T{}))> magnitudes(count);
+  for (std::size_t n = 0; n < count; ++n) magnitudes[n] = magnitude_bits(candidates.values[n]);
   auto [last, ties] = find_last(magnitudes, k);
   char* value_to = bytes + k * kIndexBytes;
-  for (std::size_t n = 0; n < candidates.size(); ++n) {
+  for (std::size_t n = 0; n < count; ++n) {
     if (magnitudes[n] < last || (magnitudes[n] == last && ties-- <= 0)) continue;
-    const uint32_t i = candidates[n];
-    std::memcpy(bytes, &i, kIndexBytes);
-    std::memcpy(value_to, values + i, sizeof(T));
+    std::memcpy(bytes, &candidates.indices[n], kIndexBytes);
+    std::memcpy(value_to, candidates.values + n, sizeof(T));
     bytes += kIndexBytes;
     value_to += sizeof(T);
-    sent(i);
+    sent(candidates.indices[n]);
   }
 }
 
@@ -130,7 +134,7 @@ class TopK final : public CpuCompressor {
                       char* bytes) const override {
     std::vector<uint32_t> all(static_cast<std::size_t>(count));
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint32_t>(i);
-    write_largest(block, std::span<const uint32_t>(all), num_sent(count), bytes, [](uint32_t) {});
+    write_largest(Candidates<double>{all, block}, num_sent(count), bytes, [](uint32_t) {});
   }
   void decode_doubles(const char* bytes, double* block, int64_t count) const override {
     decode_values(bytes, block, count);
@@ -176,24 +180,28 @@ uint32_t TopK::guess(const Source& source, int64_t k) const {
 
 void TopK::encode_floats(const Source& source, const BlockPlace&, char* bytes) const {
   const int64_t k = num_sent(source.count);
-  const auto indices = std::make_unique_for_overwrite<uint32_t[]>(
-      static_cast<std::size_t>(source.count));  // memory that is not written costs nothing
-  int64_t found = kernels_.find_magnitudes(source, guess(source, k), indices.get());
-  const float* values = source.residual != nullptr ? source.residual : source.block;
+  // Room for all elements; memory that is not written costs nothing.
+  const auto room = static_cast<std::size_t>(source.count);
+  const auto indices = std::make_unique_for_overwrite<uint32_t[]>(room);
+  const auto values = std::make_unique_for_overwrite<float[]>(room);
+  int64_t found = kernels_.find_magnitudes(source, guess(source, k), indices.get(), values.get());
   if (found < k) {
+    const float* sums = source.residual != nullptr ? source.residual : source.block;
     std::vector<uint32_t> bins(kMagnitudeBins);
-    kernels_.count_magnitudes(values, source.count, bins.data());
-    found = kernels_.find_magnitudes({values, nullptr, source.count}, least_of(bin_of(k, bins)),
-                                     indices.get());
+    kernels_.count_magnitudes(sums, source.count, bins.data());
+    found = kernels_.find_magnitudes({sums, nullptr, source.count}, least_of(bin_of(k, bins)),
+                                     indices.get(), values.get());
   }
-  const std::span<const uint32_t> candidates(indices.get(), static_cast<std::size_t>(found));
-  write_largest(values, candidates, k, bytes, [&](uint32_t i) {
+  const Candidates<float> candidates{{indices.get(), static_cast<std::size_t>(found)},
+                                     values.get()};
+  write_largest(candidates, k, bytes, [&](uint32_t i) {
     if (source.residual != nullptr) source.residual[i] = 0;
   });
   if (source.residual == nullptr) return;
   // If more than k elements are not finite, some of them were not sent.
-  for (const uint32_t i : candidates)
-    if (!std::isfinite(source.residual[i])) source.residual[i] = 0;
+  for (int64_t n = 0; n < found; ++n)
+    if (!std::isfinite(values[static_cast<std::size_t>(n)]))
+      source.residual[indices[static_cast<std::size_t>(n)]] = 0;
 }
 
 }  // namespace

@@ -34,7 +34,9 @@ void count_magnitudes(const float* values, int64_t count, uint32_t* bins) {
 }
 
 template <bool kFeedback>
-inline int64_t find_all_magnitudes(const Source& source, uint32_t least, uint32_t* indices) {
+inline int64_t find_all_magnitudes(const Source& source, uint32_t least, uint32_t* indices,
+                                   float* values) {
+  const float* from = kFeedback ? source.residual : source.block;
   constexpr int kTogether = 32;
   const Ints bound = Ints{} + static_cast<int32_t>(least);
   int64_t i = 0, found = 0;
@@ -50,21 +52,25 @@ inline int64_t find_all_magnitudes(const Source& source, uint32_t least, uint32_
       }
       large |= lane_bits((bits_as<Ints>(value) & 0x7FFFFFFF) >= bound) << (v * kLanes);
     }
-    for (; large != 0; large &= large - 1)
-      indices[found++] = static_cast<uint32_t>(i + __builtin_ctz(large));
+    for (; large != 0; large &= large - 1, ++found) {
+      const int64_t at = i + __builtin_ctz(large);
+      indices[found] = static_cast<uint32_t>(at);
+      values[found] = from[at];  // now it is in the cache
+    }
   }
   for (; i < source.count; ++i) {
     float value = source.block[i];
     if constexpr (kFeedback) value = source.residual[i] += value;
-    if ((bits_as<uint32_t>(value) & 0x7FFFFFFF) >= least)
-      indices[found++] = static_cast<uint32_t>(i);
+    if ((bits_as<uint32_t>(value) & 0x7FFFFFFF) < least) continue;
+    indices[found] = static_cast<uint32_t>(i);
+    values[found++] = value;
   }
   return found;
 }
 
-int64_t find_magnitudes(const Source& source, uint32_t least, uint32_t* indices) {
-  if (source.residual != nullptr) return find_all_magnitudes<true>(source, least, indices);
-  return find_all_magnitudes<false>(source, least, indices);
+int64_t find_magnitudes(const Source& source, uint32_t least, uint32_t* indices, float* values) {
+  if (source.residual != nullptr) return find_all_magnitudes<true>(source, least, indices, values);
+  return find_all_magnitudes<false>(source, least, indices, values);
 }
 
 }  // namespace
