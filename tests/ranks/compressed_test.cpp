@@ -165,6 +165,20 @@ TEST(Compression, WaitsForTheWarmUpAndLeavesOutWhatIsKept) {
   }
 }
 
+TEST(Compression, OfSeveralSetsOfRanksDoesNotMakeThemWaitForEachOther) {
+  // Gradients that travel in bfloat16 are waited for while backward runs, in several lanes.
+  const Case c{.replica = 2, .tensor = 2, .kv_heads = 1, .dtype = config::Dtype::Float32};
+  for (const Compression kind : {Compression::Int8, Compression::PowerSgd}) {
+    const Keys keys{kind, 0.1, [](config::Config& config) {
+                      config.precision.reduce = config::Dtype::BFloat16;
+                      config.comm.bucket_mib = 0.002;
+                    }};
+    const auto losses = losses_of(c, keys, 8);
+    EXPECT_EQ(losses, losses_of(c, keys, 8));
+    EXPECT_LT(losses[7], losses[0]);
+  }
+}
+
 TEST(Compression, AutoAgreesAndTrains) {
   const Case c{.replica = 2, .dtype = config::Dtype::Float32};
   EXPECT_NEAR(losses_of(c, {Compression::Auto})[3], losses_of(c, {})[3], 1e-2);
@@ -338,6 +352,45 @@ TEST(Compression, RefusesWhatCannotBeBeforeAnythingRuns) {
   });
 }
 
+/// Saves the state of a run after a step; loads it into another one.
+void save(Training& run, const std::string& folder, int64_t step) {
+  checkpoint::Saver saver(folder, run.mesh, 1);
+  saver.save(step, run.trainer.state());
+  EXPECT_EQ(saver.wait(), std::nullopt);
+  run.mesh.world().barrier();
+}
+
+void load(Training& run, const std::string& folder) {
+  auto saved = checkpoint::load_newest(folder, run.trainer.state(), run.mesh.world());
+  run.trainer.restore(saved->index().extra);
+  train::restore_reducer(run.trainer.attached(), *saved);
+}
+
+TEST(Compression, OfEveryKindContinuesToTheBit) {
+  using enum Compression;
+  auto all = meshes(config::Dtype::Float32);
+  all.push_back({.replica = 2, .dtype = config::Dtype::Float16});
+  for (const Case& c : all)
+    for (const Compression kind : {Fp16, Bf16, Int8, OneBit, TopK, RandomK, PowerSgd, Auto}) {
+      SCOPED_TRACE(fmt::format("{} {}", describe(c), to_string(kind)));
+      const Scratch scratch;
+      const Keys keys{kind, 0.1, [&](config::Config& config) {
+                        if (c.dtype != config::Dtype::Float16) return;
+                        config.precision.reduce = config::Dtype::Float32;
+                        config.precision.loss_scale = 0x1p20;  // some steps overflow
+                        config.precision.growth = 2;
+                      }};
+      run_world(kThreads, degrees_of(c).world(), [&](const Communicator& world) {
+        Training whole(c, keys, world);
+        whole.steps(1, 3);
+        save(whole, scratch / "run", 3);
+        Training resumed(c, keys, world);
+        load(resumed, scratch / "run");
+        EXPECT_EQ(whole.steps(4, 6), resumed.steps(4, 6));
+      });
+    }
+}
+
 /// The residuals of all ranks, added up in whole parameters.
 using Whole = std::map<std::string, at::Tensor>;
 
@@ -368,19 +421,14 @@ TEST(Residuals, KeepTheirSumOverRanksFromMeshToMesh) {
       Training run(from, {Compression::TopK, 0.1}, world);
       run.steps(1, 2);
       add_residuals(saved, run.trainer.attached());
-      checkpoint::Saver saver(scratch / "run", run.mesh, 1);
-      saver.save(2, run.trainer.state());
-      EXPECT_EQ(saver.wait(), std::nullopt);
-      world.barrier();
+      save(run, scratch / "run", 2);
     });
     for (const Case& to : all) {
       SCOPED_TRACE(describe(from) + " to " + describe(to));
       Whole loaded;
       run_world(kThreads, degrees_of(to).world(), [&](const Communicator& world) {
         Training run(to, {Compression::TopK, 0.1}, world);
-        auto from_disk = checkpoint::load_newest(scratch / "run", run.trainer.state(), world);
-        run.trainer.restore(from_disk->index().extra);
-        train::restore_reducer(run.trainer.attached(), *from_disk);
+        load(run, scratch / "run");
         add_residuals(loaded, run.trainer.attached());
         run.step(3);
         run.trainer.check_same();

@@ -14,7 +14,7 @@ namespace trireme::parallel {
 
 /// compress.kind = "auto": what each block is compressed by, or that it is not.
 ///
-///   each candidate   sums the block twice, as it would in a step; the quicker time counts
+///   each candidate   sums the block three times, as it would in a step; the quickest time counts
 ///   the slowest rank decides how long a candidate takes; the quickest candidate is taken, unless
 ///   the plain sum takes nearly as long
 ///

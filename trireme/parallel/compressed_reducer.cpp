@@ -4,6 +4,8 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "trireme/compress/factory.h"
 #include "trireme/core/error.h"
@@ -117,7 +119,7 @@ StartedSum CompressedReducer::start(GradientBlock block, const RankSet& over) {
   const SumContext context = context_of(block, over, lane);
   pending->sum = start_sum(std::move(block), context, *kind);
   lane.pending.push_back(pending);
-  return {comm::Work(), [&lane, pending] { finish(lane, pending); }};
+  return {comm::Work(), [this, &lane, pending] { finish(lane, pending); }};
 }
 
 SumContext CompressedReducer::context_of(const GradientBlock& block, const RankSet& over,
@@ -216,8 +218,22 @@ void CompressedReducer::advance() {
   for (auto& [key, lane] : lanes_) advance(lane);
 }
 
+/// Waits until nothing but the last round of a sum can be missing. Ranks may wait for blocks of
+/// different lanes at the same time, and each needs the other's second rounds: so while one lane is
+/// waited for, all go on. (A world that fails ends the loop: `arrived` throws.)
+void CompressedReducer::wait_in_all_lanes(const Pending& one) {
+  constexpr std::chrono::microseconds kPause{20};
+  while (!one.second || !one.sum->arrived()) {
+    for (auto& [key, lane] : lanes_) advance(lane);
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 /// Completes a sum; the second rounds of those before it start first.
 void CompressedReducer::finish(Lane& lane, const std::shared_ptr<Pending>& one) {
+  const auto busy =
+      std::ranges::count_if(lanes_, [](const auto& each) { return !each.second.pending.empty(); });
+  if (busy > 1) wait_in_all_lanes(*one);
   for (const auto& earlier : lane.pending) {
     start_second(*earlier);
     if (earlier == one) break;

@@ -22,7 +22,7 @@ struct SumContext {
 class CompressedSum {
  public:
   virtual ~CompressedSum() = default;
-  /// Has the first round arrived?
+  /// Has the round that is under way arrived?
   virtual bool arrived() const = 0;
   /// Waits for the first round, and starts the second if there is one.
   virtual void start_second() = 0;
