@@ -361,8 +361,10 @@ void save(Training& run, const std::string& folder, int64_t step) {
 }
 
 void load(Training& run, const std::string& folder) {
-  auto saved = checkpoint::load_newest(folder, run.trainer.state(), run.mesh.world());
-  run.trainer.restore(saved->index().extra);
+  auto saved = checkpoint::load_newest(
+      folder, run.mesh.world(),
+      [&, own = run.trainer.own_state()](format::Checkpoint& one) { run.trainer.load(one, own); });
+  run.trainer.restore();
   train::restore_reducer(run.trainer.attached(), *saved);
 }
 

@@ -87,6 +87,11 @@ class Trainer {
   /// Restores what is not a tensor, after `load`. Returns what people should know of it.
   /// Collective.
   std::string restore();
+  /// The same where the tensors were filled in another way; `extra`: of the state that they are of.
+  void restore(const core::Json& extra) {
+    loaded_ = {extra, ""};
+    restore();
+  }
 
   /// `on_sums` is called in every step when all sums of gradients are complete, before their norm
   /// is computed; `on_gradients` after that, before they are used: with the number to divide them
