@@ -93,6 +93,7 @@ void CompressedReducer::announce(const std::vector<GradientPlacePtr>& places, co
     if (options_.kind == Compression::PowerSgd && options_.own == nullptr) factors_.add(one);
   }
   Lane& made = lanes_[{over, lane}];
+  made.first = first;
   if (!made.second) made.second = first.split(first.name() + ".back", 0, first.rank());
 }
 
@@ -208,6 +209,8 @@ void CompressedReducer::start_second(Pending& one) {
 
 /// Starts the second rounds of blocks whose first has arrived, as far as the order allows.
 void CompressedReducer::advance(Lane& lane) {
+  if (lane.pending.empty()) return;
+  for (const auto& ranks : {lane.first, lane.second}) ranks->carrier()->step();
   for (const auto& one : lane.pending) {
     if (!one->second && !one->sum->arrived()) return;
     start_second(*one);

@@ -49,7 +49,7 @@ class CompressedReducer final : public Reducer {
     bool second = false;
   };
   struct Lane {  // the blocks of one group, in their order
-    std::optional<comm::Communicator> second;
+    std::optional<comm::Communicator> first, second;
     std::deque<std::shared_ptr<Pending>> pending;
   };
 
