@@ -25,11 +25,6 @@ int verify(const std::vector<std::string>& args) {
   const std::string& json = args.at(1);
   auto config = load_config(args.at(4), {args.begin() + 5, args.end()});
   refuse_early(config, train::num_ranks(config));
-  if (config.compress.kind != config::Compression::None)
-    throw ConfigError(fmt::format(
-        "verify compares a mesh with one rank, which sends nothing: compress.kind = \"{}\" would "
-        "differ; set compress.kind=none",
-        to_string(config.compress.kind)));
   if (options.plant == verify::Mistake::Dropout && config.model.dropout == 0)
     config.model.dropout = 0.1;
   return train::with_ranks(config, [&](const comm::Communicator& world) {

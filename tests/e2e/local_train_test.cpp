@@ -128,6 +128,8 @@ INSTANTIATE_TEST_SUITE_P(
         Method{"bmuf", 2, {"sync.kind=bmuf", "sync.every=3", "mesh.tensor=2"}},
         Method{"slowmo", 2, {"sync.kind=slowmo", "sync.every=3", "mesh.shard=2"}},
         Method{"streaming", 2, kStreaming},
+        Method{"streamingCompressed", 2,
+               kStreaming + Keys{"compress.kind=topk", "compress.ratio=0.05"}},
         Method{"innerGroup",
                4,
                {"sync.kind=diloco", "sync.every=3", "mesh.replica=4", "sync.inner_group=2"}}),
@@ -178,6 +180,26 @@ TEST(OtherReplicas, ContinueFromAMeeting) {
   must(train_arguments(config, dir, kInDouble + Keys{"optim.kind=sgd", "run.steps=8"}));
   const auto back = must(train_arguments(config, dir, keys + Keys{"run.steps=12"}));
   EXPECT_THAT(back.out, HasSubstr("step-00000008"));
+}
+
+TEST(OtherReplicas, DoNotMoveWhatHasJustMet) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder), dir = folder / "run";
+  const Keys keys = kInDouble + Keys{"sync.kind=diloco", "sync.every=4", "checkpoint.every=4"};
+  must(train_arguments(config, dir, keys + Keys{"run.steps=8"}));
+  must(train_arguments(config, dir, keys + Keys{"mesh.replica=3", "run.steps=9"}));
+  const std::string steps = dir + "/checkpoints/step-0000000";
+  const auto result = run_patiently({kTrireme, "ckpt", "diff", steps + "8", steps + "9"});
+  for (const char* name : {"\nwte.weight: ", "\nh.0.ln_1.weight: "})
+    EXPECT_THAT("\n" + result.out, ::testing::Not(HasSubstr(name)));
+}
+
+TEST(PostLocal, BeginsAnewIfAsked) {
+  const Scratch folder;
+  const auto done = must(train_arguments(
+      tiny_config(folder), folder / "run",
+      {"sync.kind=post-local", "sync.after=6", "sync.every=2", "checkpoint.resume=never"}));
+  EXPECT_THAT(done.out, HasSubstr("done at step 20"));
 }
 
 TEST(Meetings, AreWhereAWishToStopIsHeard) {

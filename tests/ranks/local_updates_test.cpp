@@ -168,17 +168,14 @@ TEST(LocalUpdates, AreTheSameWhateverCutsAReplica) {
     return config;
   };
   using enum config::ShardedState;
-  auto whole = with(Parameters, "1f1b");
-  whole.sync.fragments = 1;  // fragments are cut by elements, of which a rank has others
-  const Curve expected = train(whole, {.replica = 2});
+  const Curve expected = train(with(Parameters, "1f1b"), {.replica = 2});
   const std::pair<config::Config, Degrees> cases[] = {
       {with(Parameters, "1f1b"), {.replica = 2, .tensor = 2}},
       {with(Optimizer, "1f1b"), {.replica = 2, .shard = 2}},
       {with(Gradients, "1f1b"), {.replica = 2, .shard = 2}},
       {with(Parameters, "1f1b"), {.replica = 2, .shard = 2}},
       {with(Parameters, "zb-h1"), {.pipe = 2, .replica = 2}}};
-  for (auto [config, degrees] : cases) {
-    config.sync.fragments = 1;
+  for (const auto& [config, degrees] : cases) {
     const Curve cut = train(config, degrees);
     EXPECT_LE(difference(cut.losses, expected.losses), kRounding) << to_string(degrees);
     EXPECT_LE(difference(cut.drifts, expected.drifts), kRounding) << to_string(degrees);

@@ -85,6 +85,10 @@ void validate(const Config& config) {
        "eval.every=0");
   validate(config.precision);
   validate(config.sync);
+  need(config.sync.seconds == 0 || (config.check.hash_every == 0 && !config.log.samples),
+       "sync.seconds = {}: replicas claim samples as they go, so check.hash_every and log.samples "
+       "have no steps to count; leave them out",
+       config.sync.seconds);
   need(config.sync.kind == SyncKind::Lockstep || mesh.pipe == 1 ||
            !config.pipeline.schedule.starts_with("pipedream"),
        "sync.kind = \"{}\" and pipeline.schedule = \"{}\" do not go together: stages that are at "

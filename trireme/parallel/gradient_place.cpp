@@ -26,6 +26,7 @@ std::string to_text(const Piece& piece) {
 }
 
 std::string GradientPlace::key() const {
+  if (pieces.empty()) return name;  // a parameter without elements
   return fmt::format("{}@{}{}", name, to_text(pieces.front()), shard ? "+" : "");
 }
 
@@ -39,12 +40,13 @@ at::Tensor GradientPlace::part(const at::Tensor& tensor, std::size_t i) const {
 }
 
 GradientPlacePtr place_of(const ParameterShard& whole, const Mesh& mesh) {
-  GradientPlace place{.name = whole.name,
-                      .shape = whole.weight.sizes().vec(),
-                      .pieces = whole.pieces,
-                      .dtype = whole.reductions.front().dtypes.gradient()};
+  GradientPlace place{
+      .name = whole.name, .shape = whole.weight.sizes().vec(), .pieces = whole.pieces};
   for (const Reduction& one : whole.reductions) place.boxes.push_back(one.box);
-  set_roles(place, whole.reductions.front(), mesh);
+  if (!whole.reductions.empty()) {  // it has elements
+    place.dtype = whole.reductions.front().dtypes.gradient();
+    set_roles(place, whole.reductions.front(), mesh);
+  }
   return std::make_shared<const GradientPlace>(std::move(place));
 }
 

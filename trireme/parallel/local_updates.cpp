@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "trireme/comm/dtype.h"
+#include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
 
 namespace trireme::parallel {
@@ -18,8 +19,11 @@ namespace trireme::parallel {
 namespace {
 
 /// What a meeting adds up besides the weights: weight, loss and samples of the block, wishes to
-/// stop, and weight x squared distance from the start.
-constexpr int64_t kTotals = 5, kCounted = 3;
+/// stop, weight x squared distance from the start, and weight x learning rate.
+constexpr int64_t kTotals = 6, kCounted = 3;
+
+/// Replicas may be far apart in time; one that is dead or hangs is found by the monitor.
+constexpr std::chrono::hours kMeetingTimeout{24};
 
 /// The dtype in which a starting point is kept: 16 bits are too few to add small moves.
 at::ScalarType wide(at::ScalarType dtype) {
@@ -43,8 +47,13 @@ ReplicaMeshes split_replicas(const Mesh& mesh, int inner_group) {
   inside.replica = inner_group;
   const comm::Communicator one = mesh.world().split("replica", index, mesh.world().rank());
   const comm::Communicator across = mesh.world().split("meeting", one.rank(), index);
-  return {Mesh(one, inside, mesh.device()),
-          Mesh(across, {.replica = degrees.replica / inner_group}, mesh.device())};
+  ReplicaMeshes meshes{Mesh(one, inside, mesh.device()),
+                       Mesh(across, {.replica = degrees.replica / inner_group}, mesh.device())};
+  for (const comm::Communicator& group :
+       {meshes.meeting.world(), meshes.meeting.group(Axis::Replica),
+        meshes.meeting.group({Axis::Replica})})
+    group.set_timeout(kMeetingTimeout);
+  return meshes;
 }
 
 LocalUpdates::LocalUpdates(ReplicaMeshes meshes, std::vector<ParameterShard> shards,
@@ -74,18 +83,32 @@ LocalUpdates::LocalUpdates(ReplicaMeshes meshes, std::vector<ParameterShard> sha
   cut_into_fragments();
 }
 
-/// Consecutive shards, so that all fragments have about as many elements.
+/// Consecutive parameters, so that all fragments have about as many elements. All ranks of a
+/// replica cut alike, although each has other parameters, or other parts of them: copies of a
+/// weight must meet together.
 void LocalUpdates::cut_into_fragments() {
+  core::Json mine = core::Json::array();
+  for (const ParameterShard& one : shards_)
+    mine.push_back({one.name, one.pieces.empty() ? 0 : Box{{}, one.pieces.front().whole}.numel()});
+  std::vector<std::pair<std::string, int64_t>> all;  // in the order of the stages
+  for (const std::string& text : comm::all_gather_texts(meshes_.replica.world(), mine.dump()))
+    for (const core::Json& one : core::parse_json(text, "the parameters of a rank")) {
+      const auto name = one.at(0).get<std::string>();
+      if (std::ranges::find(all, name, [](const auto& known) { return known.first; }) == all.end())
+        all.emplace_back(name, one.at(1).get<int64_t>());
+    }
   const auto count = static_cast<std::size_t>(options_.fragments);
-  int64_t all = 0, before = 0;
-  for (const at::Tensor& one : start_) all += one.numel();
-  fragments_.resize(count);
-  for (std::size_t i = 0; i < shards_.size(); ++i) {
-    const int64_t middle = before + start_[i].numel() / 2;
-    const auto index = all == 0 ? 0 : static_cast<std::size_t>(middle) * count / all;
-    fragments_[std::min(index, count - 1)].shards.push_back(i);
-    before += start_[i].numel();
+  int64_t total = 0, before = 0;
+  for (const auto& [name, size] : all) total += size;
+  for (const auto& [name, size] : all) {
+    const auto middle = static_cast<std::size_t>(before + size / 2);
+    fragment_of_[name] =
+        std::min(count - 1, total == 0 ? 0 : middle * count / static_cast<std::size_t>(total));
+    before += size;
   }
+  fragments_.resize(count);
+  for (std::size_t i = 0; i < shards_.size(); ++i)
+    fragments_[fragment_of_.at(shards_[i].name)].shards.push_back(i);
   for (Fragment& one : fragments_) lay_out(one);
 }
 
@@ -150,14 +173,17 @@ at::Tensor LocalUpdates::squares_of(const Fragment& fragment) const {
 void LocalUpdates::start(Fragment& fragment, const Step& step) {
   for (std::size_t k = 0; k < fragment.shards.size(); ++k) {
     const std::size_t i = fragment.shards[k];
-    fragment.moved[k].copy_(shards_[i].master.detach()).sub_(start_[i]);
+    const at::Tensor master = shards_[i].master.detach();
+    // A master of 16 bits began at the start as it is in 16 bits.
+    fragment.moved[k].copy_(master).sub_(start_[i].to(master.scalar_type()));
   }
   const at::Tensor weight = fragment.counted[0];
-  Flight flight{.step = step.number, .rate = step.rate, .totals = {}, .totals_work = {}, .sum = {}};
+  Flight flight{.step = step.number, .totals = {}, .totals_work = {}, .sum = {}};
   flight.totals = at::zeros({kTotals}, fragment.counted.options());
   flight.totals.narrow(0, 0, kCounted).copy_(fragment.counted);
   flight.totals[3].fill_(stop_);
   flight.totals[4].copy_(squares_of(fragment) * weight);
+  flight.totals[5].copy_(weight * step.rate);
   fragment.flat.mul_(weight.to(fragment.flat.scalar_type()) * per_weight_);
   fragment.counted.zero_();
   stop_ = 0;
@@ -171,18 +197,19 @@ void LocalUpdates::start(Fragment& fragment, const Step& step) {
   fragment.flight = std::move(flight);
 }
 
-void LocalUpdates::wait(Flight& flight) {
-  if (std::exchange(flight.arrived, true)) return;
-  flight.totals_work.wait();
-  flight.sum.wait();
+/// Waits for the sum of a fragment; what was not sent of it is known then.
+void LocalUpdates::wait(Fragment& fragment) {
+  if (std::exchange(fragment.flight->arrived, true)) return;
+  fragment.flight->totals_work.wait();
+  fragment.flight->sum.wait();
+  fragment.reducer->end_step(1);
 }
 
 void LocalUpdates::apply(Fragment& fragment, Meeting& meeting, double keep_own) {
   const auto began = std::chrono::steady_clock::now();
-  Flight flight = std::move(*fragment.flight);
+  wait(fragment);
+  const Flight flight = std::move(*fragment.flight);
   fragment.flight.reset();
-  wait(flight);
-  fragment.reducer->end_step(1);
   const at::Tensor host = flight.totals.cpu();
   const auto* totals = host.data_ptr<double>();
   const double weight = totals[0];
@@ -194,7 +221,7 @@ void LocalUpdates::apply(Fragment& fragment, Meeting& meeting, double keep_own) 
     at::Tensor drift = flight.totals[4] / weight - squares_of(fragment);
     meshes_.replica.world().all_reduce(drift).wait();
     meeting.drift += drift.item<double>();
-    const Block block{.samples = totals[2], .inner_rate = flight.rate};
+    const Block block{.samples = totals[2], .inner_rate = totals[5] / weight};
     for (std::size_t k = 0; k < fragment.shards.size(); ++k) {
       const std::size_t i = fragment.shards[k];
       options_.outer->advance(start_[i], fragment.moved[k].add_(start_[i]), velocity_[i], block);

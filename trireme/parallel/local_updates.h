@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,7 +41,7 @@ struct LocalOptions {
   /// With a delay: how much of its own weights a replica keeps when the common ones arrive
   /// (Douillard et al. 2025: 0.5).
   double keep_own = 0.5;
-  double expected_weight = 1;  ///< about the weight of a replica's block; the same on all ranks
+  double expected_weight = 1;     ///< about the weight of a replica's block; the same on all ranks
   CompressOptions compress = {};  ///< of what travels in a meeting
 };
 
@@ -130,16 +131,27 @@ class LocalUpdates {
   core::Json own_json();
   void restore(const core::Json& common, const core::Json& own);
 
+  /// What the replicas of a checkpoint had counted for a parameter since it last met.
+  struct Counted {
+    double weight = 0;
+    Block block = {};
+  };
   /// After loading the replicas of another number: the starting point moves as in a meeting where
-  /// the replicas had ended at these means, and all replicas begin there. `block_samples`: of it.
-  void restart_from(const std::vector<at::Tensor>& means, const Block& block);
+  /// the replicas had ended at these means, and all replicas begin there. A parameter that had just
+  /// met stays where it is.
+  void restart_from(const std::vector<at::Tensor>& means,
+                    const std::function<Counted(const std::string& name)>& counted);
+  /// Forgets what was counted, remembered and under way.
+  void clear();
+
+  /// Throws if the replicas have different starting points. Collective.
+  void check_same() const;
   /// All replicas begin at what the masters hold now.
   void restart();
 
  private:
-  struct Flight {      // a sum under way
-    int64_t step = 0;  // when it started
-    double rate = 0;
+  struct Flight {       // a sum under way
+    int64_t step = 0;   // when it started
     at::Tensor totals;  // over all replicas: see kTotals
     comm::Work totals_work;
     StartedSum sum;
@@ -160,7 +172,7 @@ class LocalUpdates {
   GradientPlacePtr place_of(std::size_t shard) const;
   bool is_due(std::size_t fragment, int64_t step) const;
   void start(Fragment& fragment, const Step& step);
-  static void wait(Flight& flight);
+  static void wait(Fragment& fragment);
   void apply(Fragment& fragment, Meeting& meeting, double keep_own);
   at::Tensor squares_of(const Fragment& fragment) const;
 
@@ -170,7 +182,8 @@ class LocalUpdates {
   double per_weight_;  // a power of two near 1 / expected weight
   std::vector<at::Tensor> start_, velocity_;
   std::vector<Fragment> fragments_;
-  double rate_ = 0;  // of the last step
+  std::map<std::string, std::size_t> fragment_of_;  // of every parameter of the model
+  double rate_ = 0;                                 // of the last step
   double stop_ = 0;  // the largest wish of this rank since the last meeting
 };
 

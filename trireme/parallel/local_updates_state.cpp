@@ -2,6 +2,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "trireme/comm/texts.h"
+#include "trireme/core/error.h"
 #include "trireme/parallel/local_updates.h"
 
 namespace trireme::parallel {
@@ -30,7 +31,7 @@ std::vector<LocalUpdates::CommonTensor> LocalUpdates::common(Purpose purpose) {
   }
   for (Fragment& one : fragments_) {
     if (!loads && !one.flight) continue;
-    if (one.flight) wait(*one.flight);
+    if (one.flight) wait(one);
     for (std::size_t k = 0; k < one.shards.size(); ++k)
       all.push_back({"outer/under way/", one.shards[k], one.moved[k], loads});
   }
@@ -40,31 +41,34 @@ std::vector<LocalUpdates::CommonTensor> LocalUpdates::common(Purpose purpose) {
 core::Json LocalUpdates::common_json() {
   core::Json flights = core::Json::array();
   for (std::size_t f = 0; f < fragments_.size(); ++f) {
-    auto& flight = fragments_[f].flight;
+    const auto& flight = fragments_[f].flight;
     if (!flight) continue;
-    wait(*flight);
-    flights.push_back({{"fragment", f},
-                       {"step", flight->step},
-                       {"rate", flight->rate},
-                       {"totals", numbers_of(flight->totals)}});
+    wait(fragments_[f]);
+    flights.push_back(
+        {{"fragment", f}, {"step", flight->step}, {"totals", numbers_of(flight->totals)}});
   }
-  return {{"outer", options_.outer->name()}, {"rate", rate_}, {"flights", flights}};
+  return {{"outer", options_.outer->name()}, {"rate", rate_},
+          {"every", options_.every},         {"delay", options_.delay},
+          {"fragment_of", fragment_of_},     {"flights", flights}};
 }
 
 std::vector<LocalUpdates::OwnTensor> LocalUpdates::own_tensors() {
   std::vector<OwnTensor> all;
-  for (std::size_t f = 0; f < fragments_.size(); ++f)
+  for (std::size_t f = 0; f < fragments_.size(); ++f) {
+    if (fragments_[f].flight) wait(fragments_[f]);
     for (const ReducerState& one : fragments_[f].reducer->states())
       all.push_back(
           {fmt::format("meeting/{}/{}/rank.{}/{}{}", f, one.kind, meshes_.replica.world().rank(),
                        one.parameter, one.piece ? "@" + to_text(*one.piece) : ""),
            one.tensor});
+  }
   return all;
 }
 
 core::Json LocalUpdates::own_json() {
   core::Json counted = core::Json::array(), mine = core::Json::array(), ranks = core::Json::array();
   for (Fragment& one : fragments_) {
+    if (one.flight) wait(one);
     counted.push_back(numbers_of(one.counted));
     mine.push_back(one.reducer->state());
   }
@@ -76,7 +80,7 @@ core::Json LocalUpdates::own_json() {
 void LocalUpdates::restore(const core::Json& common, const core::Json& own) {
   const core::Json& counted = own.at("counted");
   rate_ = common.at("rate");
-  const bool same_turns = counted.size() == fragments_.size();
+  const bool same_turns = common.at("fragment_of") == core::Json(fragment_of_);
   for (std::size_t f = 0; f < fragments_.size(); ++f) {
     fragments_[f].flight.reset();
     fragments_[f].counted = tensor_of(counted.at(same_turns ? f : 0), fragments_[f].counted);
@@ -86,34 +90,54 @@ void LocalUpdates::restore(const core::Json& common, const core::Json& own) {
   for (std::size_t f = 0; same_turns && f < fragments_.size(); ++f)
     if (rank < ranks.size() && !ranks.at(rank).at(f).is_null())
       fragments_[f].reducer->restore(ranks.at(rank).at(f));
-  if (!same_turns) return;  // sums under way are lost; what the replicas moved is still in them
+  // Sums under way are lost otherwise; what the replicas moved is still in their weights.
+  if (!same_turns || common.at("every") != options_.every || common.at("delay") != options_.delay)
+    return;
   for (const core::Json& saved : common.at("flights")) {
     Fragment& one = fragments_.at(saved.at("fragment").get<std::size_t>());
-    Flight flight{.step = saved.at("step"),
-                  .rate = saved.at("rate"),
-                  .totals = {},
-                  .totals_work = {},
-                  .sum = {}};
+    Flight flight{.step = saved.at("step"), .totals = {}, .totals_work = {}, .sum = {}};
     flight.totals = tensor_of(saved.at("totals"), one.counted);
     flight.arrived = true;
     one.flight = std::move(flight);
   }
 }
 
-void LocalUpdates::restart_from(const std::vector<at::Tensor>& means, const Block& block) {
+void LocalUpdates::restart_from(const std::vector<at::Tensor>& means,
+                                const std::function<Counted(const std::string&)>& counted) {
   const at::NoGradGuard guard;
   for (std::size_t i = 0; i < shards_.size(); ++i) {
-    options_.outer->advance(start_[i], means[i], velocity_[i], block);
+    const Counted since = counted(shards_[i].name);
+    if (since.weight > 0)
+      options_.outer->advance(start_[i], means[i].to(start_[i].scalar_type()), velocity_[i],
+                              since.block);
     shards_[i].master.detach().copy_(start_[i]);
+  }
+}
+
+void LocalUpdates::clear() {
+  const at::NoGradGuard guard;
+  for (Fragment& one : fragments_) {
+    one.flight.reset();
+    one.counted.zero_();
+  }
+  for (const at::Tensor& one : velocity_)
+    if (one.defined()) one.zero_();
+}
+
+void LocalUpdates::check_same() const {
+  for (std::size_t i = 0; i < start_.size(); ++i) {
+    const at::Tensor first = start_[i].clone();
+    meshes_.meeting.world().broadcast(first, 0).wait();
+    if (!first.equal(start_[i]))
+      throw Error(
+          fmt::format("replica {} has another common '{}' than replica 0: they have drifted apart",
+                      meshes_.index(), shards_[i].name));
   }
 }
 
 void LocalUpdates::restart() {
   const at::NoGradGuard guard;
-  for (std::size_t i = 0; i < shards_.size(); ++i) {
-    start_[i].copy_(shards_[i].master.detach());
-    if (velocity_[i].defined()) velocity_[i].zero_();
-  }
+  for (std::size_t i = 0; i < shards_.size(); ++i) start_[i].copy_(shards_[i].master.detach());
 }
 
 }  // namespace trireme::parallel

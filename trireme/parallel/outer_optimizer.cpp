@@ -46,7 +46,10 @@ class SlowMo final : public OuterOptimizer {
   void advance(const at::Tensor& start, const at::Tensor& mean, const at::Tensor& velocity,
                const Block& block) const override {
     const double rate = block.inner_rate;
-    if (rate == 0) return;  // the replicas cannot have moved
+    if (rate == 0) {  // only the last step of the block need have been at rate 0
+      start.add_(mean - start, options_.lr);
+      return;
+    }
     velocity.mul_(options_.momentum).add_(start - mean, 1 / rate);
     start.add_(velocity, -options_.lr * rate);
   }

@@ -76,6 +76,7 @@ void Trainer::check_all_taken(const char* what) const {
 void Trainer::check_same() const {
   check_all_taken("check_same");
   attached_->check_same();
+  if (local_) local_->check_same();
 }
 
 }  // namespace trireme::train

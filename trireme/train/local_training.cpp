@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "trireme/checkpoint/resume.h"
 #include "trireme/comm/texts.h"
@@ -81,16 +82,31 @@ std::vector<checkpoint::Item> own_items(parallel::LocalUpdates& local) {
                  replica_prefix(static_cast<std::size_t>(local.meshes().index())));
 }
 
+/// What saved replica `k` had counted for a parameter since it last met; 0 for other tensors.
+parallel::LocalUpdates::Counted counted_by(const core::Json& extra, const std::string& name,
+                                           std::size_t k) {
+  const core::Json& fragment_of = extra.at("sync").at("fragment_of");
+  if (!fragment_of.contains(name)) return {};
+  const core::Json& counted = extra.at("replicas").at(k).at("local").at("counted");
+  const core::Json& own = counted.at(fragment_of.at(name).get<std::size_t>());
+  return {.weight = own.at(0), .block = {.samples = own.at(2)}};
+}
+
+/// The same of all replicas together.
+parallel::LocalUpdates::Counted counted_of(const core::Json& extra, const std::string& name) {
+  parallel::LocalUpdates::Counted all{.block = {.inner_rate = extra.at("sync").at("rate")}};
+  for (std::size_t k = 0; k < extra.at("replicas").size(); ++k) {
+    const auto one = counted_by(extra, name, k);
+    all.weight += one.weight;
+    all.block.samples += one.block.samples;
+  }
+  return all;
+}
+
 /// Loads the state of every saved replica in turn, and leaves the mean in `own`: of weights by the
 /// weight that each replica counted since the last meeting, of the rest evenly.
 void load_means(format::Checkpoint& from, const checkpoint::State& own) {
   const core::Json& replicas = from.index().extra.at("replicas");
-  std::vector<double> counted;
-  double all = 0;
-  for (const core::Json& one : replicas) {
-    counted.push_back(one.at("local").at("counted").at(0).at(0));
-    all += counted.back();
-  }
   std::vector<at::Tensor> sums;
   for (const checkpoint::Item& one : own.items)
     sums.push_back(at::zeros_like(one.tensor, one.tensor.options().dtype(at::kDouble)));
@@ -101,19 +117,13 @@ void load_means(format::Checkpoint& from, const checkpoint::State& own) {
     for (checkpoint::Item& item : one.items) item.tensor = at::zeros_like(item.tensor);
     checkpoint::load(from, one);
     for (std::size_t i = 0; i < sums.size(); ++i) {
-      const bool is_weight = own.items[i].piece.name.find('/') == std::string::npos;
-      const double part = is_weight && all > 0 ? counted[k] / all : even;
+      const std::string& name = own.items[i].piece.name;  // of a weight, or of something else
+      const double all = counted_of(from.index().extra, name).weight;
+      const double part = all > 0 ? counted_by(from.index().extra, name, k).weight / all : even;
       sums[i].add_(one.items[i].tensor.to(at::kDouble), part);
     }
   }
   for (std::size_t i = 0; i < sums.size(); ++i) own.items[i].tensor.copy_(sums[i]);
-}
-
-double samples_since_meeting(const core::Json& replicas) {
-  double samples = 0;
-  for (const core::Json& one : replicas)
-    samples += one.at("local").at("counted").at(0).at(2).get<double>();
-  return samples;
 }
 
 }  // namespace
@@ -147,7 +157,8 @@ std::unique_ptr<parallel::LocalUpdates> make_local_updates(
           .delay = keys.delay,
           .keep_own = keys.keep_own,
           .expected_weight =
-              static_cast<double>(config.batch.global * keys.every) * tokens / meshes.count()});
+              static_cast<double>(config.batch.global * keys.every) * tokens / meshes.count(),
+          .compress = compress_of(config)});
 }
 
 checkpoint::State with_replicas(checkpoint::State own, parallel::LocalUpdates& local) {
@@ -156,11 +167,18 @@ checkpoint::State with_replicas(checkpoint::State own, parallel::LocalUpdates& l
   checkpoint::State all;
   const bool first = meshes.replica.coord(Axis::Replica) == 0;  // of those in lockstep
   const auto index = static_cast<std::size_t>(meshes.index());
-  all.items = renamed(std::move(own.items), replica_prefix(index));
-  for (checkpoint::Item& one : all.items) {
+  std::set<std::string> common;
+  for (const parallel::ParameterShard& one : local.shards()) common.insert(one.name);
+  for (checkpoint::Item& one : own.items) {
     one.same = without_replicas(std::move(one.same));
     one.writes = one.writes && first;
+    // Frozen parameters and buffers: whoever reads by the names of the model gets replica 0's.
+    const bool of_model =
+        one.piece.name.find('/') == std::string::npos || one.piece.name.starts_with("buffer/");
+    if (of_model && !common.contains(one.piece.name) && index == 0) all.items.push_back(one);
   }
+  for (checkpoint::Item& one : renamed(std::move(own.items), replica_prefix(index)))
+    all.items.push_back(std::move(one));
   for (checkpoint::Item& one : own_items(local)) all.items.push_back(std::move(one));
   for (checkpoint::Item& one : common_items(local, parallel::LocalUpdates::Purpose::Save))
     all.items.push_back(std::move(one));
@@ -178,7 +196,8 @@ checkpoint::State with_replicas(checkpoint::State own, parallel::LocalUpdates& l
 LoadedState load_replicas(format::Checkpoint& from, const checkpoint::State& own,
                           parallel::LocalUpdates* local) {
   const core::Json& extra = from.index().extra;
-  if (!extra.contains("replicas")) {  // made in lockstep
+  if (local != nullptr) local->clear();  // another checkpoint may have been tried before
+  if (!extra.contains("replicas")) {     // made in lockstep
     checkpoint::load(from, own);
     if (local != nullptr) local->restart();
     return {extra, ""};
@@ -202,8 +221,7 @@ LoadedState load_replicas(format::Checkpoint& from, const checkpoint::State& own
     std::vector<at::Tensor> means;
     for (const parallel::ParameterShard& one : local->shards())
       means.push_back(one.master.detach().clone());
-    local->restart_from(means, {.samples = samples_since_meeting(replicas),
-                                .inner_rate = extra.at("sync").at("rate")});
+    local->restart_from(means, [&](const std::string& name) { return counted_of(extra, name); });
   }
   return {replicas.at(0),
           fmt::format("the checkpoint has {} replicas: they meet, and all continue from there with "

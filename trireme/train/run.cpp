@@ -99,7 +99,9 @@ class Run {
     }
     announce();
     signals_.defer();
-    const double stop = steps_ == 0 ? 0 : config_.sync.seconds > 0 ? loop_by_time() : loop();
+    const double stop = steps_ == 0                                       ? 0
+                        : trainer_.replicas() && config_.sync.seconds > 0 ? loop_by_time()
+                                                                          : loop();
     return finish(stop);
   }
 
@@ -161,6 +163,12 @@ class Run {
     const std::string note = trainer_.restore();
     restore_reducer(trainer_.attached(), *saved);
     step_ = saved->index().step;
+    used_samples_ = saved->index().extra.value("used_samples", step_ * config_.batch.global);
+    if (step_ < config_.sync.after && until_ == steps_ && trainer_.replicas())
+      throw CheckpointError(fmt::format(
+          "the newest checkpoint was damaged, and step {} before it is of the lockstep phase "
+          "(sync.after = {}): start again to continue from there",
+          step_, config_.sync.after));
     last_saved_ = from == From::Newest ? step_ : -1;
     files_.log(fmt::format("continues from {}", saved->folder()));
     if (leads()) fmt::print("continues from {}\n", saved->folder());
@@ -241,7 +249,10 @@ class Run {
                to_string(sync.kind));
     const core::Log log(0, "sync");
     if (replicas == 1) log.warning("there is one replica, which meets nobody: set mesh.replica=2");
-    if (sync.seconds == 0 && steps_ % sync.every != 0)
+    if (sync.fragments > 1 || sync.delay > 0)
+      log.warning(
+          "fragments that have not met at the end of the run are not in its common weights");
+    else if (sync.seconds == 0 && steps_ % sync.every != 0)
       log.warning(fmt::format(
           "run.steps = {} is no multiple of sync.every = {}: the last {} steps will not "
           "be in the common weights",
@@ -307,13 +318,14 @@ class Run {
                             config_.batch.global / count);
     const int64_t end =
         config_.run.epochs > 0 ? config_.run.epochs * order.batches_per_epoch() : steps_ * count;
+    const int64_t each = config_.batch.global / count, first = std::min(end, used_samples_ / each);
     TimedBlocks blocks(data_, order, replicas, std::chrono::duration<double>(config_.sync.seconds),
-                       {step_ * count, end - step_ * count});
+                       {first, end - first});
     if (leads()) progress_.emplace(step_, steps_, config_.log.every);
     double stop = 0;
     reported_ = Clock::now();
     take_sent_mib();
-    for (int64_t used = step_ * count; used < end && stop == 0;) {
+    for (int64_t used = first; used < end && stop == 0;) {
       blocks.begin_block();
       StepResult last;
       while (const auto batch = blocks.next()) {
@@ -323,7 +335,8 @@ class Run {
       const parallel::Meeting meeting = trainer_.meet(wish_to_stop());
       stop = meeting.stop;
       used = blocks.used(world_);
-      report_block(meeting, last, used / count);
+      used_samples_ = used * each;
+      report_block(meeting, last, used == end ? steps_ : std::min(used / count, steps_ - 1));
     }
     progress_.reset();
     return stop;
@@ -333,17 +346,20 @@ class Run {
     const auto crosses = [&](int64_t every) { return every > 0 && step / every > step_ / every; };
     const bool saves = crosses(config_.checkpoint.every) && step < steps_ && meeting.stop == 0;
     const bool evaluates = crosses(config_.eval.every);
+    block_.loss += meeting.loss;
+    block_.weight += meeting.weight;
     if (step == step_) return;  // less than batch.global samples: they count in the next line
     step_ = step;
+    const parallel::Meeting block = std::exchange(block_, {});
     StepReport report;
     report.step = step_;
     fill(report, last);
-    report.loss = *(report.block_loss = meeting.loss / meeting.weight);
-    report.weight = meeting.weight;
+    report.loss = *(report.block_loss = block.loss / block.weight);
+    report.weight = block.weight;
     report.drift = meeting.drift;
     report.meeting_ms = meeting.wait_ms;
     report.step_ms = milliseconds_since(reported_);
-    report.tokens_per_s = meeting.weight / report.step_ms * 1e3;
+    report.tokens_per_s = block.weight / report.step_ms * 1e3;
     if (evaluates) report.eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
     if (progress_) {
       report.pss_mib = files_.pss_mib();
@@ -452,6 +468,7 @@ class Run {
     checkpoint::State state = trainer_.state();
     state.extra["config"] = config::to_toml(config_);
     state.extra["data"] = data_facts_;
+    if (config_.sync.seconds > 0) state.extra["used_samples"] = used_samples_;
     saver_.save(step_, state);
     last_saved_ = step_;
     files_.log(fmt::format("saves step {}", step_));
@@ -505,6 +522,8 @@ class Run {
   std::deque<StepReport> started_;    // of steps whose results are not there yet
   Clock::time_point reported_ = {};   // when the last line was written
   int64_t sent_bytes_ = 0;            // until then
+  int64_t used_samples_ = 0;          // by blocks that end by the clock
+  parallel::Meeting block_ = {};      // of meetings that have no line yet
 };
 
 /// The step of the checkpoint that the run will continue from; 0 if there is none.
@@ -545,13 +564,13 @@ std::optional<int> run_phase(const config::Config& config, const comm::Communica
 int run(const config::Config& config, const comm::Communicator& world, const ModelFactory& model,
         const StopSignals& signals) {
   config::refuse_unbuilt(config);
-  // A phase begins where the checkpoint of the phase before it ends.
-  const int64_t reached = reached_step(config, world);
-  for (const Phase phase : {Phase::Lockstep, Phase::Main}) {
-    if (phase == Phase::Lockstep && reached >= config.sync.after) continue;
-    if (const auto code = run_phase(config, world, model, signals, phase)) return *code;
-  }
-  return 0;
+  if (reached_step(config, world) >= config.sync.after)
+    return *run_phase(config, world, model, signals, Phase::Main);
+  if (const auto code = run_phase(config, world, model, signals, Phase::Lockstep)) return *code;
+  // The second phase begins at the checkpoint where the first has ended.
+  config::Config rest = config;
+  rest.checkpoint.resume = {};
+  return *run_phase(rest, world, model, signals, Phase::Main);
 }
 
 }  // namespace trireme::train

@@ -16,8 +16,9 @@ TimedBlocks::TimedBlocks(std::shared_ptr<const data::Dataset> dataset, data::Ord
 std::optional<data::Batch> TimedBlocks::next() {
   constexpr int64_t kOver = -1;
   at::Tensor number = at::full({1}, kOver, at::kLong);
-  if (claims_ && std::chrono::steady_clock::now() - began_ < length_)
-    number.fill_(claims_->next().value_or(kOver));
+  const bool goes_on =
+      std::exchange(first_, false) || std::chrono::steady_clock::now() - began_ < length_;
+  if (claims_ && goes_on) number.fill_(claims_->next().value_or(kOver));
   replica_.world().broadcast(number, 0).wait();
   const auto claimed = number.item<int64_t>();
   if (claimed == kOver) return std::nullopt;

@@ -23,7 +23,10 @@ class TimedBlocks {
               const parallel::ReplicaMeshes& meshes, std::chrono::duration<double> length,
               Range numbers);
 
-  void begin_block() { began_ = std::chrono::steady_clock::now(); }
+  void begin_block() {
+    began_ = std::chrono::steady_clock::now();
+    first_ = true;
+  }
 
   /// The next batch of this replica; nothing if the time is over or no samples are left. Collective
   /// over the replica.
@@ -39,6 +42,7 @@ class TimedBlocks {
   std::chrono::duration<double> length_;
   std::unique_ptr<Claims> claims_;  // on the first rank of each replica
   std::chrono::steady_clock::time_point began_ = {};
+  bool first_ = true;  // a block has at least one batch, however short it is
 };
 
 }  // namespace trireme::train

@@ -46,7 +46,11 @@ optim::UpdateControlOptions control_options(const config::Config& config, int64_
 
 /// How the steps of one replica are made: what it sends at meetings is no part of it.
 config::Config config_of_steps(config::Config config) {
-  if (is_local(config)) config.compress.kind = config::Compression::None;
+  if (!is_local(config)) return config;
+  config.compress.kind = config::Compression::None;
+  // Replicas that measure times of their own could cut the model in different ways.
+  if (config.pipeline.balance.by == config::Balance::By::Time)
+    config.pipeline.balance.by = config::Balance::By::Parameters;
   return config;
 }
 
@@ -181,12 +185,14 @@ double Trainer::start(int64_t step, const data::Batch& batch, double wish_to_sto
 /// to stop, so that all of them stop at the same step.
 void Trainer::end_local_step(StartedStep& started, const data::Batch& batch,
                              const at::Tensor& numbers) {
-  started.meeting =
-      local_->end_step({.number = started.step,
-                        .totals = numbers,
-                        .samples = static_cast<double>(batch.all_rows) / replicas_->count(),
-                        .rate = control_.rate_of(started.step),
-                        .stop = started.stop});
+  started.meeting = local_->end_step(
+      {.number = started.step,
+       .totals = numbers,
+       // A batch that was claimed is this replica's; others are of all replicas together.
+       .samples = static_cast<double>(batch.all_rows) /
+                  (config_.sync.seconds > 0 ? 1 : replicas_->count()),
+       .rate = control_.rate_of(started.step),
+       .stop = started.stop});
   started.stop = started.meeting ? started.meeting->stop : 0;
   if (started.meeting) attached_->updated();
 }
