@@ -7,7 +7,7 @@ export NINJA_STATUS = [%f/%t %es]
 patiently = scripts/patiently
 configured = grep -qs '^TRIREME_TESTS:BOOL=ON' $(BUILD)/CMakeCache.txt
 
-.PHONY: help setup build train examples test bench format asan tsan clean
+.PHONY: help setup build train examples test bench soak format asan tsan clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -44,6 +44,11 @@ bench:  ## time collectives, training, cut layers, sharded state and pipelines a
 	@bench/tensor
 	@bench/shard
 	@bench/pipe
+
+soak: build  ## the long proofs: convergence theorems as a table, every method that talks less beside lockstep (10 minutes)
+	@bench/convergence
+	@bench/methods
+	@bench/talk
 
 format:  ## clang-format the tree
 	@git ls-files '*.h' '*.cpp' '*.cu' | xargs clang-format -i
