@@ -375,6 +375,8 @@ TEST(Compression, OfEveryKindContinuesToTheBit) {
   for (const Case& c : all)
     for (const Compression kind : {Fp16, Bf16, Int8, OneBit, TopK, RandomK, PowerSgd, Auto}) {
       SCOPED_TRACE(fmt::format("{} {}", describe(c), to_string(kind)));
+      // `auto` measures after the first update, which the overflows put off beyond the checkpoint.
+      if (kind == Auto && c.dtype == config::Dtype::Float16) continue;
       const Scratch scratch;
       const Keys keys{kind, 0.1, [&](config::Config& config) {
                         if (c.dtype != config::Dtype::Float16) return;

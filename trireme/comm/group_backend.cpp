@@ -348,7 +348,7 @@ std::shared_ptr<std::byte> GroupBackend::allocate(int64_t bytes, at::Device devi
 }
 
 void GroupBackend::step() {
-  world_->engine().poke();
+  world_->engine().watch();  // whoever polls must also hear of a failure
 }
 
 void GroupBackend::abort(const std::string& why) noexcept {

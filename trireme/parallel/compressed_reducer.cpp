@@ -85,11 +85,11 @@ void CompressedReducer::announce(const std::vector<GradientPlacePtr>& places, co
   const comm::Communicator& first = group(over, lane);
   if (first.size() == 1) return;
   for (const GradientPlacePtr& one : places) {
+    if (!is_compressed(*one)) continue;
     core::check(one->dtype == core::DType::Float32 || one->dtype == core::DType::Float64,
                 "compress: the gradient of '{}' ({} elements) is {}; compressors carry float32 and "
                 "float64 only. Name it in `keep`",
                 one->name, one->numel(), to_string(one->dtype));
-    if (!is_compressed(*one)) continue;
     if (options_.feedback) residuals_.add(one);
     if (options_.kind == Compression::PowerSgd && options_.own == nullptr) factors_.add(one);
   }
@@ -224,10 +224,13 @@ void CompressedReducer::advance() {
 
 /// Waits until nothing but the last round of a sum can be missing. Ranks may wait for blocks of
 /// different lanes at the same time, and each needs the other's second rounds: so while one lane is
-/// waited for, all go on. (A world that fails ends the loop: `arrived` throws.)
-void CompressedReducer::wait_in_all_lanes(const Pending& one) {
+/// waited for, all go on. A world that fails ends the loop (`arrived` throws), and so does the
+/// timeout of the group: the plain wait that follows says who is missing.
+void CompressedReducer::wait_in_all_lanes(const Lane& waited, const Pending& one) {
   constexpr std::chrono::microseconds kPause{20};
+  const auto end = std::chrono::steady_clock::now() + waited.second->carrier()->timeout();
   while (!one.second || !one.sum->arrived()) {
+    if (std::chrono::steady_clock::now() > end) return;
     for (auto& [key, lane] : lanes_) advance(lane);
     std::this_thread::sleep_for(kPause);
   }
@@ -237,7 +240,7 @@ void CompressedReducer::wait_in_all_lanes(const Pending& one) {
 void CompressedReducer::finish(Lane& lane, const std::shared_ptr<Pending>& one) {
   const auto busy =
       std::ranges::count_if(lanes_, [](const auto& each) { return !each.second.pending.empty(); });
-  if (busy > 1) wait_in_all_lanes(*one);
+  if (busy > 1) wait_in_all_lanes(lane, *one);
   for (const auto& earlier : lane.pending) {
     start_second(*earlier);
     if (earlier == one) break;

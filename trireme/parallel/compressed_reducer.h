@@ -62,7 +62,7 @@ class CompressedReducer final : public Reducer {
                                            Compression kind);
   static void start_second(Pending& one);
   static void advance(Lane& lane);
-  void wait_in_all_lanes(const Pending& one);
+  void wait_in_all_lanes(const Lane& waited, const Pending& one);
   void finish(Lane& lane, const std::shared_ptr<Pending>& one);
 
   std::shared_ptr<Reducer> inner_;

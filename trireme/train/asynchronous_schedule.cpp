@@ -26,6 +26,11 @@ void check_keys(const config::Config& config, const Degrees& degrees, const std:
         "it keeps several versions of whole weights, but mesh.shard = {} cuts them: set "
         "mesh.shard=1, and mesh.replica for more ranks",
         degrees.shard));
+  if (config.compress.transfers != config::Narrow::None)
+    refuse(fmt::format(
+        "compress.transfers = \"{}\" would round the loss and the weight that travel with the "
+        "gradients: leave it out",
+        to_string(config.compress.transfers)));
   if (config.model.has_attention() && config.model.tie)
     refuse(
         "model.tie = true shares a weight between the first and the last stage, which update it at "

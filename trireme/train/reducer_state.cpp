@@ -126,7 +126,10 @@ void restore_reducer(parallel::Attached& attached, format::Checkpoint& saved) {
   const Mesh& mesh = attached.mesh();
   if (!extra.contains("reducer")) return;
   const core::Json& ranks = extra.at("reducer");
-  if (extra.value("bucket_mesh", "") == to_string(mesh.degrees()))
+  // The same degrees with other stages are another mesh, too.
+  const auto cut_of = [](const core::Json& of) { return of.value("pipeline_cut", core::Json()); };
+  if (extra.value("bucket_mesh", "") == to_string(mesh.degrees()) &&
+      cut_of(extra) == cut_of(attached.state()))
     return attached.reducer().restore(ranks.at(static_cast<std::size_t>(mesh.world().rank())));
   core::Json common = ranks.at(0);
   common.erase("chosen");

@@ -110,8 +110,7 @@ std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
                          [one, parameter = parameters()[one.parameter]](int64_t updates) {
                            return parallel::random_bits(one, parameter, updates);
                          },
-                     .weight = one.weight.scalar_type() == one.master.scalar_type() ? at::Tensor()
-                                                                                    : one.weight});
+                     .weight = one.weight.is_alias_of(one.master) ? at::Tensor() : one.weight});
   const config::Optim& keys = config_.optim;
   // On the CPU the state is in the host's memory anyway.
   const bool offloads =
