@@ -7,7 +7,7 @@ metrics.jsonl (of which only the learning rates are read) and the last checkpoin
 common weights of that checkpoint and those computed here, and the drift before each meeting.
 
     average     model averaging
-    bmuf        Chen and Huo 2016, equations 2 to 5: classical and Nesterov block momentum
+    bmuf        Chen and Huo 2016: classical and Nesterov block momentum
     slowmo      Wang et al. 2019, algorithm 1
     diloco      Douillard et al. 2023, algorithm 1; torch.optim.SGD(nesterov=True) is the outer optimizer
     streaming   Douillard et al. 2025: fragments in turn, applied `delay` steps later, mixed with the replica's own weights

@@ -77,11 +77,8 @@ void add_compressed(std::vector<Identity>& all, const config::Config& config,
       all.push_back({fmt::format("{} of ratio 1 = no compression", to_string(config.compress.kind)),
                      exact, base});
       return;
-    case Compression::PowerSgd:
-      exact.compress.rank = 1 << 20;  // of every matrix: its full rank
-      all.push_back({"powersgd of full rank = no compression", exact, base, 1e-9});
-      return;
-    default: return;  // the others round, whatever their options are
+    default:   // the others round, whatever their options are; powersgd of full rank is not used at
+      return;  // all, because the factors would be larger than the matrix
   }
 }
 
