@@ -135,6 +135,7 @@ TEST(Compression, OfEveryKindGivesTheSameBitsOnAllRanksAndInEveryRun) {
   using enum Compression;
   for (const auto dtype : {config::Dtype::Float64, config::Dtype::Float32})
     for (const Case& c : meshes(dtype)) {
+      if (dtype == config::Dtype::Float64 && c.tensor * c.pipe > 1) continue;
       const auto plain = losses_of(c, {});
       for (const Compression kind : {Fp16, Bf16, Int8, OneBit, TopK, RandomK, PowerSgd}) {
         SCOPED_TRACE(fmt::format("{} {}", describe(c), to_string(kind)));
@@ -180,176 +181,12 @@ TEST(Compression, OfSeveralSetsOfRanksDoesNotMakeThemWaitForEachOther) {
 }
 
 TEST(Compression, AutoAgreesAndTrains) {
-  const Case c{.replica = 2, .dtype = config::Dtype::Float32};
-  EXPECT_NEAR(losses_of(c, {Compression::Auto})[3], losses_of(c, {})[3], 1e-2);
-}
-
-/// A gradient of 40 x 24 and one of 24 elements, which one reducer sums over all ranks.
-struct Summing {
-  Summing(const Communicator& ranks, const parallel::CompressOptions& options)
-      : world(ranks), mesh(ranks, {.replica = ranks.size()}) {
-    reducer = parallel::make_reducer(mesh, options);
-    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{40, 24}, {24}}) {
-      parallel::GradientPlace place{
-          .name = shape.size() == 2 ? "weight" : "bias",
-          .shape = shape,
-          .pieces = {{.name = "", .whole = shape, .offset = {0}, .shape = shape}},
-          .dtype = core::DType::Float64};
-      places.push_back(std::make_shared<parallel::GradientPlace>(place));
-    }
-    over = {.axes = {Axis::Replica}};
-    reducer->announce(places, over, 0);
-  }
-  static constexpr int64_t kElements = 41 * 24;
-
-  at::Tensor own(int64_t step) const {
-    return torch::sin(torch::arange(kElements, torch::kDouble) * (1.3 + world.rank()) + step);
-  }
-  at::Tensor sum(const at::Tensor& gradients) {
-    at::Tensor data = gradients.clone();
-    reducer->start({.data = data, .members = {{places[0], 0}, {places[1], 40 * 24}}}, over).wait();
-    return data;
-  }
-  at::Tensor over_ranks(at::Tensor one) const {
-    world.all_reduce(one).wait();
-    return one;
-  }
-  /// What all ranks have not sent yet.
-  at::Tensor residuals() {
-    at::Tensor all = torch::zeros({kElements}, torch::kDouble);
-    for (const auto& one : reducer->states())
-      if (one.kind == "residual")
-        all.narrow(0, one.parameter == "weight" ? 0 : 40 * 24, one.tensor.numel())
-            .copy_(one.tensor.reshape({-1}));
-    return over_ranks(all);
-  }
-
-  Communicator world;
-  Mesh mesh;
-  std::shared_ptr<parallel::Reducer> reducer;
-  std::vector<parallel::GradientPlacePtr> places;
-  RankSet over;
-};
-
-std::vector<parallel::CompressOptions> all_kinds() {
-  using enum parallel::Compression;
-  std::vector<parallel::CompressOptions> all;
-  for (const auto kind : {Fp16, Bf16, Int8, OneBit, TopK, RandomK, PowerSgd})
-    all.push_back({.kind = kind, .ratio = 0.05, .rank = 2});
-  return all;
-}
-
-TEST(Residuals, HoldAllThatWasNotSent) {
-  for (const auto& options : all_kinds())
-    run_world(kThreads, 3, [&](const Communicator& world) {
-      SCOPED_TRACE(to_string(options.kind));
-      Summing summing(world, options);
-      at::Tensor before = torch::zeros({Summing::kElements}, torch::kDouble);
-      double unit = 1;
-      for (int64_t step = 0; step < 6; ++step) {
-        const double weight = step % 2 == 0 ? 30 : 17, scale = step < 3 ? 1 : 4;
-        summing.reducer->expect({.weight = [&] { return weight; }, .loss_scale = scale});
-        const at::Tensor mine = summing.own(step) * weight * scale;
-        const at::Tensor got = summing.sum(mine);
-        summing.reducer->end_step(weight);
-        const at::Tensor after = summing.residuals();
-        // Old residuals, in this step's unit, and gradients = what was sent, and new residuals.
-        const at::Tensor put_in = summing.over_ranks(mine) + before * (weight * scale / unit);
-        EXPECT_LE((put_in - got - after).abs().max().item<double>(), 1e-10 * weight * scale);
-        EXPECT_GT(after.abs().max().item<double>(), 0);
-        before = after;
-        unit = weight * scale;
-      }
-    });
-}
-
-TEST(Residuals, AndFactorsAreLeftByAStepThatIsNotMade) {
-  for (const auto& options : all_kinds())
-    run_world(kThreads, 2, [&](const Communicator& world) {
-      SCOPED_TRACE(to_string(options.kind));
-      Summing summing(world, options), straight(world, options);
-      const auto make = [](Summing& to, int64_t step) {
-        const at::Tensor sum = to.sum(to.own(step));
-        to.reducer->end_step(1);
-        return sum;
-      };
-      make(summing, 0), make(straight, 0);
-      summing.sum(summing.own(7) * std::numeric_limits<double>::infinity());
-      summing.reducer->end_step(1);
-      summing.reducer->undo_step();  // it was skipped
-      summing.sum(summing.own(9) * 0);
-      summing.reducer->end_step(0);  // nothing counted
-      const auto a = summing.reducer->states(), b = straight.reducer->states();
-      ASSERT_EQ(a.size(), b.size());
-      for (std::size_t i = 0; i < a.size(); ++i)
-        EXPECT_TRUE(torch::equal(a[i].tensor, b[i].tensor));
-      EXPECT_TRUE(torch::equal(make(summing, 1), make(straight, 1)));
-    });
-}
-
-TEST(PowerSgd, IsExactForMatricesOfItsRankAndForSmallTensors) {
-  run_world(kThreads, 2, [&](const Communicator& world) {
-    Summing summing(world, {.kind = parallel::Compression::PowerSgd, .rank = 4});
-    for (int64_t step = 0; step < 3; ++step) {
-      at::Tensor mine = summing.own(step).clone();  // rank 2 on each rank
-      const auto wave = [&](int64_t n, double by) {
-        return torch::sin(torch::arange(n, torch::kDouble).view({n, 1}) *
-                              torch::tensor({{by, by + 1}}, torch::kDouble) +
-                          static_cast<double>(step + world.rank()));
-      };
-      mine.narrow(0, 0, 40 * 24).copy_(torch::mm(wave(40, 0.7), wave(24, 1.9).t()).view({-1}));
-      const at::Tensor got = summing.sum(mine), wanted = summing.over_ranks(mine.clone());
-      summing.reducer->end_step(1);
-      EXPECT_LE((got - wanted).abs().max().item<double>(), 1e-9);
-      EXPECT_TRUE(torch::equal(got.narrow(0, 40 * 24, 24), wanted.narrow(0, 40 * 24, 24)));
-    }
-  });
-}
-
-TEST(RandomK, WithoutFeedbackIsRightOnAverage) {
-  run_world(kThreads, 2, [&](const Communicator& world) {
-    Summing summing(world,
-                    {.kind = parallel::Compression::RandomK, .ratio = 0.25, .feedback = false});
-    const at::Tensor mine = summing.own(1), wanted = summing.over_ranks(mine.clone());
-    at::Tensor mean = torch::zeros_like(mine);
-    constexpr int kDraws = 4000;
-    for (int i = 0; i < kDraws; ++i) {
-      mean += summing.sum(mine) / kDraws;
-      summing.reducer->end_step(1);
-    }
-    // Each element is 0 or four times itself: its mean is off by sqrt(3 / draws), of which 5.
-    EXPECT_LE((mean - wanted).abs().max().item<double>(),
-              5 * std::sqrt(3.0 / kDraws) * wanted.abs().max().item<double>());
-    EXPECT_TRUE(summing.reducer->states().empty());
-  });
-}
-
-TEST(Compression, RefusesWhatCannotBeBeforeAnythingRuns) {
-  run_world(kThreads, 2, [&](const Communicator& world) {
-    const auto said = [&](const parallel::CompressOptions& options) -> std::string {
-      try {
-        Summing summing(world, options);
-      } catch (const std::exception& error) {
-        return error.what();
-      }
-      return "nothing";
-    };
-    using enum parallel::Compression;
-    EXPECT_THAT(said({.kind = TopK, .ratio = 0}), HasSubstr("ratio = 0 must be more than 0"));
-    EXPECT_THAT(said({.kind = RandomK, .ratio = 1.5}), HasSubstr("ratio = 1.5 must be"));
-    EXPECT_THAT(said({.kind = PowerSgd, .rank = 0}), HasSubstr("rank = 0 of powersgd must be"));
-    Summing summing(world, {.kind = Fp16});
-    auto counts = *summing.places[1];
-    counts.name = "counts";
-    counts.dtype = core::DType::Int64;
-    try {
-      summing.reducer->announce({std::make_shared<parallel::GradientPlace>(counts)}, summing.over,
-                                0);
-      FAIL() << "an integer buffer was taken";
-    } catch (const std::exception& error) {
-      EXPECT_THAT(error.what(), HasSubstr("'counts' (24 elements) is int64"));
-    }
-  });
+  // Several lanes, whose blocks ranks may start in different orders.
+  for (const Case& c :
+       {Case{.replica = 2, .dtype = config::Dtype::Float32},
+        Case{
+            .replica = 2, .shard = 2, .tensor = 2, .kv_heads = 1, .dtype = config::Dtype::Float32}})
+    EXPECT_NEAR(losses_of(c, {Compression::Auto})[3], losses_of(c, {})[3], 1e-2);
 }
 
 /// Saves the state of a run after a step; loads it into another one.
@@ -372,8 +209,11 @@ TEST(Compression, OfEveryKindContinuesToTheBit) {
   using enum Compression;
   auto all = meshes(config::Dtype::Float32);
   all.push_back({.replica = 2, .dtype = config::Dtype::Float16});
+  int pair = 0;
   for (const Case& c : all)
-    for (const Compression kind : {Fp16, Bf16, Int8, OneBit, TopK, RandomK, PowerSgd, Auto}) {
+    for (const Compression kind : {Fp16, Bf16, Int8, OneBit, TopK, RandomK, PowerSgd, Auto, Auto}) {
+      // Every second pair: each kind on half of the meshes, each mesh with half of the kinds.
+      if (++pair % 2 == 0) continue;
       SCOPED_TRACE(fmt::format("{} {}", describe(c), to_string(kind)));
       // `auto` measures after the first update, which the overflows put off beyond the checkpoint.
       if (kind == Auto && c.dtype == config::Dtype::Float16) continue;

@@ -9,8 +9,16 @@
 #include "trireme/comm/communicator.h"
 #include "trireme/core/json.h"
 #include "trireme/parallel/compress_options.h"
+#include "trireme/parallel/reducer.h"
 
 namespace trireme::parallel {
+
+/// A block that `auto` has not measured yet.
+struct UnmeasuredBlock {
+  uint64_t name;
+  GradientBlock shapes;  ///< without memory
+  at::Device device;
+};
 
 /// compress.kind = "auto": what each block is compressed by, or that it is not.
 ///
@@ -18,8 +26,9 @@ namespace trireme::parallel {
 ///   the slowest rank decides how long a candidate takes; the quickest candidate is taken, unless
 ///   the plain sum takes nearly as long
 ///
-/// It is measured once, in the second step (the first one does not know the order of buckets yet),
-/// and saved with the checkpoint, because another measurement could choose otherwise.
+/// It is measured once, at the end of the second step (the first one does not know the order of
+/// buckets yet), on memory of its own, and saved with the checkpoint, because another measurement
+/// could choose otherwise.
 class CompressChoice {
  public:
   /// What `auto` tries: those that cost little precision.
@@ -27,8 +36,8 @@ class CompressChoice {
 
   std::optional<Compression> find(uint64_t block) const;
 
-  /// Measures all candidates and keeps the quickest. `sum` sums the block on copies of its memory
-  /// and waits for it. Collective over the group.
+  /// Measures all candidates and keeps the quickest. `sum` sums a block of the same shapes and
+  /// waits for it. Collective over the group.
   Compression measure(uint64_t block, int64_t bytes, const comm::Communicator& ranks,
                       const std::function<void(Compression)>& sum);
 

@@ -1,11 +1,9 @@
 #include "trireme/parallel/compressed_reducer.h"
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "trireme/compress/factory.h"
 #include "trireme/core/error.h"
@@ -46,13 +44,19 @@ uint64_t name_of(const GradientBlock& block) {
   return core::hash64(names);
 }
 
-/// A block of the same shapes, in memory of its own.
-GradientBlock copy_of(const GradientBlock& block) {
-  GradientBlock copy = block;
-  if (copy.data.defined()) copy.data = copy.data.clone();
-  for (at::Tensor& one : copy.whole) one = one.clone();
-  for (at::Tensor& one : copy.shards) one = at::empty_like(one);
-  return copy;
+/// A block of the same shapes on another device; on `kMeta` it has no memory.
+GradientBlock like(GradientBlock block, at::Device device) {
+  const auto made = [&](const at::Tensor& one) {
+    return at::ones(one.sizes(), one.options().device(device));
+  };
+  if (block.data.defined()) block.data = made(block.data);
+  for (at::Tensor& one : block.whole) one = made(one);
+  for (at::Tensor& one : block.shards) one = made(one);
+  return block;
+}
+
+at::Device device_of(const GradientBlock& block) {
+  return block.data.defined() ? block.data.device() : block.whole.front().device();
 }
 
 int64_t bytes_of(const GradientBlock& block) {
@@ -94,8 +98,9 @@ void CompressedReducer::announce(const std::vector<GradientPlacePtr>& places, co
     if (options_.kind == Compression::PowerSgd && options_.own == nullptr) factors_.add(one);
   }
   Lane& made = lanes_[{over, lane}];
-  made.first = first;
-  if (!made.second) made.second = first.split(first.name() + ".back", 0, first.rank());
+  if (made.first) return;
+  made.first = first.split(first.name() + ".there", 0, first.rank());
+  made.second = first.split(first.name() + ".back", 0, first.rank());
 }
 
 void CompressedReducer::settle() {
@@ -111,22 +116,25 @@ StartedSum CompressedReducer::start(GradientBlock block, const RankSet& over) {
   if (residuals_.steps() < options_.warmup || residuals_.weightless())
     return inner_->start(std::move(block), over);
   Lane& lane = found->second;
-  const auto kind = kind_for(block, over, lane);
+  const auto kind = kind_for(block, lane);
   const auto is_kept = [&](const BlockMember& one) { return !is_compressed(*one.place); };
   if (!kind || std::ranges::all_of(block.members, is_kept))
     return inner_->start(std::move(block), over);
-  advance(lane);
-  const auto pending = std::make_shared<Pending>();
-  if (std::ranges::any_of(block.members, is_kept)) start_kept(block, over, *pending);
-  const SumContext context = context_of(block, over, lane);
-  pending->sum = start_sum(std::move(block), context, *kind);
-  lane.pending.push_back(pending);
-  return {comm::Work(), [this, &lane, pending] { finish(lane, pending); }};
+  const auto kept = std::make_shared<Kept>();
+  if (std::ranges::any_of(block.members, is_kept)) *kept = start_kept(block, over);
+  residuals_.fix_divisor();  // here, because it may have to wait for the sum of weights
+  const SumContext context = context_of(block, lane);
+  const at::Device device = device_of(block);
+  const auto sum = thread_.start(*lane.first, device, sum_of(std::move(block), context, *kind));
+  return {comm::Work(), [this, sum, kept] {
+            thread_.wait(*sum);
+            kept->sum.wait();
+            if (kept->put) kept->put();
+          }};
 }
 
-SumContext CompressedReducer::context_of(const GradientBlock& block, const RankSet& over,
-                                         const Lane& lane) {
-  return {.first = group(over, block.lane),
+SumContext CompressedReducer::context_of(const GradientBlock& block, const Lane& lane) {
+  return {.first = *lane.first,
           .second = *lane.second,
           .residuals = options_.feedback ? &residuals_ : nullptr,
           .seed = options_.seed,
@@ -135,7 +143,8 @@ SumContext CompressedReducer::context_of(const GradientBlock& block, const RankS
 }
 
 /// Takes the gradients that are not compressed out of a block, and starts to sum them.
-void CompressedReducer::start_kept(GradientBlock& block, const RankSet& over, Pending& pending) {
+CompressedReducer::Kept CompressedReducer::start_kept(GradientBlock& block, const RankSet& over) {
+  Kept started;
   GradientBlock rest = block, kept = block;
   for (GradientBlock* one : {&rest, &kept}) {
     one->members.clear();
@@ -159,7 +168,7 @@ void CompressedReducer::start_kept(GradientBlock& block, const RankSet& over, Pe
   kept.members.clear();  // it travels as it is
   if (block.data.defined()) {
     kept.data = at::cat(views);
-    pending.put_kept = [views, sum = kept.data] {
+    started.put = [views, sum = kept.data] {
       int64_t begin = 0;
       for (const at::Tensor& one : views) {
         one.copy_(sum.narrow(0, begin, one.numel()));
@@ -167,88 +176,55 @@ void CompressedReducer::start_kept(GradientBlock& block, const RankSet& over, Pe
       }
     };
   }
-  pending.kept = inner_->start(std::move(kept), over);
+  started.sum = inner_->start(std::move(kept), over);
   block = std::move(rest);
+  return started;
 }
 
-std::unique_ptr<CompressedSum> CompressedReducer::start_sum(GradientBlock block,
-                                                            const SumContext& context,
-                                                            Compression kind) {
-  if (options_.own != nullptr) return start_sliced_sum(std::move(block), context, {options_.own});
-  if (kind == Compression::RandomK)
-    return start_random_sum(std::move(block), context, options_.ratio);
-  if (kind == Compression::PowerSgd) return start_low_rank_sum(std::move(block), context, factors_);
-  auto& by = compressors_[{kind, context.first.size()}];
-  if (by.there == nullptr) by = make(kind, options_.ratio, context.first.size());
-  return start_sliced_sum(std::move(block), context, by);
+/// What starts the sum of a block.
+SumThread::Begin CompressedReducer::sum_of(GradientBlock block, const SumContext& context,
+                                           Compression kind) {
+  if (options_.own == nullptr && kind == Compression::RandomK)
+    return [block = std::move(block), context, ratio = options_.ratio] {
+      return start_random_sum(block, context, ratio);
+    };
+  if (options_.own == nullptr && kind == Compression::PowerSgd)
+    return [block = std::move(block), context, this] {
+      return start_low_rank_sum(block, context, factors_);
+    };
+  ByteCompressor by{options_.own};
+  if (options_.own == nullptr) {
+    ByteCompressor& known = compressors_[{kind, context.first.size()}];
+    if (known.there == nullptr) known = make(kind, options_.ratio, context.first.size());
+    by = known;
+  }
+  return [block = std::move(block), context, by] { return start_sliced_sum(block, context, by); };
 }
 
 /// What a block is compressed by; nullopt: it travels as it is.
-std::optional<Compression> CompressedReducer::kind_for(const GradientBlock& block,
-                                                       const RankSet& over, Lane& lane) {
+std::optional<Compression> CompressedReducer::kind_for(const GradientBlock& block, Lane& lane) {
   if (options_.kind != Compression::Auto || options_.own != nullptr) return options_.kind;
   const uint64_t name = name_of(block);
-  auto kind = choice_.find(name);
-  if (!kind && residuals_.steps() == 0) return {};  // buckets are in another order after this step
-  if (!kind) {
-    for (const auto& one : lane.pending) start_second(*one);
-    kind = choice_.measure(name, bytes_of(block), group(over, block.lane), [&](Compression by) {
-      GradientBlock copy = copy_of(block);
-      if (by == Compression::None) return inner_->start(std::move(copy), over).wait();
-      const SumContext context{.first = group(over, block.lane), .second = *lane.second};
-      const auto sum = start_sum(std::move(copy), context, by);
-      sum->start_second();
-      sum->finish();
-    });
-  }
-  return *kind == Compression::None ? std::nullopt : kind;
+  const auto kind = choice_.find(name);
+  // Buckets are in another order after the first step.
+  if (!kind && residuals_.steps() > 0 &&
+      std::ranges::find(lane.unmeasured, name, &UnmeasuredBlock::name) == lane.unmeasured.end())
+    lane.unmeasured.push_back({name, like(block, at::kMeta), device_of(block)});
+  return kind == Compression::None ? std::nullopt : kind;
 }
 
-void CompressedReducer::start_second(Pending& one) {
-  if (!std::exchange(one.second, true)) one.sum->start_second();
-}
-
-/// Starts the second rounds of blocks whose first has arrived, as far as the order allows.
-void CompressedReducer::advance(Lane& lane) {
-  if (lane.pending.empty()) return;
-  for (const auto& ranks : {lane.first, lane.second}) ranks->carrier()->step();
-  for (const auto& one : lane.pending) {
-    if (!one->second && !one->sum->arrived()) return;
-    start_second(*one);
-  }
-}
-
-void CompressedReducer::advance() {
-  for (auto& [key, lane] : lanes_) advance(lane);
-}
-
-/// Waits until nothing but the last round of a sum can be missing. Ranks may wait for blocks of
-/// different lanes at the same time, and each needs the other's second rounds: so while one lane is
-/// waited for, all go on. A world that fails ends the loop (`arrived` throws), and so does the
-/// timeout of the group: the plain wait that follows says who is missing.
-void CompressedReducer::wait_in_all_lanes(const Lane& waited, const Pending& one) {
-  constexpr std::chrono::microseconds kPause{20};
-  const auto end = std::chrono::steady_clock::now() + waited.second->carrier()->timeout();
-  while (!one.second || !one.sum->arrived()) {
-    if (std::chrono::steady_clock::now() > end) return;
-    for (auto& [key, lane] : lanes_) advance(lane);
-    std::this_thread::sleep_for(kPause);
-  }
-}
-
-/// Completes a sum; the second rounds of those before it start first.
-void CompressedReducer::finish(Lane& lane, const std::shared_ptr<Pending>& one) {
-  const auto busy =
-      std::ranges::count_if(lanes_, [](const auto& each) { return !each.second.pending.empty(); });
-  if (busy > 1) wait_in_all_lanes(lane, *one);
-  for (const auto& earlier : lane.pending) {
-    start_second(*earlier);
-    if (earlier == one) break;
-  }
-  std::erase(lane.pending, one);
-  one->sum->finish();
-  one->kept.wait();
-  if (one->put_kept) one->put_kept();
+/// Chooses what a block is compressed by from now on. No sum is under way.
+void CompressedReducer::measure(const UnmeasuredBlock& one, const RankSet& over, const Lane& lane) {
+  const SumContext context{.first = *lane.first, .second = *lane.second};
+  choice_.measure(one.name, bytes_of(one.shapes), group(over, one.shapes.lane),
+                  [&](Compression by) {
+                    GradientBlock block = like(one.shapes, one.device);
+                    if (by == Compression::None)
+                      return inner_->start(std::move(block), over).wait();
+                    const auto sum = sum_of(std::move(block), context, by)();
+                    sum->start_second();
+                    sum->finish();
+                  });
 }
 
 void CompressedReducer::expect(const ExpectedStep& step) {
@@ -256,16 +232,26 @@ void CompressedReducer::expect(const ExpectedStep& step) {
   residuals_.expect(step);
 }
 
+/// Measures, too, if `auto` has blocks to choose for: lanes in the order of their keys, which is
+/// the same on all ranks.
 void CompressedReducer::end_step(double weight) {
   settle();  // a step without gradients
   residuals_.end_step(weight);
   if (weight == 0) undo_step();
+  for (auto& [key, lane] : lanes_)
+    for (const UnmeasuredBlock& one : std::exchange(lane.unmeasured, {}))
+      measure(one, key.first, lane);
 }
 
 void CompressedReducer::undo_step() {
   residuals_.undo_step();
   factors_.undo_step();
   again_.clear();
+}
+
+void CompressedReducer::drop_step() {
+  if (!residuals_.has_ended()) undo_step();
+  for (auto& [key, lane] : lanes_) lane.unmeasured.clear();
 }
 
 std::vector<ReducerState> CompressedReducer::states() {

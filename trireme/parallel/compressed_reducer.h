@@ -1,25 +1,25 @@
 #pragma once
 
-#include <deque>
 #include <map>
 #include <optional>
 
 #include "trireme/parallel/compress_choice.h"
 #include "trireme/parallel/compress_options.h"
-#include "trireme/parallel/compressed_sum.h"
+#include "trireme/parallel/sum_thread.h"
 
 namespace trireme::parallel {
 
 /// Sums gradients in fewer bytes, and adds what was not sent to the gradients of the next step.
 ///
 ///   block ──┬─ kept by a pattern, or too small for PowerSGD ──> the inner reducer, as they are
-///           └─ the rest ──> packed ──> a CompressedSum: encode and send, now
-///                                                       second round: when a later block starts
-///                                                       sum: in StartedSum::wait
+///           └─ the rest ──> packed ──> a CompressedSum, on a SumThread: encode, send, decode
 ///
 /// Blocks without members (late gradients, copies, tied weights) go to the inner reducer, as do all
-/// blocks of the warm-up and of a step that is known to have no weight. Encoding runs on the thread
-/// that runs backward; sending runs beside it. Sums add in rank order, so timing changes nothing.
+/// blocks of the warm-up and of a step that is known to have no weight. Sums add in rank order, so
+/// timing changes nothing.
+///
+/// While sums are under way, only the SumThread uses residuals and factors; between steps there are
+/// none, and only the caller does.
 class CompressedReducer final : public Reducer {
  public:
   /// Throws MisuseError for options that are out of range.
@@ -32,7 +32,7 @@ class CompressedReducer final : public Reducer {
   void expect(const ExpectedStep& step) override;
   void end_step(double weight) override;
   void undo_step() override;
-  void advance() override;
+  void drop_step() override;
   std::vector<ReducerState> states() override;
   core::Json state() override;
   void restore(const core::Json& saved) override;
@@ -42,28 +42,22 @@ class CompressedReducer final : public Reducer {
   int64_t memory_bytes() const { return residuals_.memory_bytes(); }
 
  private:
-  struct Pending {
-    std::unique_ptr<CompressedSum> sum;
-    StartedSum kept;  // what the inner reducer sums of the block
-    std::function<void()> put_kept;
-    bool second = false;
-  };
-  struct Lane {  // the blocks of one group, in their order
+  struct Lane {  // the groups of both rounds: only the SumThread uses them in a step
     std::optional<comm::Communicator> first, second;
-    std::deque<std::shared_ptr<Pending>> pending;
+    std::vector<UnmeasuredBlock> unmeasured;  // `auto` chooses for them when the step ends
+  };
+  struct Kept {  // what the inner reducer sums of a block
+    StartedSum sum;
+    std::function<void()> put;
   };
 
   bool is_compressed(const GradientPlace& place) const;
   void settle();
-  std::optional<Compression> kind_for(const GradientBlock& block, const RankSet& over, Lane& lane);
-  SumContext context_of(const GradientBlock& block, const RankSet& over, const Lane& lane);
-  void start_kept(GradientBlock& block, const RankSet& over, Pending& pending);
-  std::unique_ptr<CompressedSum> start_sum(GradientBlock block, const SumContext& context,
-                                           Compression kind);
-  static void start_second(Pending& one);
-  static void advance(Lane& lane);
-  void wait_in_all_lanes(const Lane& waited, const Pending& one);
-  void finish(Lane& lane, const std::shared_ptr<Pending>& one);
+  std::optional<Compression> kind_for(const GradientBlock& block, Lane& lane);
+  void measure(const UnmeasuredBlock& one, const RankSet& over, const Lane& lane);
+  SumContext context_of(const GradientBlock& block, const Lane& lane);
+  Kept start_kept(GradientBlock& block, const RankSet& over);
+  SumThread::Begin sum_of(GradientBlock block, const SumContext& context, Compression kind);
 
   std::shared_ptr<Reducer> inner_;
   const CompressOptions options_;
@@ -73,6 +67,7 @@ class CompressedReducer final : public Reducer {
   CompressChoice choice_;
   std::map<std::pair<RankSet, int>, Lane> lanes_;
   std::map<uint64_t, int64_t> again_;  // of each block of this step
+  SumThread thread_;                   // last: it uses the others
 };
 
 /// Sums compressed as the options say; plain sums if they say none.

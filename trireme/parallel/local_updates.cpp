@@ -247,10 +247,7 @@ std::optional<Meeting> LocalUpdates::end_step(const Step& step) {
     one.counted[2] += step.samples;
     if (is_due(f, step.number)) start(one, step);
     if (!one.flight) continue;
-    if (step.number < one.flight->step + options_.delay) {
-      one.reducer->advance();
-      continue;
-    }
+    if (step.number < one.flight->step + options_.delay) continue;
     if (!meeting) meeting.emplace();
     apply(one, *meeting, options_.delay > 0 ? options_.keep_own : 0);
   }

@@ -105,9 +105,8 @@ class Reducer {
   virtual void end_step(double /*weight*/) {}
   /// The update of the step that has ended is not made: its gradients are lost.
   virtual void undo_step() {}
-
-  /// Lets sums in several rounds go on, without waiting: for sums that are waited for much later.
-  virtual void advance() {}
+  /// The step that is under way is given up before its end.
+  virtual void drop_step() {}
 
   /// What it has to say since the last call: lines for whoever watches the run.
   virtual std::string take_news() { return {}; }

@@ -33,6 +33,10 @@ class Residuals {
   /// Takes over what the last step left, if its update was made; false: there is nothing new.
   /// Before a step, and before saving.
   bool settle();
+  /// Has the step ended, and its update not been settled?
+  bool has_ended() const { return ended_; }
+  /// Finds out the unit of this step, which may mean to wait for the sum of weights.
+  void fix_divisor() { divisor(); }
   /// Is the weight of this step known to be 0? Nothing is sent then.
   bool weightless();
   /// The residual of a place in this step, flat: read and write it. Undefined if it has none.

@@ -3,7 +3,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-#include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -22,12 +22,13 @@ int64_t pss_mib() {
 class TensorMemory::Hook final : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void*, int64_t bytes, std::size_t, std::size_t, c10::Device) override {
-    now += bytes;
-    peak = std::max(peak, now);
+    const int64_t all = now += bytes;
+    for (int64_t most = peak; most < all && !peak.compare_exchange_weak(most, all);) {
+    }
   }
   bool memoryProfilingEnabled() const override { return true; }
 
-  int64_t now = 0, peak = 0;
+  std::atomic<int64_t> now = 0, peak = 0;  // compressed sums allocate on a thread of their own
 };
 
 TensorMemory::TensorMemory() : hook_(std::make_shared<Hook>()) {
