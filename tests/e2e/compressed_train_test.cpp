@@ -136,6 +136,15 @@ TEST(CompressedTraining, TakesTheMemoryThatCheckForetells) {
   }
 }
 
+TEST(CompressedTraining, ProvesOnItsMeshThatPowerSgdOfFullRankChangesNothing) {
+  const Scratch folder;
+  const auto proved = run_patiently({kTrireme, "verify", tiny_config(folder),
+                                     "compress.kind=powersgd", "mesh.replica=2", "mesh.tensor=2"});
+  EXPECT_EQ(proved.code, 0) << proved.err;
+  EXPECT_THAT(proved.out, ::testing::ContainsRegex("powersgd of full rank = no compres.* same"));
+  EXPECT_THAT(proved.out, ::testing::Not(HasSubstr("0.0e+00"))) << "nothing was compressed";
+}
+
 TEST(CompressedTraining, IsRefusedInOneSentence) {
   const Scratch folder;
   const std::string config = tiny_config(folder);

@@ -144,7 +144,7 @@ TEST(PowerSgd, OfFullRankIsExact) {
     // A reducer would send such a matrix as it is: two factors of full rank are larger.
     Summing summing(world, {.kind = parallel::Compression::None});
     const parallel::GradientPlacePtr& place = summing.places[0];
-    parallel::LowRankFactors factors(24, 7);
+    parallel::LowRankFactors factors(24, 0, 7);
     factors.add(place);
     const parallel::SumContext context{.first = world.split("there", 0, world.rank()),
                                        .second = world.split("back", 0, world.rank())};

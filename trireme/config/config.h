@@ -120,6 +120,7 @@ struct Compress {
   Compression kind = Compression::None;
   double ratio = 0.01;
   int64_t rank = 4;
+  double min_saving = 1;
   bool feedback = true;
   int64_t warmup = 0;
   std::vector<std::string> keep = {};

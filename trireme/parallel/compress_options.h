@@ -18,10 +18,11 @@ std::string_view to_string(Compression kind);
 
 struct CompressOptions {
   Compression kind = Compression::None;
-  double ratio = 0.01;                 ///< TopK, RandomK: the fraction of a gradient that is sent
-  int64_t rank = 4;                    ///< PowerSgd: columns of the two factors
-  bool feedback = true;                ///< add what was not sent to the next gradient
-  int64_t warmup = 0;                  ///< the first updates send everything
+  double ratio = 0.01;    ///< TopK, RandomK: the fraction of a gradient that is sent
+  int64_t rank = 4;       ///< PowerSgd: columns of the two factors
+  double min_saving = 1;  ///< PowerSgd: matrices whose factors are so many times smaller
+  bool feedback = true;   ///< add what was not sent to the next gradient
+  int64_t warmup = 0;     ///< the first updates send everything
   std::vector<std::string> keep = {};  ///< patterns of parameters that are never compressed
   uint64_t seed = 1;                   ///< of random numbers: the run's
   /// A compressor of your own, instead of `kind`.

@@ -72,7 +72,7 @@ CompressedReducer::CompressedReducer(const std::shared_ptr<Reducer>& inner, Comp
     : Reducer(inner),
       inner_(inner),
       options_(std::move(options)),
-      factors_(options_.rank, options_.seed) {
+      factors_(options_.rank, options_.min_saving, options_.seed) {
   check(options_);
 }
 

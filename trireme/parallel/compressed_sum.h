@@ -52,9 +52,10 @@ std::unique_ptr<CompressedSum> start_random_sum(GradientBlock block, const SumCo
 /// the [m, rank] factor Q.
 class LowRankFactors {
  public:
-  LowRankFactors(int64_t rank, uint64_t seed) : rank_(rank), seed_(seed) {}
+  LowRankFactors(int64_t rank, double min_saving, uint64_t seed)
+      : rank_(rank), min_saving_(min_saving), seed_(seed) {}
 
-  /// Is a gradient of this shape smaller as two factors? Others travel as they are.
+  /// Is a gradient of this shape so many times smaller as two factors? Others travel as they are.
   bool fits(const GradientPlace& place) const;
   void add(const GradientPlacePtr& place);
   at::Tensor now(const GradientPlace& place) const;
@@ -63,7 +64,8 @@ class LowRankFactors {
   void settle();
   void undo_step();
   std::vector<ReducerState> states() const;
-  int64_t rank() const { return rank_; }
+  /// The columns of both factors: no matrix has a higher rank than its smaller side.
+  int64_t rank_of(const GradientPlace& place) const;
 
  private:
   struct Factor {
@@ -71,6 +73,7 @@ class LowRankFactors {
     at::Tensor now, next;
   };
   int64_t rank_;
+  double min_saving_;
   uint64_t seed_;
   std::map<std::string, Factor> factors_;
 };

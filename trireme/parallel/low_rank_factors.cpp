@@ -1,6 +1,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -36,16 +37,22 @@ std::pair<int64_t, int64_t> matrix_of(const GradientPlace& place) {
 bool LowRankFactors::fits(const GradientPlace& place) const {
   if (place.shape.size() < 2 || place.shard) return false;
   const auto [rows, columns] = matrix_of(place);
-  return rank_ * (rows + columns) < rows * columns;
+  const auto factors = static_cast<double>(rank_of(place) * (rows + columns));
+  return min_saving_ * factors < static_cast<double>(rows * columns);
+}
+
+int64_t LowRankFactors::rank_of(const GradientPlace& place) const {
+  const auto [rows, columns] = matrix_of(place);
+  return std::min({rank_, rows, columns});
 }
 
 void LowRankFactors::add(const GradientPlacePtr& place) {
   const auto [found, is_new] = factors_.try_emplace(place->key());
   if (!is_new) return;
   found->second.place = place;
-  found->second.now =
-      normal(matrix_of(*place).second, rank_, seed_, core::hash64("powersgd/" + place->name))
-          .to(comm::scalar_type_of(place->dtype));
+  found->second.now = normal(matrix_of(*place).second, rank_of(*place), seed_,
+                             core::hash64("powersgd/" + place->name))
+                          .to(comm::scalar_type_of(place->dtype));
 }
 
 at::Tensor LowRankFactors::now(const GradientPlace& place) const {

@@ -47,7 +47,7 @@ class LowRankSum final : public CompressedSum {
     std::vector<at::Tensor> products;
     int64_t at = 0;
     for (const auto& part : packed_.parts()) {
-      const at::Tensor p = factor(p_, at, matrix_of(*part.place).first);
+      const at::Tensor p = factor(p_, at, *part.place, matrix_of(*part.place).first);
       make_orthogonal(p);
       products.push_back(at::mm(matrix(part).t(), p));
       if (context_.residuals != nullptr) matrix(part).sub_(at::mm(p, products.back().t()));
@@ -63,7 +63,8 @@ class LowRankSum final : public CompressedSum {
     int64_t at_p = 0, at_q = 0;
     for (const auto& part : packed_.parts()) {
       const auto [rows, columns] = matrix_of(*part.place);
-      const at::Tensor p = factor(p_, at_p, rows), q = factor(q_, at_q, columns);
+      const at::Tensor p = factor(p_, at_p, *part.place, rows),
+                       q = factor(q_, at_q, *part.place, columns);
       at::Tensor sum = matrix(part);
       at::mm_out(sum, p, q.t());
       factors_.set_next(*part.place, q.clone());
@@ -79,10 +80,11 @@ class LowRankSum final : public CompressedSum {
   }
 
   /// The next factor of a list, with so many rows.
-  at::Tensor factor(const at::Tensor& list, int64_t& at, int64_t rows) const {
-    const int64_t numel = rows * factors_.rank();
+  at::Tensor factor(const at::Tensor& list, int64_t& at, const GradientPlace& place,
+                    int64_t rows) const {
+    const int64_t rank = factors_.rank_of(place), numel = rows * rank;
     at += numel;
-    return list.narrow(0, at - numel, numel).view({rows, factors_.rank()});
+    return list.narrow(0, at - numel, numel).view({rows, rank});
   }
 
   GradientBlock block_;  // keeps its memory

@@ -94,6 +94,7 @@ parallel::CompressOptions compress_of(const config::Config& config) {
   return {.kind = kind(),
           .ratio = config.compress.ratio,
           .rank = config.compress.rank,
+          .min_saving = config.compress.min_saving,
           .feedback = config.compress.feedback,
           .warmup = config.compress.warmup,
           .keep = config.compress.keep,

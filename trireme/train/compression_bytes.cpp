@@ -25,10 +25,12 @@ double encoded_part(const parallel::CompressOptions& options, int64_t item_bytes
 }
 
 /// Of one box: the elements that PowerSGD keeps in Q, or 0 if it leaves the box alone.
-int64_t factor_elems(const Box& box, int64_t rank) {
+int64_t factor_elems(const Box& box, const parallel::CompressOptions& options) {
   if (box.shape.size() < 2 || box.numel() == 0) return 0;
   const int64_t rows = box.shape.front(), columns = box.numel() / rows;
-  return rank * (rows + columns) < rows * columns ? columns * rank : 0;
+  const int64_t rank = std::min({options.rank, rows, columns});
+  const auto factors = static_cast<double>(rank * (rows + columns));
+  return options.min_saving * factors < static_cast<double>(rows * columns) ? columns * rank : 0;
 }
 
 }  // namespace
@@ -54,7 +56,7 @@ CompressionBytes compression_bytes(const config::Config& config,
       if (!sums_shards && !sums_rest) continue;
       int64_t elems = box.numel();
       if (options.kind == Compression::PowerSgd) {
-        const int64_t factor = factor_elems(box.local().box, options.rank);
+        const int64_t factor = factor_elems(box.local().box, options);
         if (factor == 0) continue;
         all.kept += 2 * factor * item;
         all.saved += factor * item;

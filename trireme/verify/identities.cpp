@@ -77,8 +77,13 @@ void add_compressed(std::vector<Identity>& all, const config::Config& config,
       all.push_back({fmt::format("{} of ratio 1 = no compression", to_string(config.compress.kind)),
                      exact, base});
       return;
-    default:   // the others round, whatever their options are; powersgd of full rank is not used at
-      return;  // all, because the factors would be larger than the matrix
+    case Compression::PowerSgd:  // also matrices whose factors are larger than they
+      exact.compress.rank = std::numeric_limits<int32_t>::max();
+      exact.compress.min_saving = 0;
+      all.push_back({"powersgd of full rank = no compression", exact, base, 1e-9});
+      return;
+    default:  // the others round, whatever their options are
+      return;
   }
 }
 
