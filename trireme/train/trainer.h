@@ -106,6 +106,8 @@ class Trainer {
     return attached_->num_micros(rows_of(batch));
   }
 
+  /// Of all ranks.
+  const Mesh& mesh() const { return mesh_; }
   nn::ModelImpl& model() { return *model_; }
   const std::vector<nn::Parameter>& parameters() const { return attached_->parameters(); }
   /// What this rank keeps of them.
