@@ -12,18 +12,28 @@ namespace trireme::train {
 
 namespace {
 
-void warn_of_small_batches(const config::Config& config, const Mesh& mesh, int64_t batch) {
+/// Do replicas claim batches of their own? Otherwise all ranks share each batch.
+bool claims_batches(const config::Config& config, const Trainer& trainer) {
+  return trainer.replicas() && config.sync.seconds > 0;
+}
+
+void warn_of_small_batches(const config::Config& config, const Trainer& trainer,
+                           int64_t all_samples) {
   const core::Log log(0, "data");
+  const int64_t batch = std::min(config.batch.global, all_samples);
   if (batch < config.batch.global)
     log.warning(fmt::format(
         "the data has {} sample{} of model.seq = {}, fewer than batch.global = {}: every step "
         "sees {}",
         batch, batch == 1 ? "" : "s", config.model.seq, config.batch.global,
         batch == 1 ? "the same one" : "all of them"));
-  const int64_t ranks = mesh.samples().size();
-  if (batch < ranks)
+  const bool claims = claims_batches(config, trainer);
+  const int64_t shared =
+      claims ? std::min(config.batch.global / trainer.replicas()->count(), all_samples) : batch;
+  const int64_t ranks = (claims ? trainer.replicas()->replica : trainer.mesh()).samples().size();
+  if (shared < ranks)
     log.warning(fmt::format("a batch has {} samples for {} ranks: {} of them have nothing to do",
-                            batch, ranks, ranks - batch));
+                            shared, ranks, ranks - shared));
 }
 
 void announce_meetings(const config::Sync& sync, int replicas, int64_t steps) {
@@ -56,7 +66,7 @@ void announce(const config::Config& config, const Trainer& trainer, const data::
              world.size() == 1 ? "" : "s",
              cut ? fmt::format(" ({})", to_string(mesh.degrees())) : "", world.backend(), batch,
              batch == 1 ? "" : "s", config.run.dir);
-  warn_of_small_batches(config, mesh, batch);
+  warn_of_small_batches(config, trainer, dataset.size());
   std::fputs(trainer.attached().description().c_str(), stdout);
   if (trainer.replicas()) announce_meetings(config.sync, trainer.replicas()->count(), steps);
   if (dataset.floor())
