@@ -264,7 +264,7 @@ at::Tensor Trainer::read_back(const at::Tensor& numbers, std::optional<c10::Even
 
 StepResult Trainer::take() {
   core::check(!started_.empty(), "Trainer::take: no step was started");
-  if (is_asynchronous()) complete(started_.front());
+  if (is_asynchronous()) end_oldest();
   const StartedStep started = std::move(started_.front());
   started_.pop_front();
   if (started.came) started.came->synchronize();
@@ -284,7 +284,7 @@ StepResult Trainer::take() {
   }
   result.loss = loss / weight;
   result.grad_norm = std::sqrt(squares) / (weight * before.multiplier);
-  result.skipped = now_.skipped > before.skipped;
+  result.skipped = control_.scales() && now_.skipped > before.skipped;
   skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
   if (is_asynchronous() && config_.check.finite && !std::isfinite(loss + squares)) {
     attached_->asynchronous()->drain();  // so that all ranks are at the same operation
