@@ -54,6 +54,9 @@ config::Config config_of_steps(config::Config config) {
   return config;
 }
 
+/// Where the numbers of a started step begin: those of UpdateControl, and whether the step skips.
+constexpr int64_t kControl = 3, kSkipped = kControl + optim::UpdateControl::kNumbers;
+
 constexpr double kLeastScale = 0x1p-10;  // below it gradients of any size would be finite
 
 /// The name and the shape of the whole; a rank may hold only a part.
@@ -190,6 +193,7 @@ void Trainer::end_local_step(StartedStep& started, const data::Batch& batch,
        // A batch that was claimed is this replica's; others are of all replicas together.
        .samples = static_cast<double>(batch.all_rows) /
                   (config_.sync.seconds > 0 ? 1 : replicas_->count()),
+       .skipped = numbers[kSkipped],
        .rate = control_.rate_of(started.step),
        .stop = started.stop});
   started.stop = started.meeting ? started.meeting->stop : 0;
@@ -248,7 +252,9 @@ Trainer::Issued Trainer::issue(int64_t step, const data::Batch& batch, double wi
   optimizer_->step(update);
   attached_->updated(optimizer_->rounds_weights() ? parallel::Weights::Rounded
                                                   : parallel::Weights::Stale);
-  return {.numbers = at::cat({totals.on_device, control_.numbers()}), .stop = totals.sums[0]};
+  return {.numbers = at::cat(
+              {totals.on_device, control_.numbers(), update.skip.to(at::kDouble).view({1})}),
+          .stop = totals.sums[0]};
 }
 
 /// Copies numbers to the host without waiting for them.
@@ -271,7 +277,7 @@ StepResult Trainer::take() {
   const auto* totals = started.numbers.data_ptr<double>();
   const double weight = totals[0], loss = totals[1], squares = totals[2];
   const auto before = std::exchange(
-      now_, control_.state_of(started.numbers.narrow(0, 3, optim::UpdateControl::kNumbers)));
+      now_, control_.state_of(started.numbers.narrow(0, kControl, optim::UpdateControl::kNumbers)));
   StepResult result{.weight = weight,
                     .lr = control_.rate_of(before.updates + 1),
                     .stop = started.stop,

@@ -133,7 +133,7 @@ class Trainer {
     double stop;
     bool replayed = false;
     std::optional<parallel::Meeting> meeting = {};
-    at::Tensor numbers;              // totals of the step, then UpdateControl::numbers after it
+    at::Tensor numbers;  // totals of the step, UpdateControl::numbers after it, whether it skips
     std::optional<c10::Event> came;  // of a GPU: when they are in `numbers`, in pinned memory
     // Asynchronous: what all stages add up when each has made its update.
     double wish = 0;
