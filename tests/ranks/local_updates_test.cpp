@@ -183,6 +183,18 @@ TEST(LocalUpdates, AreTheSameWhateverCutsAReplica) {
   }
 }
 
+TEST(LocalUpdates, APipelineOfOneReplicaRunsTheMicroBatchesOfItsOwnRows) {
+  auto config = plain_sgd([](auto& sync) { sync.kind = SyncKind::Average; });
+  config.batch.global = 8;  // 4 rows of each replica
+  run_world(kThreads, 4, [&](const comm::Communicator& world) {
+    Training run(config, world, {.pipe = 2, .replica = 2});
+    const auto ranks = run.mesh.samples();
+    EXPECT_EQ(run.trainer.num_micros(
+                  data::Loader::read(run.data, run.order, ranks.rank(), ranks.size(), 0)),
+              2);
+  });
+}
+
 TEST(LocalUpdates, InSixteenBitsAllReplicasHaveTheSameCommonWeights) {
   auto config = plain_sgd([](auto& sync) {
     sync.kind = SyncKind::DiLoCo;

@@ -292,7 +292,7 @@ Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const De
   const Degrees degrees = in_lockstep(config, all_ranks);
   if (degrees.pipe == 1)
     return footprint_of(config, whole, all_ranks, {nn::parameters_of(whole), of_all, false});
-  const pipeline::Schedule schedule = schedule_of(config, degrees);
+  const pipeline::Schedule schedule = schedule_of(config, all_ranks);
   // The times that balancing would measure are not known here.
   config::Balance how = config.pipeline.balance;
   const bool by_time = how.by == config::Balance::By::Time;

@@ -44,9 +44,11 @@ optim::UpdateControlOptions control_options(const config::Config& config, int64_
           .expected_weight = static_cast<double>(config.batch.global * tokens)};
 }
 
-/// How the steps of one replica are made: what it sends at meetings is no part of it.
-config::Config config_of_steps(config::Config config) {
+/// How the steps of one of several replicas are made: what it sends at meetings is no part of it,
+/// and its pipeline runs its own rows only.
+config::Config config_of_steps(config::Config config, int replicas) {
   if (!is_local(config)) return config;
+  config.batch.global = even_range(config.batch.global, replicas, 0).count;
   config.compress.kind = config::Compression::None;
   // Replicas that measure times of their own could cut the model in different ways.
   if (config.pipeline.balance.by == config::Balance::By::Time)
@@ -72,7 +74,8 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
       mesh_(std::move(mesh)),
       replicas_(replica_meshes(config_, mesh_)),
       model_(prepare(std::move(model))),
-      attached_(attach(config_of_steps(config_), step_mesh(), *model_, options)),
+      attached_(attach(config_of_steps(config_, replicas_ ? replicas_->count() : 1), step_mesh(),
+                       *model_, options)),
       optimizer_(make_optimizer()),
       local_(replicas_ ? make_local_updates(config_, *replicas_, attached_->shards()) : nullptr),
       control_(control_options(config_, steps), mesh_.device()),
