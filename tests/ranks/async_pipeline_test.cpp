@@ -3,6 +3,10 @@
 
 #include <torch/torch.h>
 
+#include <cmath>
+#include <limits>
+#include <optional>
+
 #include "support/delayed_reference.h"
 #include "support/sentence.h"
 #include "trireme/comm/texts.h"
@@ -27,7 +31,8 @@ struct AsyncCase {
   config::OptimizerKind optimizer = config::OptimizerKind::AdamW;
   bool vertical = false, by_delay = false;
   config::Recompute recompute = config::Recompute::None;
-  int drain_every = 0;  ///< 0: only at the end
+  int drain_every = 0;                   ///< 0: only at the end
+  std::optional<std::size_t> left = {};  ///< steps that are not taken at once; none: Trainer::lag
   int64_t lost_rows = 0;
 };
 
@@ -81,7 +86,7 @@ struct AsyncTraining {
     for (int step = 1; step <= steps; ++step) {
       trainer.start(step, data::Loader::read(data, order, ranks.rank(), ranks.size(), step - 1));
       const bool drains = step == steps || (c.drain_every > 0 && step % c.drain_every == 0);
-      take_all_but(drains ? 0 : trainer.lag());
+      take_all_but(drains ? 0 : c.left.value_or(trainer.lag()));
     }
     const auto& all = trainer.parameters();
     for (std::size_t i = 0; i < all.size(); ++i)
@@ -213,6 +218,74 @@ TEST(AsynchronousPipeline, DrainingChangesNoBit) {
       }
     });
   }
+}
+
+/// A stage that has ended a step must drain with those that have not.
+TEST(AsynchronousPipeline, StepsMayBeTakenBeforeAllStagesHaveEndedThem) {
+  for (const AsyncCase& c :
+       {AsyncCase{.schedule = "pipedream-2bw", .pipe = 3, .micros = 4},
+        AsyncCase{.schedule = "pipedream", .pipe = 4, .micros = 1},
+        AsyncCase{.schedule = "pipedream", .pipe = 3, .micros = 2, .replica = 2}}) {
+    SCOPED_TRACE(describe(c));
+    run_world(kThreads, c.pipe * c.replica, [&](const Communicator& world) {
+      at::set_num_threads(1);
+      AsyncTraining usual(c, world);
+      usual.run(kAsyncSteps);
+      for (std::size_t left = 1; left < usual.trainer.lag(); ++left) {
+        AsyncCase with = c;
+        with.left = left;
+        AsyncTraining early(with, world);
+        early.run(kAsyncSteps);
+        EXPECT_EQ(early.outcome.losses, usual.outcome.losses) << left << " left";
+        for (const auto& [name, weight] : usual.outcome.weights)
+          EXPECT_TRUE(weight.equal(early.outcome.weights.at(name))) << name;
+      }
+    });
+  }
+}
+
+/// The gradient of one stage is not finite. The other stages have made that update; still all ranks
+/// end at the same step, with the same sentence.
+TEST(AsynchronousPipeline, AllRanksEndAtAStepThatOneStageCannotMake) {
+  const AsyncCase c{.schedule = "pipedream", .pipe = 3, .micros = 1, .replica = 2};
+  for (const int bad : {0, 1, 2}) {
+    run_world(kThreads, 6, [&](const Communicator& world) {
+      at::set_num_threads(1);
+      AsyncTraining training(c, world);
+      training.run(4);
+      if (training.mesh.coord(Axis::Pipe) == bad && training.mesh.coord(Axis::Replica) == 1)
+        training.trainer.parameters().front().tensor.register_hook([](const at::Tensor& gradient) {
+          return gradient * std::numeric_limits<double>::infinity();
+        });
+      const std::string sentence = sentence_of<Error>([&] { training.run(kAsyncSteps); });
+      EXPECT_THAT(sentence, AllOf(HasSubstr("step 1: the loss is"), HasSubstr("Lower optim.lr")));
+      for (const std::string& theirs : comm::all_gather_texts(world, sentence))
+        EXPECT_EQ(theirs, sentence) << "stage " << bad;
+    });
+  }
+}
+
+/// Nothing counts in one step: no stage updates, and all ranks say so.
+TEST(AsynchronousPipeline, AStepWithoutWeightIsOneOnEveryStage) {
+  const AsyncCase c{.schedule = "pipedream-2bw", .pipe = 3, .micros = 3};
+  run_world(kThreads, 3, [&](const Communicator& world) {
+    at::set_num_threads(1);
+    AsyncTraining training(c, world);
+    const Labelled data(cut_of(c));
+    const data::Order order(3, data.size(), cut_of(c).batch);
+    for (int step = 1; step <= 5; ++step) {
+      data::Batch batch = data::Loader::read(data, order, 0, 1, step - 1);
+      if (step == 3) batch.targets.fill_(nn::kIgnored);
+      training.trainer.start(step, batch);
+    }
+    for (int step = 1; step <= 5; ++step) {
+      const train::StepResult result = training.trainer.take();
+      EXPECT_EQ(result.weight == 0, step == 3);
+      EXPECT_EQ(std::isnan(result.loss), step == 3);
+    }
+    for (const core::Json& count : training.trainer.state().extra.at("optimizer").at("steps"))
+      EXPECT_EQ(count, 4);
+  });
 }
 
 /// The loop of docs/pipeline.md, without a trainer.

@@ -22,13 +22,15 @@ TEST(Order, IsAPermutationOfEveryEpochAndTheSameForEveryWorld) {
         const int64_t number = epoch * order.batches_per_epoch() + b;
         const auto batch = order.batch(number);
         for (const int size : {2, 3, 5, 11}) {
-          std::vector<int64_t> joined;
+          std::vector<int64_t> joined, sizes;
           for (int rank = 0; rank < size; ++rank) {
             const auto block = order.block(number, rank, size);
-            EXPECT_LE(static_cast<int64_t>(block.size()), order.largest_block(number, size));
+            sizes.push_back(static_cast<int64_t>(block.size()));
             joined.insert(joined.end(), block.begin(), block.end());
           }
           EXPECT_EQ(joined, batch);
+          EXPECT_EQ(order.largest_block(number, size), *std::ranges::max_element(sizes));
+          EXPECT_EQ(order.smallest_block(number, size), *std::ranges::min_element(sizes));
         }
         seen.insert(seen.end(), batch.begin(), batch.end());
       }

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 
 #include "support/backends.h"
@@ -182,6 +183,18 @@ TEST(LocalUpdates, AreTheSameWhateverCutsAReplica) {
   }
 }
 
+TEST(LocalUpdates, APipelineOfOneReplicaRunsTheMicroBatchesOfItsOwnRows) {
+  auto config = plain_sgd([](auto& sync) { sync.kind = SyncKind::Average; });
+  config.batch.global = 8;  // 4 rows of each replica
+  run_world(kThreads, 4, [&](const comm::Communicator& world) {
+    Training run(config, world, {.pipe = 2, .replica = 2});
+    const auto ranks = run.mesh.samples();
+    EXPECT_EQ(run.trainer.num_micros(
+                  data::Loader::read(run.data, run.order, ranks.rank(), ranks.size(), 0)),
+              2);
+  });
+}
+
 TEST(LocalUpdates, InSixteenBitsAllReplicasHaveTheSameCommonWeights) {
   auto config = plain_sgd([](auto& sync) {
     sync.kind = SyncKind::DiLoCo;
@@ -198,6 +211,37 @@ TEST(LocalUpdates, InSixteenBitsAllReplicasHaveTheSameCommonWeights) {
       EXPECT_TRUE(sum.equal(2 * shard.master)) << shard.name;
       EXPECT_TRUE(shard.weight.equal(shard.master.to(at::kBFloat16))) << shard.name;
     }
+  });
+}
+
+/// The gradients of one replica overflow in one step of two: it has not moved there.
+TEST(LocalUpdates, AStepThatIsSkippedCountsForNothing) {
+  auto config = plain_sgd([](auto& sync) {
+    sync.kind = SyncKind::Average;
+    sync.every = 2;
+  });
+  config.batch.global = 8;
+  config.precision.compute = config::Dtype::Float16;
+  run_world(kThreads, 2, [&](const comm::Communicator& world) {
+    Training run(config, world, {.replica = 2}, 4);
+    at::Tensor victim = run.trainer.parameters().back().tensor;
+    unsigned hook = 0;
+    if (world.rank() == 1)
+      hook = victim.register_hook([](const at::Tensor& gradient) {
+        return gradient * std::numeric_limits<double>::infinity();
+      });
+    const auto first = run.step(1);
+    EXPECT_EQ(first.skipped, world.rank() == 1);
+    if (world.rank() == 1) victim.remove_hook(hook);
+    const auto second = run.step(2);
+    ASSERT_TRUE(second.meeting.has_value());
+    const double counts = first.skipped ? 0 : first.weight;
+    at::Tensor sums =
+        torch::tensor({counts + second.weight, counts * first.loss + second.weight * second.loss},
+                      torch::kDouble);
+    world.all_reduce(sums).wait();
+    EXPECT_EQ(second.meeting->weight, sums[0].item<double>());
+    EXPECT_NEAR(second.meeting->loss, sums[1].item<double>(), 1e-9);
   });
 }
 

@@ -57,16 +57,11 @@ std::vector<Row> rows_for(const Degrees& mesh) {
   return rows;
 }
 
-std::vector<Policy> policies_for(const Degrees& mesh, const Layout& layout) {
+std::vector<Policy> policies_for(const Degrees& mesh) {
   std::vector<Policy> all;
-  for (const bool local : {false, true}) {
-    const bool folds = mesh.shard * mesh.context % mesh.expert == 0;
-    if (local && (mesh.replica == 1 || (layout.is_cut(Axis::Expert) && !folds))) continue;
-    for (const Sharding sharding :
-         {Sharding::None, Sharding::Optimizer, Sharding::Gradients, Sharding::Parameters})
-      if (sharding == Sharding::None || mesh.shard > 1)
-        all.push_back({.sharding = sharding, .precision = {}, .local_replicas = local});
-  }
+  for (const Sharding sharding :
+       {Sharding::None, Sharding::Optimizer, Sharding::Gradients, Sharding::Parameters})
+    if (sharding == Sharding::None || mesh.shard > 1) all.push_back({.sharding = sharding});
   return all;
 }
 
@@ -93,8 +88,6 @@ struct Case {
     return known;
   }
   int64_t numel() const { return Box{{}, row.layout.whole()}.numel(); }
-  /// Replicas that are updated locally each have all of a model; the others have one together.
-  int models() const { return policy.local_replicas ? mesh.replica : 1; }
   /// Ranks of a tensor axis that have all of the input compute the same gradient.
   bool same_on_tensor() const {
     return !row.layout.is_cut(Axis::Tensor) && row.layout.partial().empty();
@@ -102,8 +95,7 @@ struct Case {
   std::string text() const {
     return std::string(row.name) + " on " + to_string(mesh) + ", expert " +
            std::to_string(mesh.expert) + ", sharding level " +
-           std::to_string(static_cast<int>(policy.sharding)) +
-           (policy.local_replicas ? ", local replicas" : "");
+           std::to_string(static_cast<int>(policy.sharding));
   }
 
  private:
@@ -126,22 +118,18 @@ std::vector<int64_t> elements(const Reduction& one, const Layout& layout) {
   return all;
 }
 
-/// Norms count every element of a model once, and one rank of one model writes it.
-void check_counts_and_writes(const Case& one) {
-  std::vector<int> counted(static_cast<std::size_t>(one.numel())), written(counted.size());
+/// Norms count every element of a model once.
+void check_counts(const Case& one) {
+  std::vector<int> counted(static_cast<std::size_t>(one.numel()));
   for (const auto& [rank, reductions] : one.of_rank) {
     for (const Reduction& box : reductions) {
       if (!box.counts) continue;
       const auto all = elements(box, one.row.layout);
-      for (int64_t i = box.kept.begin; i < box.kept.begin + box.kept.count; ++i) {
-        const auto at = static_cast<std::size_t>(all[static_cast<std::size_t>(i)]);
-        ++counted[at];
-        if (box.writes) ++written[at];
-      }
+      for (int64_t i = box.kept.begin; i < box.kept.begin + box.kept.count; ++i)
+        ++counted[static_cast<std::size_t>(all[static_cast<std::size_t>(i)])];
     }
   }
-  for (const int times : counted) ASSERT_EQ(times, one.models());
-  for (const int times : written) ASSERT_EQ(times, 1);
+  for (const int times : counted) ASSERT_EQ(times, 1);
 }
 
 void check_shards_tile(const Case& one) {
@@ -235,7 +223,6 @@ void check_sums(const Case& one) {
       for (int other = 0; other < one.mesh.world(); ++other) {
         const Coord theirs = one.coords[static_cast<std::size_t>(other)];
         if (!one.of_rank.contains(other)) continue;
-        if (one.policy.local_replicas && theirs.replica != mine.replica) continue;
         if (one.same_on_tensor()
                 ? theirs.tensor != 0
                 : one.row.layout.is_cut(Axis::Tensor) &&
@@ -253,10 +240,10 @@ TEST(Reduction, HoldsOnEveryMeshOfAtMostSixteenRanks) {
   for_each_small_mesh([&](const Degrees& mesh) {
     if (HasFatalFailure()) return;
     for (const Row& row : rows_for(mesh)) {
-      for (const Policy& policy : policies_for(mesh, row.layout)) {
+      for (const Policy& policy : policies_for(mesh)) {
         const Case one(mesh, row, policy);
         SCOPED_TRACE(one.text());
-        ASSERT_NO_FATAL_FAILURE(check_counts_and_writes(one));
+        ASSERT_NO_FATAL_FAILURE(check_counts(one));
         ASSERT_NO_FATAL_FAILURE(check_shards_tile(one));
         ASSERT_NO_FATAL_FAILURE(check_sets_agree(one));
         ASSERT_NO_FATAL_FAILURE(check_sums(one));
@@ -298,15 +285,6 @@ TEST(Reduction, IsTheTableOfTheDesign) {
   EXPECT_EQ(to_string(expert.sums.shards), "replica+shard+context+same experts");
   EXPECT_EQ(expert.shard.count, 4);
   EXPECT_EQ(to_string(expert.same), "tensor");
-  const Reduction local = first(Layout({64}), {.local_replicas = true});
-  EXPECT_EQ(to_string(local.sums.all), "shard+context");
-}
-
-TEST(Reduction, RefusesExpertsThatLocalReplicasWouldTearApart) {
-  const Degrees mesh{.replica = 2, .shard = 1, .expert = 2};
-  EXPECT_THROW(
-      reductions_of(Layout({8}, {{Axis::Expert, 0}}), {}, mesh, {}, {.local_replicas = true}),
-      std::exception);
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ Batch Loader::read(const Dataset& dataset, const Order& order, int rank, int siz
   batch.number = number;
   batch.sample_ids = order.block(number, rank, size);
   batch.largest_block = order.largest_block(number, size);
+  batch.smallest_block = order.smallest_block(number, size);
   batch.all_rows = order.largest_block(number, 1);
   std::vector<at::Tensor> inputs, targets;
   for (int64_t id : batch.sample_ids) {

@@ -71,4 +71,8 @@ int64_t Order::largest_block(int64_t number, int size) const {
   return even_range(positions(number).count, size, 0).count;
 }
 
+int64_t Order::smallest_block(int64_t number, int size) const {
+  return even_range(positions(number).count, size, size - 1).count;
+}
+
 }  // namespace trireme::data

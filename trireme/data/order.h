@@ -24,6 +24,8 @@ class Order {
   std::vector<int64_t> block(int64_t number, int rank, int size) const;
   /// The samples of the rank that has the most: all ranks run as many micro-batches as it needs.
   int64_t largest_block(int64_t number, int size) const;
+  /// The samples of the rank that has the fewest; 0 if a rank has nothing to do.
+  int64_t smallest_block(int64_t number, int size) const;
 
   /// The sample at `position` of an epoch. A permutation of all samples for each epoch.
   int64_t sample_at(int64_t epoch, int64_t position) const;

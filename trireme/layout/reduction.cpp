@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <set>
 
-#include "trireme/core/error.h"
-
 namespace trireme {
 
 namespace {
@@ -22,9 +20,8 @@ std::vector<Axis> union_of(std::vector<Axis> axes, const std::vector<Axis>& more
 }
 
 /// The axes whose ranks train the same model on different tokens and sum gradients in every step.
-std::vector<Axis> data_axes(const Policy& policy) {
-  const std::vector<Axis> all(kDataAxes.begin(), kDataAxes.end());
-  return policy.local_replicas ? without(all, Axis::Replica) : all;
+std::vector<Axis> data_axes() {
+  return {kDataAxes.begin(), kDataAxes.end()};
 }
 
 }  // namespace
@@ -56,13 +53,9 @@ ParameterDtypes Precision::dtypes_of(const std::string& name, core::DType own) c
 //   expert, sharded   data ranks with the same experts (+partial): they are the shards; rest:
 //   partial
 GradientSums gradient_sums_of(const Layout& layout, const Degrees& degrees, const Policy& policy) {
-  const std::vector<Axis> data = data_axes(policy);
+  const std::vector<Axis> data = data_axes();
   const bool expert = layout.is_cut(Axis::Expert) && degrees.expert > 1;
   const bool sharded = policy.sharding != Sharding::None && (!expert || degrees.shard > 1);
-  if (expert && policy.local_replicas)
-    core::check(degrees.shard * degrees.context % degrees.expert == 0,
-                "expert {} must divide shard {} x context {} where replicas are updated locally",
-                degrees.expert, degrees.shard, degrees.context);
   GradientSums sums;
   sums.all = {.axes = union_of(data, layout.partial()), .same_experts = expert};
   if (!sharded) {
@@ -86,7 +79,7 @@ std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holder
   const std::vector<Axis> tensor =
       layout.is_cut(Axis::Tensor) ? std::vector<Axis>{} : std::vector<Axis>{Axis::Tensor};
   // The ranks that are summed end with the same elements, except those that end with other shards.
-  RankSet weight = {.axes = union_of(data_axes(policy), tensor),
+  RankSet weight = {.axes = union_of(data_axes(), tensor),
                     .holders = stages,
                     .same_experts = sums.all.same_experts};
   RankSet same = weight;
@@ -112,7 +105,6 @@ std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holder
     one.repeats = std::ranges::any_of(one.same.axes, [&](Axis axis) {
       return degrees.of(axis) > 1 && std::ranges::find(sums.all.axes, axis) == sums.all.axes.end();
     });
-    one.writes = !policy.local_replicas || coord.replica == 0;
     result.push_back(std::move(one));
   }
   return result;

@@ -65,8 +65,6 @@ struct Precision {
 struct Policy {
   Sharding sharding = Sharding::None;
   Precision precision = {};
-  /// Replicas exchange updates only now and then: no step sums gradients over them.
-  bool local_replicas = false;
 };
 
 /// The ranks over which the gradient of a parameter is summed while backward runs. They are the
@@ -81,9 +79,9 @@ struct GradientSums {
 GradientSums gradient_sums_of(const Layout& layout, const Degrees& degrees, const Policy& policy);
 
 /// How one box of a parameter is treated in a step, seen from one rank: over which ranks its
-/// gradient is summed, which elements this rank keeps, which ranks keep the same, which rank counts
-/// them in a norm and which writes them to a checkpoint. All code that needs one of these answers
-/// reads it here.
+/// gradient is summed, which elements this rank keeps, which ranks keep the same (and share the
+/// writing of checkpoints), and which rank counts them in a norm. All code that needs one of these
+/// answers reads it here.
 ///
 ///   pipe 2 x replica 2 x shard 2 x tensor 2, sharded; a weight that tensor does not cut, tied on
 ///   both stages, under sequence parallelism:
@@ -105,14 +103,12 @@ struct Reduction {
   RankSet same_weight;   ///< the ranks that have the same box to compute with
   bool counts = true;    ///< the first rank of `same`: its elements count in norms and sums
   bool repeats = false;  ///< ranks of `same` compute the gradient each for itself, without a sum
-  bool writes =
-      true;  ///< the ranks of `same` write them to checkpoints; false: another replica does
   ParameterDtypes dtypes;
 };
 
 /// One reduction per box that the rank at `coord` holds of the parameter, in the order of
 /// `Layout::local_boxes`. `holders`: the pipe ranks that hold the parameter; empty: this one only.
-/// `dtypes`: by `Precision::dtypes_of`. Throws MisuseError where the policy does not fit the mesh.
+/// `dtypes`: by `Precision::dtypes_of`.
 std::vector<Reduction> reductions_of(const Layout& layout, const Holders& holders,
                                      const Degrees& degrees, const Coord& coord,
                                      const Policy& policy, const ParameterDtypes& dtypes = {});

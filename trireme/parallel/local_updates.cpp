@@ -1,8 +1,11 @@
 #include "trireme/parallel/local_updates.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -28,6 +31,15 @@ constexpr std::chrono::hours kMeetingTimeout{24};
 /// The dtype in which a starting point is kept: 16 bits are too few to add small moves.
 at::ScalarType wide(at::ScalarType dtype) {
   return comm::is_half(dtype) ? at::kFloat : dtype;
+}
+
+/// Weight, loss and samples of a step. They stay where its totals are: the host may not know yet
+/// whether it was skipped.
+at::Tensor counted_of(const LocalUpdates::Step& step) {
+  const at::Tensor counted =
+      at::cat({step.totals.narrow(0, 0, 2), at::full({1}, step.samples, step.totals.options())});
+  if (!step.skipped.defined()) return counted;
+  return at::where(step.skipped == 0, counted, at::zeros_like(counted));  // the loss may be nan
 }
 
 RankSet all_replicas() {
@@ -241,10 +253,10 @@ std::optional<Meeting> LocalUpdates::end_step(const Step& step) {
   stop_ = std::max(stop_, step.stop);
   rate_ = step.rate;
   std::optional<Meeting> meeting;
+  const at::Tensor counted = counted_of(step);
   for (std::size_t f = 0; f < fragments_.size(); ++f) {
     Fragment& one = fragments_[f];
-    one.counted.narrow(0, 0, 2).add_(step.totals.narrow(0, 0, 2));
-    one.counted[2] += step.samples;
+    one.counted.add_(counted);
     if (is_due(f, step.number)) start(one, step);
     if (!one.flight) continue;
     if (step.number < one.flight->step + options_.delay) continue;

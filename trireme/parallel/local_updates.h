@@ -80,8 +80,11 @@ class LocalUpdates {
     int64_t number = 0;      ///< counted from 1
     at::Tensor totals = {};  ///< its weight and loss in this replica, float64
     double samples = 0;      ///< of all replicas, divided by their number
-    double rate = 0;         ///< the inner learning rate
-    double stop = 0;         ///< this rank's wish to stop; a meeting adds them up
+    /// One number, not 0 if the optimizer skipped the step: the replica did not move, so the step
+    /// counts for nothing. Undefined: 0.
+    at::Tensor skipped = {};
+    double rate = 0;  ///< the inner learning rate
+    double stop = 0;  ///< this rank's wish to stop; a meeting adds them up
   };
   /// Counts a step, and meets if it is time. A result means that the masters have new values.
   /// Collective over the replica; over all replicas if it is time.

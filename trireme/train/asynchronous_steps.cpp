@@ -9,7 +9,6 @@
 // its update, and waited for when the step is taken.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/stack.h>
 
 #include <algorithm>
 
@@ -48,23 +47,34 @@ void Trainer::update_stage(const parallel::Totals& totals) {
   attached_->updated(optimizer_->rounds_weights() ? parallel::Weights::Rounded
                                                   : parallel::Weights::Stale);
   ending->numbers = read_back(at::cat({totals.on_device, control_.numbers()}), ending->came);
-  // All ranks of a stage have its squares; together they give them once.
-  const int same_stage = mesh_.world().size() / mesh_.degrees().pipe;
-  const at::Tensor squares = totals.on_device[2] / same_stage;
-  ending->sums = at::stack({squares, at::full({}, ending->wish, squares.options())});
-  ending->summed = mesh_.world().all_reduce(ending->sums);
+  // The numbers that all ranks will decide by. Loss and weight are those of the step on every
+  // stage: one rank gives them, and the others only say whether theirs are finite. All ranks of a
+  // stage have its squares: together they give them once.
+  const comm::Communicator& world = step_mesh().world();
+  const int same_stage = world.size() / mesh_.degrees().pipe;
+  const at::Tensor loss = totals.on_device.narrow(0, 0, 2);
+  ending->sums = at::cat({world.rank() == 0 ? loss : loss - loss,
+                          totals.on_device.narrow(0, 2, 1) / same_stage,
+                          at::full({1}, ending->wish, totals.on_device.options())});
+  ending->summed = world.all_reduce(ending->sums);
 }
 
-/// Waits until the step has ended on all ranks, and drains the pipe if it has not ended on this
-/// one.
+/// Waits until a step that has ended on this rank has ended on all.
 void Trainer::complete(StartedStep& started) {
-  if (!started.numbers.defined()) attached_->asynchronous()->drain();
+  TORCH_INTERNAL_ASSERT(started.numbers.defined());
   if (!started.sums.defined()) return;
   started.summed.wait();
   const at::Tensor sums = std::exchange(started.sums, at::Tensor()).cpu();
   if (started.came) started.came->synchronize();
-  started.numbers[2] = sums[0];
-  started.stop = sums[1].item<double>();
+  started.numbers.narrow(0, 0, 3).copy_(sums.narrow(0, 0, 3));
+  started.stop = sums[3].item<double>();
+}
+
+/// The oldest step ends on all ranks. If too few were started after it, stages may differ in
+/// whether they have ended it: then all of them drain, whether they have or not.
+void Trainer::end_oldest() {
+  if (started_.size() <= lag()) attached_->asynchronous()->drain();
+  complete(started_.front());
 }
 
 void Trainer::check_all_taken(const char* what) const {

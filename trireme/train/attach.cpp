@@ -120,7 +120,7 @@ std::unique_ptr<parallel::Attached> attach(const config::Config& config, const M
                                            nn::ModelImpl& model, const AttachOptions& options) {
   if (options.trace != nullptr && mesh.device().is_cuda())
     trace_layers(model, options.trace, make_stream_clock(mesh.device()));
-  auto [sharding, precision, local] = policy_of(config, mesh.degrees());
+  auto [sharding, precision] = policy_of(config, mesh.degrees());
   precision.masters_on_host =
       config.memory.offload == config::Offload::Optimizer && !mesh.device().is_cpu();
   const parallel::BucketSizes buckets{.bytes =

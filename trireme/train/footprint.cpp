@@ -67,8 +67,18 @@ struct ParameterBytes {
   StateBytes weight, master, gradient, state;  ///< `master`: 0 if it is the weight itself
   StateBytes saved;                            ///< of the parameter in a checkpoint
   bool rounds_at_random = false;               ///< it has no master
-  int holders = 1;  ///< how many ranks keep the same; they share the writing
+  RankSet same = {};                           ///< the ranks that keep the same
 };
+
+/// The ranks that sum gradients: all, or those of one replica that trains on its own.
+Degrees in_lockstep(const config::Config& config, Degrees all_ranks) {
+  if (is_local(config)) all_ranks.replica = static_cast<int>(config.sync.inner_group);
+  return all_ranks;
+}
+
+int ranks_in(const RankSet& set, const Degrees& degrees) {
+  return position_in(set, {}, degrees).count;
+}
 
 ParameterBytes bytes_of(const nn::Parameter& one, const Degrees& degrees, const Policy& policy) {
   const auto cut = parallel::shard(one, {}, degrees, policy);
@@ -86,8 +96,7 @@ ParameterBytes bytes_of(const nn::Parameter& one, const Degrees& degrees, const 
       .state = bytes(is_half(dtypes.master) ? core::DType::Float32 : dtypes.master),
       .saved = bytes(dtypes.master),
       .rounds_at_random = is_half(dtypes.master)};
-  for (const auto& box : cut.boxes)
-    all.holders = position_in(box.reduction.same, {}, degrees).count;
+  for (const auto& box : cut.boxes) all.same = box.reduction.same;
   return all;
 }
 
@@ -141,8 +150,9 @@ struct RankShare {
   int versions = 1;             ///< of its weights, in an asynchronous pipeline
 };
 
-Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const Degrees& degrees,
+Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const Degrees& all_ranks,
                        const RankShare& own) {
+  const Degrees degrees = in_lockstep(config, all_ranks);
   const int64_t states = config.optim.kind == config::OptimizerKind::AdamW ? 2
                          : config.optim.momentum != 0                      ? 1
                                                                            : 0;
@@ -163,6 +173,11 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   const bool decodes_in_place =
       sharded && !shards_parameters && config.compress.gathers != config::Narrow::None;
 
+  const bool local = is_local(config);
+  const bool remembers = local && config.sync.kind != config::SyncKind::Average &&
+                         config.sync.kind != config::SyncKind::PostLocal;
+  const int64_t commons = !local ? 0 : remembers ? 2 : 1;  // tensors that all replicas have alike
+
   Footprint all;
   StateBytes weights, trained, masters, gradients, state;
   int64_t updating = 0;  // while the largest parameter is updated
@@ -176,7 +191,10 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
     if (decodes_in_place && bytes.master.local == 0) masters += bytes.saved;
     const bool is_trained = one.tensor.requires_grad();
     const auto kept = [&](const StateBytes& of) { return sharded ? of.shard : of.local; };
-    all.copy += (kept(bytes.saved) + (is_trained ? states * kept(bytes.state) : 0)) / bytes.holders;
+    all.copy += (kept(bytes.saved) + (is_trained ? states * kept(bytes.state) : 0)) /
+                ranks_in(local ? writers_of_own(bytes.same) : bytes.same, degrees);
+    if (local && is_trained)
+      all.copy += commons * kept(bytes.state) / ranks_in(writers_of_common(bytes.same), all_ranks);
     if (sharded) unit_bytes[unit_of[one.name]] += bytes.weight.padded_local;
     if (!is_trained) continue;
     trained += bytes.weight;
@@ -198,13 +216,7 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   all.versions = (own.versions - 1) * trained.local;
   all.copy += all.versions / std::max(1, degrees.replica);  // the replicas share the writing
   all.optimizer = states * (sharded ? state.shard : state.padded_local);
-  if (is_local(config)) {
-    const int64_t common = sharded ? state.shard : state.local;
-    const bool remembers = config.sync.kind != config::SyncKind::Average &&
-                           config.sync.kind != config::SyncKind::PostLocal;
-    all.meetings = (remembers ? 3 : 2) * common;
-    all.copy += (remembers ? 2 : 1) * common / degrees.replica;
-  }
+  if (local) all.meetings = (commons + 1) * (sharded ? state.shard : state.local);
   all.gradients = gradients_stay_narrow(degrees, own.batching) ? trained.local
                   : degrees.data() == 1                        ? gradients.local
                                                                : gradients.padded_local;
@@ -277,11 +289,10 @@ Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const De
   check_keep(config, whole);
   const core::DType compute = policy_of(config, all_ranks).precision.dtypes->compute;
   const nn::Batching of_all = batching(config, all_ranks, item_bytes(compute), device);
-  Degrees degrees = all_ranks;  // of the ranks that sum gradients
-  if (is_local(config)) degrees.replica = static_cast<int>(config.sync.inner_group);
+  const Degrees degrees = in_lockstep(config, all_ranks);
   if (degrees.pipe == 1)
-    return footprint_of(config, whole, degrees, {nn::parameters_of(whole), of_all, false});
-  const pipeline::Schedule schedule = schedule_of(config, degrees);
+    return footprint_of(config, whole, all_ranks, {nn::parameters_of(whole), of_all, false});
+  const pipeline::Schedule schedule = schedule_of(config, all_ranks);
   // The times that balancing would measure are not known here.
   config::Balance how = config.pipeline.balance;
   const bool by_time = how.by == config::Balance::By::Time;
@@ -301,7 +312,7 @@ Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const De
   for (int rank = 0; rank < degrees.pipe; ++rank) {
     RankShare share = share_of(whole, schedule, cut, rank, of_all);
     share.versions = versions[static_cast<std::size_t>(rank)];
-    const Footprint one = footprint_of(config, whole, degrees, share);
+    const Footprint one = footprint_of(config, whole, all_ranks, share);
     if (one.without_copy() > fullest.without_copy()) fullest = one;
   }
   return fullest;

@@ -34,17 +34,6 @@ std::string replica_prefix(std::size_t index) {
   return fmt::format("replica.{}/", index);
 }
 
-RankSet without_replicas(RankSet set) {
-  std::erase(set.axes, Axis::Replica);
-  return set;
-}
-
-RankSet with_all_replicas(RankSet set) {
-  set.axes.push_back(Axis::Replica);
-  set.axes = sorted(std::move(set.axes));
-  return set;
-}
-
 /// The tensors that all replicas have alike.
 std::vector<checkpoint::Item> common_items(parallel::LocalUpdates& local,
                                            parallel::LocalUpdates::Purpose purpose) {
@@ -56,7 +45,7 @@ std::vector<checkpoint::Item> common_items(parallel::LocalUpdates& local,
       piece.name = prefix + piece.name;
       items.push_back({.piece = std::move(piece),
                        .tensor = shard.part(tensor, i),
-                       .same = with_all_replicas(shard.reductions[i].same),
+                       .same = writers_of_common(shard.reductions[i].same),
                        .optional = optional});
     }
   }
@@ -137,6 +126,17 @@ bool is_local(const config::Config& config) {
   }
 }
 
+RankSet writers_of_own(RankSet same) {
+  std::erase(same.axes, Axis::Replica);
+  return same;
+}
+
+RankSet writers_of_common(RankSet same) {
+  same.axes.push_back(Axis::Replica);
+  same.axes = sorted(std::move(same.axes));
+  return same;
+}
+
 std::optional<parallel::ReplicaMeshes> replica_meshes(const config::Config& config,
                                                       const Mesh& mesh) {
   if (!is_local(config)) return std::nullopt;
@@ -170,7 +170,7 @@ checkpoint::State with_replicas(checkpoint::State own, parallel::LocalUpdates& l
   std::set<std::string> common;
   for (const parallel::ParameterShard& one : local.shards()) common.insert(one.name);
   for (checkpoint::Item& one : own.items) {
-    one.same = without_replicas(std::move(one.same));
+    one.same = writers_of_own(std::move(one.same));
     one.writes = one.writes && first;
     // Frozen parameters and buffers: whoever reads by the names of the model gets replica 0's.
     const bool of_model =

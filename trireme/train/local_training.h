@@ -25,6 +25,12 @@ std::unique_ptr<parallel::LocalUpdates> make_local_updates(
     const config::Config& config, const parallel::ReplicaMeshes& meshes,
     const std::vector<parallel::ParameterShard>& shards);
 
+/// Who shares the writing of a tensor that `same` keep alike in lockstep. Of a replica that trains
+/// on its own: not its inner group, whose first member writes all. Of what all replicas have alike:
+/// these, too.
+RankSet writers_of_own(RankSet same);
+RankSet writers_of_common(RankSet same);
+
 /// A checkpoint of replicas that differ: the common starting point under the parameters' own names
 /// (so that any run, `ckpt` and exports see it), and each replica's state under `replica.N/`.
 ///

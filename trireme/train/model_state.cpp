@@ -18,7 +18,7 @@ void add(checkpoint::State& state, const std::string& prefix, const parallel::Pa
     const Reduction& one = shard.reductions[i];
     Piece piece = shard.pieces[i];
     piece.name = prefix + piece.name;
-    state.items.push_back({std::move(piece), shard.part(tensor, i), one.same, one.writes});
+    state.items.push_back({std::move(piece), shard.part(tensor, i), one.same});
   }
 }
 

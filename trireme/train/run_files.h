@@ -13,6 +13,11 @@
 
 namespace trireme::train {
 
+/// The folder of a run's checkpoints.
+inline std::string checkpoints_of(const config::Config& config) {
+  return config.run.dir + "/checkpoints";
+}
+
 /// The folder of a run.
 ///
 ///   run.dir/config.toml         as resolved
@@ -25,7 +30,7 @@ class RunFiles {
   /// Makes the folders. Collective: no rank continues before they exist.
   RunFiles(const config::Config& config, const comm::Communicator& world);
 
-  std::string checkpoints() const { return folder_ + "/checkpoints"; }
+  std::string checkpoints() const { return checkpoints_of(config_); }
 
   /// Opens the files of rank 0 and removes the lines after `step`.
   void begin(int64_t step);

@@ -56,15 +56,15 @@ std::string obstacle_for(const config::Config& config, const Mesh& mesh, const n
 StepGraph::StepGraph(const config::Config& config, const Mesh& mesh, const nn::ModelImpl& model,
                      const AttachOptions& options)
     : world_(mesh.world()),
-      ranks_(mesh.samples().size()),
       device_(mesh.device()),
       obstacle_(obstacle_for(config, mesh, model, options)) {}
 
 bool StepGraph::takes(const data::Batch& batch) {
   recorded_now_ = false;
   // All ranks must decide alike, so nothing that only this rank knows may count. The rows of all
-  // ranks together decide how many each of them has.
-  if (!obstacle_.empty() || batch.all_rows < ranks_) return false;
+  // ranks together decide how many each of them has. (The ranks that share a batch may be more than
+  // those that make the step: replicas that train on their own, and meet by steps, share it.)
+  if (!obstacle_.empty() || batch.smallest_block == 0) return false;
   if (inputs_) return inputs_->all_rows == batch.all_rows;
   // What is recorded must have run before with as many rows: that chooses its algorithms.
   if (std::exchange(rows_, batch.all_rows) != batch.all_rows) usual_ = 0;

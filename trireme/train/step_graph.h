@@ -47,7 +47,6 @@ class StepGraph {
 
  private:
   comm::Communicator world_;
-  int ranks_;  // that share the samples of a batch
   c10::Device device_;
   std::string obstacle_;
   int usual_ = 0;      // steps in a row that ran as usual, with batches of as many rows

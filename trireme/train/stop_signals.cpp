@@ -22,6 +22,8 @@ sigset_t watched() {
   return set;
 }
 
+constexpr double kInterrupted = 1, kClosed = 1e6, kTerminated = 1e12, kHungUp = 1e18;
+
 }  // namespace
 
 StopSignals::StopSignals() {
@@ -50,11 +52,25 @@ void StopSignals::stop_by(int signal) const {
   first_.compare_exchange_strong(none, signal);
 }
 
+double StopSignals::wish() const {
+  const int signal = asked();
+  if (signal == 0) return 0;
+  if (signal == SIGHUP) return kHungUp;
+  return signal == SIGTERM ? kTerminated : signal == SIGPIPE ? kClosed : kInterrupted;
+}
+
 StopSignals::~StopSignals() {
   listener_.request_stop();
   listener_.join();
   const sigset_t set = watched();
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+int exit_code_of(double sum_of_wishes) {
+  if (sum_of_wishes >= kHungUp) return 128 + SIGHUP;
+  return sum_of_wishes >= kTerminated ? 128 + SIGTERM
+         : sum_of_wishes >= kClosed   ? 128 + SIGPIPE
+                                      : 0;
 }
 
 }  // namespace trireme::train

@@ -23,10 +23,17 @@ class StopSignals {
   /// The signal that came first, or 0.
   int asked() const { return first_.load(std::memory_order_relaxed); }
 
+  /// What this rank adds to a sum over all ranks: 0 if no signal came. From the sum, every rank can
+  /// tell the gravest signal of all, with up to a million ranks.
+  double wish() const;
+
  private:
   mutable std::atomic<int> first_ = 0;
   mutable std::atomic<bool> deferred_ = false;
   std::jthread listener_;
 };
+
+/// The exit code of a run that stopped before its end because of this sum of wishes.
+int exit_code_of(double sum_of_wishes);
 
 }  // namespace trireme::train

@@ -44,15 +44,20 @@ optim::UpdateControlOptions control_options(const config::Config& config, int64_
           .expected_weight = static_cast<double>(config.batch.global * tokens)};
 }
 
-/// How the steps of one replica are made: what it sends at meetings is no part of it.
-config::Config config_of_steps(config::Config config) {
+/// How the steps of one of several replicas are made: what it sends at meetings is no part of it,
+/// and its pipeline runs its own rows only.
+config::Config config_of_steps(config::Config config, int replicas) {
   if (!is_local(config)) return config;
+  config.batch.global = even_range(config.batch.global, replicas, 0).count;
   config.compress.kind = config::Compression::None;
   // Replicas that measure times of their own could cut the model in different ways.
   if (config.pipeline.balance.by == config::Balance::By::Time)
     config.pipeline.balance.by = config::Balance::By::Parameters;
   return config;
 }
+
+/// Where the numbers of a started step begin: those of UpdateControl, and whether the step skips.
+constexpr int64_t kControl = 3, kSkipped = kControl + optim::UpdateControl::kNumbers;
 
 constexpr double kLeastScale = 0x1p-10;  // below it gradients of any size would be finite
 
@@ -69,7 +74,8 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
       mesh_(std::move(mesh)),
       replicas_(replica_meshes(config_, mesh_)),
       model_(prepare(std::move(model))),
-      attached_(attach(config_of_steps(config_), step_mesh(), *model_, options)),
+      attached_(attach(config_of_steps(config_, replicas_ ? replicas_->count() : 1), step_mesh(),
+                       *model_, options)),
       optimizer_(make_optimizer()),
       local_(replicas_ ? make_local_updates(config_, *replicas_, attached_->shards()) : nullptr),
       control_(control_options(config_, steps), mesh_.device()),
@@ -190,6 +196,7 @@ void Trainer::end_local_step(StartedStep& started, const data::Batch& batch,
        // A batch that was claimed is this replica's; others are of all replicas together.
        .samples = static_cast<double>(batch.all_rows) /
                   (config_.sync.seconds > 0 ? 1 : replicas_->count()),
+       .skipped = numbers[kSkipped],
        .rate = control_.rate_of(started.step),
        .stop = started.stop});
   started.stop = started.meeting ? started.meeting->stop : 0;
@@ -248,7 +255,9 @@ Trainer::Issued Trainer::issue(int64_t step, const data::Batch& batch, double wi
   optimizer_->step(update);
   attached_->updated(optimizer_->rounds_weights() ? parallel::Weights::Rounded
                                                   : parallel::Weights::Stale);
-  return {.numbers = at::cat({totals.on_device, control_.numbers()}), .stop = totals.sums[0]};
+  return {.numbers = at::cat(
+              {totals.on_device, control_.numbers(), update.skip.to(at::kDouble).view({1})}),
+          .stop = totals.sums[0]};
 }
 
 /// Copies numbers to the host without waiting for them.
@@ -264,14 +273,14 @@ at::Tensor Trainer::read_back(const at::Tensor& numbers, std::optional<c10::Even
 
 StepResult Trainer::take() {
   core::check(!started_.empty(), "Trainer::take: no step was started");
-  if (is_asynchronous()) complete(started_.front());
+  if (is_asynchronous()) end_oldest();
   const StartedStep started = std::move(started_.front());
   started_.pop_front();
   if (started.came) started.came->synchronize();
   const auto* totals = started.numbers.data_ptr<double>();
   const double weight = totals[0], loss = totals[1], squares = totals[2];
   const auto before = std::exchange(
-      now_, control_.state_of(started.numbers.narrow(0, 3, optim::UpdateControl::kNumbers)));
+      now_, control_.state_of(started.numbers.narrow(0, kControl, optim::UpdateControl::kNumbers)));
   StepResult result{.weight = weight,
                     .lr = control_.rate_of(before.updates + 1),
                     .stop = started.stop,
@@ -284,7 +293,7 @@ StepResult Trainer::take() {
   }
   result.loss = loss / weight;
   result.grad_norm = std::sqrt(squares) / (weight * before.multiplier);
-  result.skipped = now_.skipped > before.skipped;
+  result.skipped = control_.scales() && now_.skipped > before.skipped;
   skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
   if (is_asynchronous() && config_.check.finite && !std::isfinite(loss + squares)) {
     attached_->asynchronous()->drain();  // so that all ranks are at the same operation

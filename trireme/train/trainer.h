@@ -62,8 +62,8 @@ class Trainer {
   StepResult take();
   std::size_t num_started() const { return started_.size(); }
   /// How many steps the host should be ahead: 1 on a GPU, 0 on the CPU, which computes in `start`.
-  /// An asynchronous pipeline ends steps later than it starts them; `take` drains it if the step
-  /// that it gives has not ended.
+  /// An asynchronous pipeline ends steps later than it starts them: `take` drains it if no more
+  /// steps than these are started and not taken.
   std::size_t lag() const;
 
   /// For blocks of local updates that end by the clock. The next step takes the learning rate that
@@ -106,6 +106,8 @@ class Trainer {
     return attached_->num_micros(rows_of(batch));
   }
 
+  /// Of all ranks.
+  const Mesh& mesh() const { return mesh_; }
   nn::ModelImpl& model() { return *model_; }
   const std::vector<nn::Parameter>& parameters() const { return attached_->parameters(); }
   /// What this rank keeps of them.
@@ -131,11 +133,11 @@ class Trainer {
     double stop;
     bool replayed = false;
     std::optional<parallel::Meeting> meeting = {};
-    at::Tensor numbers;              // totals of the step, then UpdateControl::numbers after it
+    at::Tensor numbers;  // totals of the step, UpdateControl::numbers after it, whether it skips
     std::optional<c10::Event> came;  // of a GPU: when they are in `numbers`, in pinned memory
     // Asynchronous: what all stages add up when each has made its update.
     double wish = 0;
-    at::Tensor sums = {};  // squares of the gradients, wishes to stop
+    at::Tensor sums = {};  // weight, loss, squares of the gradients, wishes to stop
     comm::Work summed = {};
   };
   /// What `issue` gives: the numbers of StartedStep, and the sum of the wishes to stop.
@@ -153,6 +155,7 @@ class Trainer {
   double start_asynchronous(int64_t step, const data::Batch& batch, double wish_to_stop);
   void update_stage(const parallel::Totals& totals);
   void complete(StartedStep& started);
+  void end_oldest();
   void check_all_taken(const char* what) const;
   bool is_asynchronous() const { return attached_->asynchronous() != nullptr; }
   bool watched() const { return on_sums_ != nullptr || on_gradients_ != nullptr; }

@@ -1,0 +1,55 @@
+#include "trireme/train/timed_training.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "trireme/train/step_lines.h"
+
+namespace trireme::train {
+
+TimedTraining::TimedTraining(const config::Config& config,
+                             std::shared_ptr<const data::Dataset> dataset, Trainer& trainer,
+                             RunPosition begin)
+    : trainer_(trainer),
+      meshes_(*trainer.replicas()),
+      rows_(config.batch.global / meshes_.count()),
+      order_(static_cast<uint64_t>(config.run.seed), dataset->size(), rows_),
+      step_(begin.step),
+      steps_(begin.steps),
+      end_(config.run.epochs > 0 ? config.run.epochs * order_.batches_per_epoch()
+                                 : steps_ * meshes_.count()),
+      used_(std::min(end_, begin.used_samples / rows_)),
+      blocks_(std::move(dataset), order_, meshes_,
+              std::chrono::duration<double>(config.sync.seconds), {used_, end_ - used_}) {}
+
+double TimedTraining::train_block(double wish_to_stop) {
+  blocks_.begin_block();
+  last_ = {};
+  while (const auto batch = blocks_.next()) {
+    trainer_.place(batch->number / meshes_.count());
+    last_ = trainer_.step(batch->number + 1, *batch);
+  }
+  meeting_ = trainer_.meet(wish_to_stop);
+  used_ = blocks_.used(trainer_.mesh().world());
+  loss_ += meeting_.loss;
+  weight_ += meeting_.weight;
+  return meeting_.stop;
+}
+
+std::optional<StepReport> TimedTraining::take_report() {
+  const int64_t step = is_over() ? steps_ : std::min(used_ / meshes_.count(), steps_ - 1);
+  if (step == step_) return std::nullopt;
+  step_ = step;
+  StepReport report;
+  report.step = step;
+  fill(report, last_);
+  report.weight = std::exchange(weight_, 0);
+  report.block_loss = std::exchange(loss_, 0) / report.weight;
+  report.loss = *report.block_loss;
+  report.drift = meeting_.drift;
+  report.meeting_ms = meeting_.wait_ms;
+  return report;
+}
+
+}  // namespace trireme::train
