@@ -201,6 +201,30 @@ TEST(LocalUpdates, InSixteenBitsAllReplicasHaveTheSameCommonWeights) {
   });
 }
 
+TEST(LocalUpdates, CompressedMeetingsLeaveCopiesOfAWeightAlike) {
+  using enum config::Compression;
+  const std::pair<Degrees, int64_t> cases[] = {
+      {{.replica = 2, .tensor = 2}, 1}, {{.pipe = 2, .replica = 2}, 1}, {{.replica = 4}, 2}};
+  for (const auto& [degrees, inner_group] : cases)
+    for (const auto kind : {TopK, Int8, PowerSgd}) {
+      SCOPED_TRACE(fmt::format("{} {}", to_string(degrees), to_string(kind)));
+      auto config = plain_sgd([&](auto& sync) {
+        sync.kind = SyncKind::Average;
+        sync.every = 2;
+        sync.inner_group = inner_group;
+      });
+      config.batch.global = 8;
+      config.model.tie = true;
+      config.compress.kind = kind;
+      config.compress.ratio = 0.1;
+      run_world(kThreads, degrees.world(), [&](const comm::Communicator& world) {
+        Training run(config, world, degrees);
+        for (int64_t step = 1; step <= 4; ++step) run.step(step);
+        run.trainer.check_same();
+      });
+    }
+}
+
 TEST(LocalUpdates, EvaluateTheCommonWeightsAndGoOnWithTheirOwn) {
   auto config = plain_sgd([](auto& sync) {
     sync.kind = SyncKind::Average;
@@ -232,6 +256,11 @@ TEST(LocalUpdates, RefuseWhatDoesNotFit) {
     EXPECT_THAT([&] { Training(config, world, {.replica = 2}); },
                 ::testing::ThrowsMessage<ConfigError>(::testing::HasSubstr(
                     "sync.inner_group = 3 does not divide the 2 replicas: use a divisor")));
+    config.sync.inner_group = 2;
+    config.compress.kind = config::Compression::Auto;
+    EXPECT_THAT([&] { Training(config, world, {.replica = 2}); },
+                ::testing::ThrowsMessage<ConfigError>(
+                    ::testing::HasSubstr("ranks 0 and 1 of a replica keep the same weights")));
   });
 }
 

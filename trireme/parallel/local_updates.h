@@ -154,11 +154,13 @@ class LocalUpdates {
     int64_t step = 0;   // when it started
     at::Tensor totals;  // over all replicas: see kTotals
     comm::Work totals_work;
-    StartedSum sum;
+    StartedSum sum = {}, plain_sum = {};
     bool arrived = false;
   };
   struct Fragment {
     std::vector<std::size_t> shards;
+    std::size_t num_plain = 0;         // the last of them: they travel as they are
+    int64_t compressed_elems = 0;      // those of the others
     std::shared_ptr<Reducer> reducer;  // one each: their sums overlap in time
     std::vector<BlockMember> members;
     at::Tensor flat;                // what the replicas moved; then its sum

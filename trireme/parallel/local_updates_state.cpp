@@ -95,7 +95,7 @@ void LocalUpdates::restore(const core::Json& common, const core::Json& own) {
     return;
   for (const core::Json& saved : common.at("flights")) {
     Fragment& one = fragments_.at(saved.at("fragment").get<std::size_t>());
-    Flight flight{.step = saved.at("step"), .totals = {}, .totals_work = {}, .sum = {}};
+    Flight flight{.step = saved.at("step"), .totals = {}, .totals_work = {}};
     flight.totals = tensor_of(saved.at("totals"), one.counted);
     flight.arrived = true;
     one.flight = std::move(flight);
