@@ -11,10 +11,12 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <utility>
 
 #include "trireme/comm/dtype.h"
 #include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
+#include "trireme/core/hash.h"
 
 namespace trireme::parallel {
 
@@ -82,6 +84,7 @@ LocalUpdates::LocalUpdates(ReplicaMeshes meshes, std::vector<ParameterShard> sha
                                             /*copy=*/true));
     velocity_.push_back(options_.outer->remembers() ? at::zeros_like(start_.back()) : at::Tensor());
   }
+  unsent_.resize(shards_.size());
   cut_into_fragments();
 }
 
@@ -113,6 +116,16 @@ std::vector<std::vector<KeptShard>> all_shards(const std::vector<ParameterShard>
       ranks.back().push_back({one.at(0), one.at(1), one.at(2)});
   }
   return ranks;
+}
+
+std::string cut_of(const std::vector<std::vector<KeptShard>>& ranks,
+                   const std::map<std::string, std::size_t>& fragment_of) {
+  core::Json all = {fragment_of};
+  for (const auto& shards : ranks) {
+    all.push_back(core::Json::array());
+    for (const KeptShard& one : shards) all.back().push_back({one.name, one.pieces});
+  }
+  return fmt::format("{:016x}", core::hash64(all.dump()));
 }
 
 bool overlap(const KeptShard& one, const std::vector<KeptShard>& others) {
@@ -172,6 +185,7 @@ void LocalUpdates::cut_into_fragments() {
             "each would choose for itself how they travel; name a kind",
             a, b));
   for (Fragment& one : fragments_) lay_out(one);
+  cut_ = cut_of(ranks, fragment_of_);
 }
 
 /// Where the move of a shard belongs, for a reducer that remembers what it has not sent.
@@ -249,11 +263,15 @@ void LocalUpdates::start(Fragment& fragment, const Step& step) {
   flight.totals[4].copy_(squares_of(fragment) * weight);
   flight.totals[5].copy_(weight * step.rate);
   fragment.flat.mul_(weight.to(fragment.flat.scalar_type()) * per_weight_);
+  for (std::size_t k = 0; k < fragment.shards.size(); ++k)
+    if (const at::Tensor rest = std::exchange(unsent_[fragment.shards[k]], {}); rest.defined())
+      fragment.moved[k].add_(rest, per_weight_);
   fragment.counted.zero_();
   stop_ = 0;
   if (meshes_.count() > 1) {
     flight.totals_work = meshes_.meeting.world().all_reduce(flight.totals);
-    fragment.reducer->expect({.weight = [] { return 1.0; }});
+    // The unit of residuals: with other steps between meetings it is another.
+    fragment.reducer->expect({.weight = [unit = per_weight_] { return unit; }});
     const int64_t split = fragment.compressed_elems, rest = fragment.flat.numel() - split;
     if (split > 0)
       flight.sum = fragment.reducer->start({.name = "meeting",
@@ -268,12 +286,12 @@ void LocalUpdates::start(Fragment& fragment, const Step& step) {
 }
 
 /// Waits for the sum of a fragment; what was not sent of it is known then.
-void LocalUpdates::wait(Fragment& fragment) {
+void LocalUpdates::wait(Fragment& fragment) const {
   if (std::exchange(fragment.flight->arrived, true)) return;
   fragment.flight->totals_work.wait();
   fragment.flight->sum.wait();
   fragment.flight->plain_sum.wait();
-  fragment.reducer->end_step(1);
+  fragment.reducer->end_step(per_weight_);
 }
 
 void LocalUpdates::apply(Fragment& fragment, Meeting& meeting, double keep_own) {
