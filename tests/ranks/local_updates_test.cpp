@@ -334,6 +334,29 @@ TEST(LocalUpdates, OtherReplicasKeepTheSumOfWhatMeetingsHaveNotSent) {
   }
 }
 
+TEST(LocalUpdates, OtherReplicasKeepACountThatAllHaveAlike) {
+  const Scratch scratch;
+  const auto config = plain_sgd([](auto& sync) { sync.kind = SyncKind::Average; });
+  // 7 / 3 + 7 / 3 + 7 / 3 is less than 7 in floating point.
+  for (const auto& [replicas, seen] : {std::pair{3, 7}, std::pair{2, 0}})
+    run_world(kThreads, replicas, [&](const comm::Communicator& world) {
+      Training run(config, world, {.replica = replicas});
+      auto& count = run.trainer.attached().modules().front()->register_buffer(
+          "seen", at::full({}, seen, at::kLong));
+      if (seen > 0) {
+        checkpoint::Saver saver(scratch / "run", run.mesh, 1);
+        saver.save(1, run.trainer.state());
+        EXPECT_EQ(saver.wait(), std::nullopt);
+        return;
+      }
+      checkpoint::load_newest(scratch / "run", world,
+                              [&, own = run.trainer.own_state()](format::Checkpoint& one) {
+                                run.trainer.load(one, own);
+                              });
+      EXPECT_EQ(count.item<int64_t>(), 7);
+    });
+}
+
 TEST(LocalUpdates, EvaluateTheCommonWeightsAndGoOnWithTheirOwn) {
   auto config = plain_sgd([](auto& sync) {
     sync.kind = SyncKind::Average;

@@ -135,26 +135,34 @@ parallel::LocalUpdates::Counted counted_of(const core::Json& extra, const std::s
 }
 
 /// Loads the state of every saved replica in turn, and leaves the mean in `own`: of weights by the
-/// weight that each replica counted since the last meeting, of the rest evenly.
+/// weight that each replica counted since the last meeting, of the rest evenly. What is the same in
+/// all replicas stays so to the bit: frozen weights, and the counts of a buffer.
 void load_means(format::Checkpoint& from, const checkpoint::State& own) {
-  const core::Json& replicas = from.index().extra.at("replicas");
-  std::vector<at::Tensor> sums;
-  for (const checkpoint::Item& one : own.items)
-    sums.push_back(at::zeros_like(one.tensor, one.tensor.options().dtype(at::kDouble)));
-  const auto even = 1 / static_cast<double>(replicas.size());
-  for (std::size_t k = 0; k < replicas.size(); ++k) {
+  const core::Json& extra = from.index().extra;
+  const std::size_t replicas = extra.at("replicas").size();
+  std::vector<at::Tensor> first, means;
+  for (std::size_t k = 0; k < replicas; ++k) {
     checkpoint::State one;
     one.items = renamed(own.items, replica_prefix(k));
     for (checkpoint::Item& item : one.items) item.tensor = at::zeros_like(item.tensor);
     checkpoint::load(from, one);
-    for (std::size_t i = 0; i < sums.size(); ++i) {
+    for (std::size_t i = 0; i < own.items.size(); ++i) {
+      const at::Tensor value = one.items[i].tensor.to(at::kDouble);
+      if (k == 0) {
+        first.push_back(value);
+        means.push_back(value.clone());
+        continue;
+      }
       const std::string& name = own.items[i].piece.name;  // of a weight, or of something else
-      const double all = counted_of(from.index().extra, name).weight;
-      const double part = all > 0 ? counted_by(from.index().extra, name, k).weight / all : even;
-      sums[i].add_(one.items[i].tensor.to(at::kDouble), part);
+      const double all = counted_of(extra, name).weight;
+      means[i].add_(value - first[i], all > 0 ? counted_by(extra, name, k).weight / all
+                                              : 1 / static_cast<double>(replicas));
     }
   }
-  for (std::size_t i = 0; i < sums.size(); ++i) own.items[i].tensor.copy_(sums[i]);
+  for (std::size_t i = 0; i < means.size(); ++i) {
+    const at::Tensor& to = own.items[i].tensor;
+    to.copy_(to.is_floating_point() ? means[i] : means[i].round());
+  }
 }
 
 }  // namespace
