@@ -417,5 +417,22 @@ TEST(Claims, GiveEveryNumberToOneRank) {
   }
 }
 
+TEST(Claims, ARankThatFailsIsNamedToTheOthers) {
+  for (const int failing : {0, 1})
+    run_world(kThreads, 3, [&](const comm::Communicator& world) {
+      const auto body = [&] {
+        const train::Claims claims(world, 0, 10);
+        if (world.rank() == failing) throw Error("its disk is full");
+        world.barrier();
+      };
+      EXPECT_THAT(body, ::testing::ThrowsMessage<Error>(::testing::HasSubstr(
+                            world.rank() == failing ? "its disk is full"
+                                                    : fmt::format("rank {} (host", failing))));
+      if (world.rank() == failing) return;
+      EXPECT_THAT(body, ::testing::ThrowsMessage<CommError>(
+                            ::testing::HasSubstr("stopped because of an error of its own")));
+    });
+}
+
 }  // namespace
 }  // namespace trireme::test
