@@ -196,10 +196,11 @@ TEST(OtherReplicas, DoNotMoveWhatHasJustMet) {
 
 TEST(PostLocal, BeginsAnewIfAsked) {
   const Scratch folder;
-  const auto done = must(train_arguments(
-      tiny_config(folder), folder / "run",
-      {"sync.kind=post-local", "sync.after=6", "sync.every=2", "checkpoint.resume=never"}));
+  const auto done = must(train_arguments(tiny_config(folder), folder / "run",
+                                         {"sync.kind=post-local", "sync.after=6", "sync.every=2",
+                                          "checkpoint.resume=never", "compress.kind=topk"}));
   EXPECT_THAT(done.out, HasSubstr("done at step 20"));
+  EXPECT_THAT(done.out, HasSubstr("what compression of gradients has not sent yet is dropped"));
 }
 
 TEST(Meetings, AreWhereAWishToStopIsHeard) {

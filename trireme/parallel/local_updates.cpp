@@ -12,10 +12,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
+#include <numeric>
+#include <utility>
 
 #include "trireme/comm/dtype.h"
 #include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
+#include "trireme/core/hash.h"
 
 namespace trireme::parallel {
 
@@ -92,23 +96,71 @@ LocalUpdates::LocalUpdates(ReplicaMeshes meshes, std::vector<ParameterShard> sha
                                             /*copy=*/true));
     velocity_.push_back(options_.outer->remembers() ? at::zeros_like(start_.back()) : at::Tensor());
   }
+  unsent_.resize(shards_.size());
   cut_into_fragments();
 }
+
+namespace {
+
+/// A shard that a rank of the replica keeps.
+struct KeptShard {
+  std::string name;
+  int64_t whole_elems = 0;          // of the parameter
+  std::vector<std::string> pieces;  // where they lie, and how many elements they have
+  bool operator==(const KeptShard&) const = default;
+};
+
+/// The shards of every rank of the replica. Collective over it.
+std::vector<std::vector<KeptShard>> all_shards(const std::vector<ParameterShard>& own,
+                                               const Mesh& replica) {
+  core::Json mine = core::Json::array();
+  for (const ParameterShard& one : own) {
+    std::vector<std::string> pieces;
+    for (const Piece& piece : one.pieces)
+      pieces.push_back(fmt::format("{}+{}", to_text(piece), piece.count));
+    mine.push_back(
+        {one.name, one.pieces.empty() ? 0 : Box{{}, one.pieces.front().whole}.numel(), pieces});
+  }
+  std::vector<std::vector<KeptShard>> ranks;
+  for (const std::string& text : comm::all_gather_texts(replica.world(), mine.dump())) {
+    ranks.emplace_back();
+    for (const core::Json& one : core::parse_json(text, "the parameters of a rank"))
+      ranks.back().push_back({one.at(0), one.at(1), one.at(2)});
+  }
+  return ranks;
+}
+
+std::string cut_of(const std::vector<std::vector<KeptShard>>& ranks,
+                   const std::map<std::string, std::size_t>& fragment_of) {
+  core::Json all = {fragment_of};
+  for (const auto& shards : ranks) {
+    all.push_back(core::Json::array());
+    for (const KeptShard& one : shards) all.back().push_back({one.name, one.pieces});
+  }
+  return fmt::format("{:016x}", core::hash64(all.dump()));
+}
+
+bool overlap(const KeptShard& one, const std::vector<KeptShard>& others) {
+  return std::ranges::any_of(others, [&](const KeptShard& other) {
+    return other.name == one.name && std::ranges::any_of(one.pieces, [&](const auto& piece) {
+             return std::ranges::find(other.pieces, piece) != other.pieces.end();
+           });
+  });
+}
+
+}  // namespace
 
 /// Consecutive parameters, so that all fragments have about as many elements. All ranks of a
 /// replica cut alike, although each has other parameters, or other parts of them: copies of a
 /// weight must meet together.
 void LocalUpdates::cut_into_fragments() {
-  core::Json mine = core::Json::array();
-  for (const ParameterShard& one : shards_)
-    mine.push_back({one.name, one.pieces.empty() ? 0 : Box{{}, one.pieces.front().whole}.numel()});
+  const auto ranks = all_shards(shards_, meshes_.replica);
   std::vector<std::pair<std::string, int64_t>> all;  // in the order of the stages
-  for (const std::string& text : comm::all_gather_texts(meshes_.replica.world(), mine.dump()))
-    for (const core::Json& one : core::parse_json(text, "the parameters of a rank")) {
-      const auto name = one.at(0).get<std::string>();
-      if (std::ranges::find(all, name, [](const auto& known) { return known.first; }) == all.end())
-        all.emplace_back(name, one.at(1).get<int64_t>());
-    }
+  for (const auto& shards : ranks)
+    for (const KeptShard& one : shards)
+      if (std::ranges::find(all, one.name, [](const auto& known) { return known.first; }) ==
+          all.end())
+        all.emplace_back(one.name, one.whole_elems);
   const auto count = static_cast<std::size_t>(options_.fragments);
   int64_t total = 0, before = 0;
   for (const auto& [name, size] : all) total += size;
@@ -119,9 +171,33 @@ void LocalUpdates::cut_into_fragments() {
     before += size;
   }
   fragments_.resize(count);
-  for (std::size_t i = 0; i < shards_.size(); ++i)
-    fragments_[fragment_of_.at(shards_[i].name)].shards.push_back(i);
+  // Several ranks of a replica may keep the same elements, and each sums them with its own
+  // counterparts. What a compressor sends of an element depends on its neighbours in the block: so
+  // ranks that keep all the same get the same bits, and others must send what they share as it is.
+  const auto& mine = ranks[static_cast<std::size_t>(meshes_.replica.world().rank())];
+  const auto is_shared = [&](std::size_t shard) {
+    return std::ranges::any_of(
+        ranks, [&](const auto& other) { return other != mine && overlap(mine[shard], other); });
+  };
+  std::vector<std::size_t> order(shards_.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto shared = options_.compress.compresses()
+                          ? std::ranges::stable_partition(order, std::not_fn(is_shared)).begin()
+                          : order.end();
+  for (auto one = order.begin(); one != order.end(); ++one) {
+    Fragment& fragment = fragments_[fragment_of_.at(shards_[*one].name)];
+    fragment.shards.push_back(*one);
+    if (one >= shared) ++fragment.num_plain;
+  }
+  for (std::size_t a = 0; options_.compress.kind == Compression::Auto && a < ranks.size(); ++a)
+    for (std::size_t b = a + 1; b < ranks.size(); ++b)
+      if (ranks[a] == ranks[b])
+        throw ConfigError(fmt::format(
+            "compress.kind = \"auto\": ranks {} and {} of a replica keep the same weights, and "
+            "each would choose for itself how they travel; name a kind",
+            a, b));
   for (Fragment& one : fragments_) lay_out(one);
+  cut_ = cut_of(ranks, fragment_of_);
 }
 
 /// Where the move of a shard belongs, for a reducer that remembers what it has not sent.
@@ -149,16 +225,18 @@ void LocalUpdates::lay_out(Fragment& fragment) const {
   fragment.reducer = make_reducer(meshes_.meeting, options_.compress);
   std::vector<GradientPlacePtr> places;
   int64_t begin = 0;
-  for (const std::size_t i : fragment.shards) {
+  for (std::size_t k = 0; k < fragment.shards.size(); ++k) {
+    const std::size_t i = fragment.shards[k];
     TORCH_CHECK(start_[i].scalar_type() == fragment.flat.scalar_type(),
                 "local updates need masters of one dtype");
     const int64_t count = start_[i].numel();
     fragment.moved.push_back(fragment.flat.narrow(0, begin, count).view(start_[i].sizes()));
-    if (count > 0) {
-      places.push_back(place_of(i));
-      fragment.members.push_back({places.back(), begin});
-    }
     begin += count;
+    if (k + fragment.num_plain >= fragment.shards.size()) continue;
+    fragment.compressed_elems = begin;
+    if (count == 0) continue;
+    places.push_back(place_of(i));
+    fragment.members.push_back({places.back(), begin - count});
   }
   fragment.reducer->announce(places, all_replicas(), 0);
 }
@@ -190,31 +268,42 @@ void LocalUpdates::start(Fragment& fragment, const Step& step) {
     fragment.moved[k].copy_(master).sub_(start_[i].to(master.scalar_type()));
   }
   const at::Tensor weight = fragment.counted[0];
-  Flight flight{.step = step.number, .totals = {}, .totals_work = {}, .sum = {}};
+  Flight flight{.step = step.number, .totals = {}, .totals_work = {}};
   flight.totals = at::zeros({kTotals}, fragment.counted.options());
   flight.totals.narrow(0, 0, kCounted).copy_(fragment.counted);
   flight.totals[3].fill_(stop_);
   flight.totals[4].copy_(squares_of(fragment) * weight);
   flight.totals[5].copy_(weight * step.rate);
   fragment.flat.mul_(weight.to(fragment.flat.scalar_type()) * per_weight_);
+  for (std::size_t k = 0; k < fragment.shards.size(); ++k)
+    if (const at::Tensor rest = std::exchange(unsent_[fragment.shards[k]], {}); rest.defined())
+      fragment.moved[k].add_(rest, per_weight_);
   fragment.counted.zero_();
   stop_ = 0;
   if (meshes_.count() > 1) {
     flight.totals_work = meshes_.meeting.world().all_reduce(flight.totals);
-    fragment.reducer->expect({.weight = [] { return 1.0; }});
-    if (fragment.flat.numel() > 0)
-      flight.sum = fragment.reducer->start(
-          {.name = "meeting", .data = fragment.flat, .members = fragment.members}, all_replicas());
+    // The unit of residuals: with other steps between meetings it is another.
+    fragment.reducer->expect({.weight = [unit = per_weight_] { return unit; }});
+    const int64_t split = fragment.compressed_elems, rest = fragment.flat.numel() - split;
+    if (split > 0)
+      flight.sum = fragment.reducer->start({.name = "meeting",
+                                            .data = fragment.flat.narrow(0, 0, split),
+                                            .members = fragment.members},
+                                           all_replicas());
+    if (rest > 0)
+      flight.plain_sum = fragment.reducer->start(
+          {.name = "meeting", .data = fragment.flat.narrow(0, split, rest)}, all_replicas());
   }
   fragment.flight = std::move(flight);
 }
 
 /// Waits for the sum of a fragment; what was not sent of it is known then.
-void LocalUpdates::wait(Fragment& fragment) {
+void LocalUpdates::wait(Fragment& fragment) const {
   if (std::exchange(fragment.flight->arrived, true)) return;
   fragment.flight->totals_work.wait();
   fragment.flight->sum.wait();
-  fragment.reducer->end_step(1);
+  fragment.flight->plain_sum.wait();
+  fragment.reducer->end_step(per_weight_);
 }
 
 void LocalUpdates::apply(Fragment& fragment, Meeting& meeting, double keep_own) {

@@ -122,17 +122,21 @@ class LocalUpdates {
   enum class Purpose : uint8_t { Save, Load };
   std::vector<CommonTensor> common(Purpose purpose);
 
-  /// A tensor that belongs to this rank alone: what was not sent yet, if meetings are compressed.
-  struct OwnTensor {
-    std::string name;
-    at::Tensor tensor;
-  };
-  std::vector<OwnTensor> own_tensors();
+  /// The tensors that belong to this rank alone: what was not sent yet, if meetings are compressed,
+  /// as weight x move x the `unit` of the reducer's JSON. `repeats`: another rank of the replica
+  /// has it too. `Purpose::Load`: also for shards that travel as they are, which send it all when
+  /// they next meet.
+  std::vector<ReducerState> own_states(Purpose purpose);
 
   /// What else is the same in all replicas, and what each has for itself.
   core::Json common_json();
   core::Json own_json();
   void restore(const core::Json& common, const core::Json& own);
+
+  /// Was a replica cut in the same way when this was saved? Then `own_states` continue as they are.
+  bool is_cut_as(const core::Json& common) const { return common.value("cut", "") == cut_; }
+  /// Otherwise they have been filled with weight x move; `saved`: what a rank's reducers kept.
+  void restart_residuals(const core::Json& saved);
 
   /// What the replicas of a checkpoint had counted for a parameter since it last met.
   struct Counted {
@@ -157,11 +161,13 @@ class LocalUpdates {
     int64_t step = 0;   // when it started
     at::Tensor totals;  // over all replicas: see kTotals
     comm::Work totals_work;
-    StartedSum sum;
+    StartedSum sum = {}, plain_sum = {};
     bool arrived = false;
   };
   struct Fragment {
     std::vector<std::size_t> shards;
+    std::size_t num_plain = 0;         // the last of them: they travel as they are
+    int64_t compressed_elems = 0;      // those of the others
     std::shared_ptr<Reducer> reducer;  // one each: their sums overlap in time
     std::vector<BlockMember> members;
     at::Tensor flat;                // what the replicas moved; then its sum
@@ -175,7 +181,7 @@ class LocalUpdates {
   GradientPlacePtr place_of(std::size_t shard) const;
   bool is_due(std::size_t fragment, int64_t step) const;
   void start(Fragment& fragment, const Step& step);
-  static void wait(Fragment& fragment);
+  void wait(Fragment& fragment) const;
   void apply(Fragment& fragment, Meeting& meeting, double keep_own);
   at::Tensor squares_of(const Fragment& fragment) const;
 
@@ -184,8 +190,10 @@ class LocalUpdates {
   LocalOptions options_;
   double per_weight_;  // a power of two near 1 / expected weight
   std::vector<at::Tensor> start_, velocity_;
+  std::vector<at::Tensor> unsent_;  // of a checkpoint, weight x move; undefined: nothing
   std::vector<Fragment> fragments_;
   std::map<std::string, std::size_t> fragment_of_;  // of every parameter of the model
+  std::string cut_;                                 // which rank of a replica keeps what, hashed
   double rate_ = 0;                                 // of the last step
   double stop_ = 0;  // the largest wish of this rank since the last meeting
 };

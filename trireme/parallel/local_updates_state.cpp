@@ -1,5 +1,9 @@
 // What a checkpoint holds of local updates; the rest of them is in local_updates.cpp.
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <set>
 
 #include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
@@ -47,21 +51,42 @@ core::Json LocalUpdates::common_json() {
     flights.push_back(
         {{"fragment", f}, {"step", flight->step}, {"totals", numbers_of(flight->totals)}});
   }
-  return {{"outer", options_.outer->name()}, {"rate", rate_},
-          {"every", options_.every},         {"delay", options_.delay},
-          {"fragment_of", fragment_of_},     {"flights", flights}};
+  return {{"outer", options_.outer->name()},
+          {"rate", rate_},
+          {"every", options_.every},
+          {"delay", options_.delay},
+          {"cut", cut_},
+          {"fragment_of", fragment_of_},
+          {"flights", flights}};
 }
 
-std::vector<LocalUpdates::OwnTensor> LocalUpdates::own_tensors() {
-  std::vector<OwnTensor> all;
-  for (std::size_t f = 0; f < fragments_.size(); ++f) {
-    if (fragments_[f].flight) wait(fragments_[f]);
-    for (const ReducerState& one : fragments_[f].reducer->states())
-      all.push_back(
-          {fmt::format("meeting/{}/{}/rank.{}/{}{}", f, one.kind, meshes_.replica.world().rank(),
-                       one.parameter, one.piece ? "@" + to_text(*one.piece) : ""),
-           one.tensor});
+std::vector<ReducerState> LocalUpdates::own_states(Purpose purpose) {
+  std::vector<ReducerState> all;
+  std::set<std::string> compressed;
+  for (Fragment& fragment : fragments_) {
+    if (fragment.flight) wait(fragment);
+    for (ReducerState& one : fragment.reducer->states()) {
+      if (one.piece) compressed.insert(one.parameter);
+      all.push_back(std::move(one));
+    }
   }
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    const ParameterShard& shard = shards_[i];
+    if (purpose == Purpose::Load && !unsent_[i].defined() && !compressed.contains(shard.name))
+      unsent_[i] = at::zeros_like(start_[i]);
+    for (std::size_t k = 0; unsent_[i].defined() && k < shard.pieces.size(); ++k)
+      all.push_back({.kind = "residual",
+                     .parameter = shard.name,
+                     .tensor = shard.part(unsent_[i], k),
+                     .piece = shard.pieces[k]});
+  }
+  const auto counts = [&](const Piece& piece) {
+    for (const ParameterShard& one : shards_)
+      for (std::size_t i = 0; i < one.pieces.size(); ++i)
+        if (one.pieces[i] == piece) return one.reductions[i].counts;
+    return true;
+  };
+  for (ReducerState& one : all) one.repeats = one.piece && !counts(*one.piece);
   return all;
 }
 
@@ -87,18 +112,27 @@ void LocalUpdates::restore(const core::Json& common, const core::Json& own) {
   }
   const core::Json& ranks = own.at("reducers");
   const auto rank = static_cast<std::size_t>(meshes_.replica.world().rank());
-  for (std::size_t f = 0; same_turns && f < fragments_.size(); ++f)
-    if (rank < ranks.size() && !ranks.at(rank).at(f).is_null())
-      fragments_[f].reducer->restore(ranks.at(rank).at(f));
+  for (std::size_t f = 0; is_cut_as(common) && f < fragments_.size(); ++f)
+    if (!ranks.at(rank).at(f).is_null()) fragments_[f].reducer->restore(ranks.at(rank).at(f));
   // Sums under way are lost otherwise; what the replicas moved is still in their weights.
   if (!same_turns || common.at("every") != options_.every || common.at("delay") != options_.delay)
     return;
   for (const core::Json& saved : common.at("flights")) {
     Fragment& one = fragments_.at(saved.at("fragment").get<std::size_t>());
-    Flight flight{.step = saved.at("step"), .totals = {}, .totals_work = {}, .sum = {}};
+    Flight flight{.step = saved.at("step"), .totals = {}, .totals_work = {}};
     flight.totals = tensor_of(saved.at("totals"), one.counted);
     flight.arrived = true;
     one.flight = std::move(flight);
+  }
+}
+
+void LocalUpdates::restart_residuals(const core::Json& saved) {
+  for (std::size_t f = 0; f < fragments_.size(); ++f) {
+    core::Json one = saved.at(std::min(f, saved.size() - 1));  // all have met about as often
+    if (one.is_null()) continue;
+    one.erase("chosen");
+    one["unit"] = 1;
+    fragments_[f].reducer->restore(one);
   }
 }
 
@@ -119,7 +153,11 @@ void LocalUpdates::clear() {
   for (Fragment& one : fragments_) {
     one.flight.reset();
     one.counted.zero_();
+    for (const ReducerState& state : one.reducer->states())
+      if (state.piece) state.tensor.zero_();
+    one.reducer->restore(core::Json::object());
   }
+  for (at::Tensor& one : unsent_) one.reset();
   for (const at::Tensor& one : velocity_)
     if (one.defined()) one.zero_();
 }

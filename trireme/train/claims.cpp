@@ -48,8 +48,9 @@ Claims::Claims(const comm::Communicator& ranks, int64_t first, int64_t end)
 
 Claims::~Claims() {
   try {
-    if (std::uncaught_exceptions() > 0)
-      for (const comm::Communicator& pair : pairs_) pair.abort("a rank failed");
+    // The exception itself says why this rank fails; the others hear who. Threads that wait end.
+    if (std::uncaught_exceptions() > exceptions_)
+      for (const comm::Communicator& pair : pairs_) pair.carrier()->abandon();
     else if (!serves_ && !pairs_.empty())
       send(pairs_.front(), 0, kLeave);
   } catch (const std::exception&) {  // the world has ended

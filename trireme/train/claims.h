@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -37,6 +38,7 @@ class Claims {
   int64_t end_;
   std::atomic<int64_t> counter_;
   bool serves_;
+  const int exceptions_ = std::uncaught_exceptions();  // in flight when it was made
   std::vector<comm::Communicator> pairs_;  // rank 0: with every other rank; else with rank 0
   std::vector<std::jthread> servers_;
 };

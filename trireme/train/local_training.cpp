@@ -10,12 +10,14 @@
 #include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
 #include "trireme/train/attach.h"
+#include "trireme/train/saved_residuals.h"
 
 namespace trireme::train {
 
 namespace {
 
 using config::SyncKind;
+using Purpose = parallel::LocalUpdates::Purpose;
 
 std::shared_ptr<const parallel::OuterOptimizer> make_outer(const config::Sync& keys) {
   const parallel::OuterOptions options{.momentum = keys.momentum,
@@ -35,8 +37,7 @@ std::string replica_prefix(std::size_t index) {
 }
 
 /// The tensors that all replicas have alike.
-std::vector<checkpoint::Item> common_items(parallel::LocalUpdates& local,
-                                           parallel::LocalUpdates::Purpose purpose) {
+std::vector<checkpoint::Item> common_items(parallel::LocalUpdates& local, Purpose purpose) {
   std::vector<checkpoint::Item> items;
   for (const auto& [prefix, index, tensor, optional] : local.common(purpose)) {
     const parallel::ParameterShard& shard = local.shards()[index];
@@ -59,16 +60,46 @@ std::vector<checkpoint::Item> renamed(std::vector<checkpoint::Item> items,
   return items;
 }
 
+std::string meeting_prefix(std::size_t replica) {
+  return replica_prefix(replica) + "meeting/";
+}
+
 /// The tensors of meetings that belong to this rank alone.
-std::vector<checkpoint::Item> own_items(parallel::LocalUpdates& local) {
+std::vector<checkpoint::Item> own_items(parallel::LocalUpdates& local, Purpose purpose) {
   std::vector<checkpoint::Item> items;
-  for (const auto& [name, tensor] : local.own_tensors()) {
-    items.push_back(checkpoint::whole(name, tensor));
+  const std::string prefix = meeting_prefix(static_cast<std::size_t>(local.meshes().index()));
+  for (const parallel::ReducerState& one : local.own_states(purpose)) {
+    items.push_back(checkpoint::whole(name_of(prefix, one, local.meshes().replica), one.tensor));
     items.back().same = {};
     items.back().optional = true;
   }
-  return renamed(std::move(items),
-                 replica_prefix(static_cast<std::size_t>(local.meshes().index())));
+  return items;
+}
+
+/// Hands out what other replicas, or replicas that were cut in another way, had not sent yet: of R
+/// replicas that continue, number k % R gets it from saved replica k. So the sum over all replicas
+/// stays, in weight x move. Returns what people should know.
+std::string load_residuals(format::Checkpoint& from, parallel::LocalUpdates* local) {
+  const core::Json& extra = from.index().extra;
+  const core::Json& replicas = extra.at("replicas");
+  SavedResiduals all(from), mine(from);
+  for (std::size_t k = 0; k < replicas.size(); ++k) {
+    all.take(meeting_prefix(k));
+    if (local == nullptr || k % static_cast<std::size_t>(local->meshes().count()) !=
+                                static_cast<std::size_t>(local->meshes().index()))
+      continue;
+    const core::Json& fragments = replicas.at(k).at("local").at("reducers").at(0);
+    mine.take(meeting_prefix(k), [&](const std::string& parameter) {
+      const auto f = extra.at("sync").at("fragment_of").at(parameter).get<std::size_t>();
+      const double unit = fragments.at(f).at("unit");
+      return unit > 0 ? 1 / unit : 0.0;  // 0: it has never met
+    });
+  }
+  if (local != nullptr) local->restart_residuals(replicas.at(0).at("local").at("reducers").at(0));
+  if (all.empty()) return "";
+  if (local == nullptr) return "what compressed meetings have not sent yet is dropped";
+  mine.put(local->own_states(Purpose::Load), [](const parallel::ReducerState&) { return true; });
+  return "what compressed meetings have not sent yet is kept for the next one";
 }
 
 /// What saved replica `k` had counted for a parameter since it last met; 0 for other tensors.
@@ -93,26 +124,34 @@ parallel::LocalUpdates::Counted counted_of(const core::Json& extra, const std::s
 }
 
 /// Loads the state of every saved replica in turn, and leaves the mean in `own`: of weights by the
-/// weight that each replica counted since the last meeting, of the rest evenly.
+/// weight that each replica counted since the last meeting, of the rest evenly. What is the same in
+/// all replicas stays so to the bit: frozen weights, and the counts of a buffer.
 void load_means(format::Checkpoint& from, const checkpoint::State& own) {
-  const core::Json& replicas = from.index().extra.at("replicas");
-  std::vector<at::Tensor> sums;
-  for (const checkpoint::Item& one : own.items)
-    sums.push_back(at::zeros_like(one.tensor, one.tensor.options().dtype(at::kDouble)));
-  const auto even = 1 / static_cast<double>(replicas.size());
-  for (std::size_t k = 0; k < replicas.size(); ++k) {
+  const core::Json& extra = from.index().extra;
+  const std::size_t replicas = extra.at("replicas").size();
+  std::vector<at::Tensor> first, means;
+  for (std::size_t k = 0; k < replicas; ++k) {
     checkpoint::State one;
     one.items = renamed(own.items, replica_prefix(k));
     for (checkpoint::Item& item : one.items) item.tensor = at::zeros_like(item.tensor);
     checkpoint::load(from, one);
-    for (std::size_t i = 0; i < sums.size(); ++i) {
+    for (std::size_t i = 0; i < own.items.size(); ++i) {
+      const at::Tensor value = one.items[i].tensor.to(at::kDouble);
+      if (k == 0) {
+        first.push_back(value);
+        means.push_back(value.clone());
+        continue;
+      }
       const std::string& name = own.items[i].piece.name;  // of a weight, or of something else
-      const double all = counted_of(from.index().extra, name).weight;
-      const double part = all > 0 ? counted_by(from.index().extra, name, k).weight / all : even;
-      sums[i].add_(one.items[i].tensor.to(at::kDouble), part);
+      const double all = counted_of(extra, name).weight;
+      means[i].add_(value - first[i], all > 0 ? counted_by(extra, name, k).weight / all
+                                              : 1 / static_cast<double>(replicas));
     }
   }
-  for (std::size_t i = 0; i < sums.size(); ++i) own.items[i].tensor.copy_(sums[i]);
+  for (std::size_t i = 0; i < means.size(); ++i) {
+    const at::Tensor& to = own.items[i].tensor;
+    to.copy_(to.is_floating_point() ? means[i] : means[i].round());
+  }
 }
 
 }  // namespace
@@ -179,8 +218,8 @@ checkpoint::State with_replicas(checkpoint::State own, parallel::LocalUpdates& l
   }
   for (checkpoint::Item& one : renamed(std::move(own.items), replica_prefix(index)))
     all.items.push_back(std::move(one));
-  for (checkpoint::Item& one : own_items(local)) all.items.push_back(std::move(one));
-  for (checkpoint::Item& one : common_items(local, parallel::LocalUpdates::Purpose::Save))
+  for (checkpoint::Item& one : own_items(local, Purpose::Save)) all.items.push_back(std::move(one));
+  for (checkpoint::Item& one : common_items(local, Purpose::Save))
     all.items.push_back(std::move(one));
   // The extra of a pipeline's cut is read before anything is built, and `optimizer` by tools.
   all.extra = own.extra;
@@ -199,21 +238,29 @@ LoadedState load_replicas(format::Checkpoint& from, const checkpoint::State& own
   if (local != nullptr) local->clear();  // another checkpoint may have been tried before
   if (!extra.contains("replicas")) {     // made in lockstep
     checkpoint::load(from, own);
-    if (local != nullptr) local->restart();
-    return {extra, ""};
+    if (local == nullptr) return {extra, ""};
+    local->restart();
+    SavedResiduals residuals(from);
+    residuals.take("reducer/");
+    return {extra, residuals.empty() ? ""
+                                     : "what compression of gradients has not sent yet is dropped: "
+                                       "meetings send moves of weights, which have another unit"};
   }
   const core::Json& replicas = extra.at("replicas");
   checkpoint::State common;
-  if (local != nullptr) common.items = common_items(*local, parallel::LocalUpdates::Purpose::Load);
+  if (local != nullptr) common.items = common_items(*local, Purpose::Load);
   if (local != nullptr && replicas.size() == static_cast<std::size_t>(local->meshes().count())) {
     const auto index = static_cast<std::size_t>(local->meshes().index());
     checkpoint::State all;
     all.items = renamed(own.items, replica_prefix(index));
-    for (checkpoint::Item& one : own_items(*local)) all.items.push_back(std::move(one));
+    const bool same_cut = local->is_cut_as(extra.at("sync"));
+    if (same_cut)
+      for (checkpoint::Item& one : own_items(*local, Purpose::Load))
+        all.items.push_back(std::move(one));
     for (checkpoint::Item& one : common.items) all.items.push_back(std::move(one));
     checkpoint::load(from, all);
     local->restore(extra.at("sync"), replicas.at(index).at("local"));
-    return {replicas.at(index), ""};
+    return {replicas.at(index), same_cut ? "" : load_residuals(from, local)};
   }
   load_means(from, own);
   if (local != nullptr) {
@@ -223,10 +270,11 @@ LoadedState load_replicas(format::Checkpoint& from, const checkpoint::State& own
       means.push_back(one.master.detach().clone());
     local->restart_from(means, [&](const std::string& name) { return counted_of(extra, name); });
   }
+  const std::string residuals = load_residuals(from, local);
   return {replicas.at(0),
           fmt::format("the checkpoint has {} replicas: they meet, and all continue from there with "
-                      "the mean of their optimizers' states",
-                      replicas.size())};
+                      "the mean of their optimizers' states{}{}",
+                      replicas.size(), residuals.empty() ? "" : "; ", residuals)};
 }
 
 }  // namespace trireme::train

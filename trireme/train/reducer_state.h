@@ -7,14 +7,8 @@
 namespace trireme::train {
 
 /// Adds what the reducer keeps from step to step: the residuals of compressed gradients, for
-/// instance. It belongs to one rank of one mesh:
-///
-///   reducer/residual/MESH/rank.N/PARAMETER@OFFSET:SHAPE:BEGIN        a residual, and its place
-///   reducer/shard_residual/MESH/rank.N/PARAMETER@OFFSET:SHAPE:BEGIN  of a sum of shards
-///   reducer/KIND/MESH/rank.N/PARAMETER                               another tensor
-///
-/// `rank.N.repeat` is a residual that another rank keeps too, because it computes the same
-/// gradient. Collective.
+/// instance. It belongs to one rank of one mesh, and is saved under `reducer/` (see name_of).
+/// Collective.
 void add_reducer(checkpoint::State& state, parallel::Attached& attached);
 
 /// Restores what was saved. Loading has filled the tensors of the same mesh. On another one the
