@@ -1,10 +1,10 @@
 """Local updates in PyTorch, written from the papers: every replica is a model of its own in this one process.
 
-    python3 torch_local.py RUN_DIR TOKENS_FILE REPLICAS
+    python3 torch_local.py START_DIR TOKENS_FILE RUN_DIR REPLICAS [RUN_DIR REPLICAS ...]
 
-RUN_DIR holds the run that is judged: config.toml, checkpoints/step-00000000 (the weights before the first update), samples.jsonl,
-metrics.jsonl (of which only the learning rates are read) and the last checkpoint. Prints the largest difference between the
-common weights of that checkpoint and those computed here, and the drift before each meeting.
+START_DIR holds checkpoints/step-00000000, the weights before the first update. RUN_DIR holds a run that is judged: config.toml,
+samples.jsonl, metrics.jsonl (of which only the learning rates are read) and the last checkpoint. Prints for each run the drift before
+each meeting, the largest difference between the common weights of that checkpoint and those computed here, and "end".
 
     average     model averaging
     bmuf        Chen and Huo 2016: classical and Nesterov block momentum
@@ -104,14 +104,11 @@ def block_of(batch, count, index):
     return batch[begin:begin + each + (index < more)]
 
 
-def main():
-    run, tokens_file, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+def judge(start, tokens, run, count):
     config = keys(run / "config.toml")
     sync = {k.split(".")[1]: v.strip('"') for k, v in config.items() if k.startswith("sync.")}
     seq, heads = int(config["model.seq"]), int(config["model.heads"])
     every, delay, keep = int(sync["every"]), int(sync["delay"]), float(sync["keep_own"])
-    tokens = torch.frombuffer(bytearray(tokens_file.read_bytes()), dtype=torch.uint16).to(torch.int32)
-    start = load(run / "checkpoints/step-00000000")
     rates = [json.loads(line)["lr"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     batches = [json.loads(line)["samples"] for line in (run / "samples.jsonl").read_text().splitlines()]
     replicas = [{k: v.clone().requires_grad_() for k, v in start.items()} for _ in range(count)]
@@ -159,6 +156,15 @@ def main():
     moved = max(float((common[k] - start[k]).abs().max()) for k in common)
     print("moved", repr(moved))
     print("difference", repr(max(float((common[k] - ours[k]).abs().max()) for k in common)))
+    print("end")
+
+
+def main():
+    torch.set_num_threads(1)  # small tensors: more threads would only wait for each other
+    start = load(Path(sys.argv[1]) / "checkpoints/step-00000000")
+    tokens = torch.frombuffer(bytearray(Path(sys.argv[2]).read_bytes()), dtype=torch.uint16).to(torch.int32)
+    for run, count in zip(sys.argv[3::2], sys.argv[4::2]):
+        judge(start, tokens, Path(run), int(count))
 
 
 main()
