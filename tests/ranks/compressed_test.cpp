@@ -101,6 +101,7 @@ std::vector<Case> meshes(config::Dtype dtype) {
                            {.replica = 2, .shard = 2, .what = Gradients},
                            {.shard = 2, .what = Parameters},
                            {.replica = 2, .tensor = 2, .kv_heads = 1},
+                           {.replica = 2, .tensor = 2, .sequence = false},
                            {.replica = 2, .pipe = 2}};
   for (Case& one : all) {
     one.dtype = dtype;

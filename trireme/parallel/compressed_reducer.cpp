@@ -77,7 +77,7 @@ CompressedReducer::CompressedReducer(const std::shared_ptr<Reducer>& inner, Comp
 }
 
 bool CompressedReducer::is_compressed(const GradientPlace& place) const {
-  if (place.numel() == 0) return false;
+  if (place.numel() == 0 || place.repeats) return false;
   if (options_.own == nullptr && options_.kind == Compression::PowerSgd && !factors_.fits(place))
     return false;
   return std::ranges::none_of(

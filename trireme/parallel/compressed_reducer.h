@@ -11,7 +11,7 @@ namespace trireme::parallel {
 
 /// Sums gradients in fewer bytes, and adds what was not sent to the gradients of the next step.
 ///
-///   block ──┬─ kept by a pattern, or too small for PowerSGD ──> the inner reducer, as they are
+///   block ──┬─ kept by a pattern, repeated, small ──> the inner reducer, as they are
 ///           └─ the rest ──> packed ──> a CompressedSum, on a SumThread: encode, send, decode
 ///
 /// Blocks without members (late gradients, copies, tied weights) go to the inner reducer, as do all

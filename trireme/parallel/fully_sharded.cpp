@@ -70,7 +70,7 @@ std::unique_ptr<Gradients> FullySharded::make_gradients(bool whole) {
       list.push_back({all_[i].tensor, cut, weights_->units().unit_of[i]});
       for (const ShardedBox& box : cut.boxes) {
         list.back().places.push_back(place_of(cut, box, mesh_));
-        list.back().shard_places.push_back(shard_place_of(cut, box, mesh_));
+        list.back().shard_places.push_back(shard_place_of(cut, box));
       }
     }
     std::unique_ptr<UnitBuckets> made;

@@ -15,7 +15,7 @@ void set_roles(GradientPlace& place, const Reduction& one, const Mesh& mesh) {
     return position_in(set, mesh.coord(), mesh.degrees()).index == 0;
   };
   place.first = is_first(one.sums.all) && std::ranges::all_of(one.later, is_first);
-  place.repeats = one.repeats && mesh.coord(Axis::Tensor) != 0;
+  place.repeats = one.repeats;
 }
 
 }  // namespace
@@ -63,15 +63,14 @@ GradientPlacePtr place_of(const ShardedParameter& parameter, const ShardedBox& b
   return std::make_shared<const GradientPlace>(std::move(place));
 }
 
-GradientPlacePtr shard_place_of(const ShardedParameter& parameter, const ShardedBox& box,
-                                const Mesh& mesh) {
+GradientPlacePtr shard_place_of(const ShardedParameter& parameter, const ShardedBox& box) {
   GradientPlace place{.name = box.piece.name,
                       .shape = {box.piece.count},
                       .pieces = {box.piece},
                       .dtype = parameter.dtypes.gradient(),
                       .first = false,
+                      .repeats = box.reduction.repeats,
                       .shard = true};
-  place.repeats = box.reduction.repeats && mesh.coord(Axis::Tensor) != 0;
   return std::make_shared<const GradientPlace>(std::move(place));
 }
 

@@ -19,7 +19,8 @@ struct GradientPlace {
   core::DType dtype = core::DType::Float32;
   /// Of the ranks whose gradients of these elements are summed, this is the first.
   bool first = true;
-  /// Another rank computes the same gradient for itself, and no sum adds the two.
+  /// Other ranks compute the same gradient, each for itself, and no sum adds them up. It must
+  /// travel as it is: a compressor may give each of these ranks other bits.
   bool repeats = false;
   bool shard = false;  ///< it is summed already over the ranks that share the state
 
@@ -40,7 +41,6 @@ GradientPlacePtr place_of(const ParameterShard& whole, const Mesh& mesh);
 /// One box of a parameter before it is cut into shards, and this rank's shard of it.
 GradientPlacePtr place_of(const ShardedParameter& parameter, const ShardedBox& box,
                           const Mesh& mesh);
-GradientPlacePtr shard_place_of(const ShardedParameter& parameter, const ShardedBox& box,
-                                const Mesh& mesh);
+GradientPlacePtr shard_place_of(const ShardedParameter& parameter, const ShardedBox& box);
 
 }  // namespace trireme::parallel

@@ -66,7 +66,8 @@ struct ReducerState {
   /// Set if its elements belong to those of a parameter and the ranks' tensors add up: on another
   /// mesh the sum over the ranks is kept. Otherwise another mesh starts without it.
   std::optional<Piece> piece = {};
-  bool first = true, repeats = false;  ///< see GradientPlace
+  bool first = true;     ///< see GradientPlace
+  bool repeats = false;  ///< another rank has the same
 };
 
 /// What is known of a step before its gradients come.

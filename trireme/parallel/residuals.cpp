@@ -78,8 +78,7 @@ std::vector<ReducerState> Residuals::states() const {
                        .parameter = one.place->name,
                        .tensor = one.place->part(one.now, i),
                        .piece = one.place->pieces[i],
-                       .first = one.place->first,
-                       .repeats = one.place->repeats});
+                       .first = one.place->first});
   return all;
 }
 

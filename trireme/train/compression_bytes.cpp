@@ -53,7 +53,7 @@ CompressionBytes compression_bytes(const config::Config& config,
     for (const parallel::ShardedBox& box : cut.boxes) {
       const bool sums_shards = position_in(box.reduction.sums.shards, {}, degrees).count > 1;
       const bool sums_rest = position_in(box.reduction.sums.rest, {}, degrees).count > 1;
-      if (!sums_shards && !sums_rest) continue;
+      if ((!sums_shards && !sums_rest) || box.reduction.repeats) continue;
       int64_t elems = box.numel();
       if (options.kind == Compression::PowerSgd) {
         const int64_t factor = factor_elems(box.local().box, options);
