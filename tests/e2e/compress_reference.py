@@ -14,6 +14,8 @@ import socket
 import sys
 from datetime import timedelta
 
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the hook synchronizes any GPU that it finds, and fails for CPU tensors
+
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp

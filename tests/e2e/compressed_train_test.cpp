@@ -120,7 +120,7 @@ TEST(CompressedTraining, TakesTheMemoryThatCheckForetells) {
            {"compress.kind=powersgd"},
            {"compress.kind=int8", "mesh.replica=1", "mesh.shard=2"},
            {"compress.kind=int8", "compress.feedback=false"}}) {
-    const auto all = joined({"model.hidden=128", "model.vocab=2048"}, keys);
+    const auto all = joined({"model.hidden=128", "model.vocab=2048", "run.device=cpu"}, keys);
     std::vector<std::string> bench = {kTrireme, "bench", "train", config},
                              check = {kTrireme, "train", config, "--check"};
     const auto measured = core::parse_json(run_patiently(joined(bench, all)).out, "bench")

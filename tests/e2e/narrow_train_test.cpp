@@ -17,7 +17,8 @@ TEST(TrainNarrow, ReplicasAgreeAndAResumedRunHasTheSameBits) {
   for (const char* state : {"optimizer", "parameters"}) {
     const std::vector<std::string> keys = {
         "mesh.replica=2",        "mesh.shard=2",       std::string("memory.shard=") + state,
-        "compress.gathers=int8", "check.hash_every=1", "checkpoint.every=5"};
+        "compress.gathers=int8", "check.hash_every=1", "checkpoint.every=5",
+        "run.device=cpu"};
     const std::string whole = folder / (std::string("whole-") + state),
                       resumed = folder / (std::string("resumed-") + state);
     must(train_arguments(config, whole, keys));
@@ -31,9 +32,9 @@ TEST(TrainNarrow, ReplicasAgreeAndAResumedRunHasTheSameBits) {
 
 TEST(TrainNarrow, MemoryIsForetoldAlsoWhereMastersStandApart) {
   const Scratch folder;
-  const double ratio = foretold_by_measured(tiny_config(folder),
-                                            {"model.hidden=256", "mesh.replica=1", "mesh.shard=2",
-                                             "memory.shard=optimizer", "compress.gathers=bf16"});
+  const double ratio = foretold_by_measured(
+      tiny_config(folder), {"model.hidden=256", "mesh.replica=1", "mesh.shard=2",
+                            "memory.shard=optimizer", "compress.gathers=bf16", "run.device=cpu"});
   EXPECT_GT(ratio, 0.9);
   EXPECT_LT(ratio, 1.1);
 }

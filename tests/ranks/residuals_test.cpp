@@ -165,8 +165,10 @@ TEST(PowerSgd, OfFullRankIsExact) {
 /// A module with one layer, the same on all ranks.
 struct Net : torch::nn::Module {
   Net() {
-    torch::manual_seed(1);
     layer = register_module("layer", nn::as_layer(torch::nn::Linear(6, 4)));
+    const at::NoGradGuard guard;  // torch's generator is shared by the threads of all ranks
+    for (at::Tensor& one : parameters())
+      one.copy_(torch::sin(torch::arange(one.numel(), torch::kFloat) * 1.3).view(one.sizes()));
   }
   std::shared_ptr<nn::LayerImpl> layer;
 };
