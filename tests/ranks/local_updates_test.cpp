@@ -294,8 +294,9 @@ void add_unsent(Weights& to, const train::Trainer& trainer) {
   const auto& fragments = state.extra.at("replicas").at(replica).at("local").at("reducers").at(0);
   for (const checkpoint::Item& item : state.items) {
     const std::string& path = item.piece.name;
-    if (path.find("/meeting/residual/") == path.npos || path.find(".repeat/") != path.npos)
-      continue;
+    const bool unsent = path.find("/meeting/unsent/") != path.npos;
+    if (!unsent && path.find("/meeting/residual/") == path.npos) continue;
+    if (path.find(".repeat/") != path.npos) continue;
     const auto begin = path.find('/', path.find("/rank.") + 1) + 1, at = path.rfind('@');
     const std::string name = path.substr(begin, at - begin), place = path.substr(at + 1);
     const auto shape = place.find(':'), first = place.rfind(':');
@@ -307,9 +308,21 @@ void add_unsent(Weights& to, const train::Trainer& trainer) {
     const at::Tensor flat = box.reshape({-1}).clone();
     const std::size_t fragment = state.extra.at("sync").at("fragment_of").at(name);
     flat.narrow(0, std::stoll(place.substr(first + 1)), item.tensor.numel())
-        .add_(item.tensor.reshape({-1}), 1 / fragments.at(fragment).at("unit").get<double>());
+        .add_(item.tensor.reshape({-1}),
+              unsent ? 1.0 : 1 / fragments.at(fragment).at("unit").get<double>());
     box.copy_(flat.view(box.sizes()));
   }
+}
+
+void expect_same_unsent(const Weights& saved, const Weights& loaded) {
+  double most = 0;
+  for (const auto& [name, whole] : saved) {
+    const double size = whole.abs().max().item<double>();
+    most = std::max(most, size);
+    ASSERT_TRUE(loaded.contains(name)) << name;
+    EXPECT_LE((whole - loaded.at(name)).abs().max().item<double>(), 1e-12 * size) << name;
+  }
+  EXPECT_GT(most, 0);
 }
 
 TEST(LocalUpdates, OtherReplicasKeepTheSumOfWhatMeetingsHaveNotSent) {
@@ -366,16 +379,62 @@ TEST(LocalUpdates, OtherReplicasKeepTheSumOfWhatMeetingsHaveNotSent) {
         for (int64_t step = 5; step <= 6; ++step) run.step(step);
         run.trainer.check_same();
       });
-      double most = 0;
-      for (const auto& [name, whole] : saved) {
-        const double size = whole.abs().max().item<double>();
-        most = std::max(most, size);
-        ASSERT_TRUE(loaded.contains(name)) << name;
-        EXPECT_LE((whole - loaded.at(name)).abs().max().item<double>(), 1e-12 * size) << name;
-      }
-      EXPECT_GT(most, 0);
+      expect_same_unsent(saved, loaded);
     }
   }
+}
+
+TEST(LocalUpdates, OtherCompressionKeepsTheSumOfWhatMeetingsHaveNotSent) {
+  using enum config::Compression;
+  const Scratch scratch;
+  const auto config_of = [](config::Compression kind, int64_t every) {
+    auto config = plain_sgd([&](auto& sync) {
+      sync.kind = SyncKind::Average;
+      sync.every = every;
+    });
+    config.batch.global = 12;
+    config.compress.kind = kind;
+    config.compress.ratio = 0.1;
+    return config;
+  };
+  /// What was not sent, after loading `from` and `steps` steps; saved to `to` if it has a name.
+  const auto unsent_after = [&](const config::Config& config, int replicas, const std::string& from,
+                                const std::string& to, int64_t steps) {
+    Weights all;
+    run_world(kThreads, replicas, [&](const comm::Communicator& world) {
+      Training run(config, world, {.replica = replicas});
+      if (!from.empty()) {
+        checkpoint::load_newest(scratch / from, world,
+                                [&, own = run.trainer.own_state()](format::Checkpoint& one) {
+                                  run.trainer.load(one, own);
+                                });
+        run.trainer.restore();
+      }
+      for (int64_t step = from.empty() ? 1 : 5; step <= 4 + steps; ++step) run.step(step);
+      add_unsent(all, run.trainer);
+      if (to.empty()) return;
+      checkpoint::Saver saver(scratch / to, run.mesh, 1);
+      saver.save(4 + steps, run.trainer.state());
+      EXPECT_EQ(saver.wait(), std::nullopt);
+    });
+    return all;
+  };
+  const Weights saved = unsent_after(config_of(TopK, 2), 2, "", "topk", 0);
+  expect_same_unsent(saved, unsent_after(config_of(Int8, 2), 2, "topk", "", 0));
+  // PowerSGD keeps none for gradients with one dim: these wait, too.
+  expect_same_unsent(saved, unsent_after(config_of(PowerSgd, 2), 2, "topk", "", 0));
+  // Without compression it waits for the next meeting, and may be saved until then.
+  expect_same_unsent(saved, unsent_after(config_of(None, 4), 2, "topk", "none", 1));
+  for (const int replicas : {2, 3})
+    for (const auto kind : {None, TopK}) {
+      SCOPED_TRACE(fmt::format("{} replicas, {}", replicas, to_string(kind)));
+      expect_same_unsent(saved, unsent_after(config_of(kind, 4), replicas, "none", "", 0));
+    }
+  // `auto` has not chosen yet: the first meeting sends everything as it is, but not residuals.
+  expect_same_unsent(saved, unsent_after(config_of(Auto, 1), 3, "topk", "", 1));
+  // The meeting of a run without compression sends them.
+  for (const auto& [name, rest] : unsent_after(config_of(None, 1), 3, "topk", "", 1))
+    EXPECT_EQ(rest.abs().max().item<double>(), 0) << name;
 }
 
 TEST(LocalUpdates, OtherReplicasKeepACountThatAllHaveAlike) {

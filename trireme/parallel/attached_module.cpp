@@ -42,8 +42,7 @@ void AttachedModule::backward(const nn::Loss& loss, Micro micro, const at::Tenso
 }
 
 void AttachedModule::discard() {
-  gradients().discard();
-  reducer_->drop_step();
+  if (gradients().discard()) reducer_->drop_step();
   loss_ = {};
 }
 

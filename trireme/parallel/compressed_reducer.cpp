@@ -115,11 +115,11 @@ StartedSum CompressedReducer::start(GradientBlock block, const RankSet& over) {
   settle();
   if (residuals_.steps() < options_.warmup || residuals_.weightless())
     return inner_->start(std::move(block), over);
+  const auto is_kept = [&](const BlockMember& one) { return !is_compressed(*one.place); };
+  if (std::ranges::all_of(block.members, is_kept)) return inner_->start(std::move(block), over);
   Lane& lane = found->second;
   const auto kind = kind_for(block, lane);
-  const auto is_kept = [&](const BlockMember& one) { return !is_compressed(*one.place); };
-  if (!kind || std::ranges::all_of(block.members, is_kept))
-    return inner_->start(std::move(block), over);
+  if (!kind) return inner_->start(std::move(block), over);
   const auto kept = std::make_shared<Kept>();
   if (std::ranges::any_of(block.members, is_kept)) *kept = start_kept(block, over);
   residuals_.fix_divisor();  // here, because it may have to wait for the sum of weights

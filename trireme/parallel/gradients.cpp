@@ -105,13 +105,14 @@ void Gradients::check_not_broken() const {
               "attach anew and load the last checkpoint");
 }
 
-void Gradients::discard() {
-  if (broken_ || !in_step_) return;
+bool Gradients::discard() {
+  if (broken_ || !in_step_) return false;
   TORCH_CHECK(accumulates_,
               "gradients: the last backward of the step is through, and others may "
               "count on it; call finish()");
   for (const auto& set : sets_) set->discard();
   in_step_ = accumulates_ = false;
+  return true;
 }
 
 void Gradients::start_rest() {

@@ -47,7 +47,8 @@ class Gradients {
   /// Drops the gradients of this step, after a forward between two micro-batches threw: the next
   /// backward begins the step anew. All ranks must call it. It cannot help after a backward that
   /// threw, and after the last backward of a step `finish` must follow.
-  void discard();
+  /// Returns whether there was a step to forget.
+  bool discard();
 
   /// Starts the reductions that have not started: no more gradients come.
   void start_rest();

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <utility>
 
 #include "trireme/comm/dtype.h"
@@ -263,6 +264,22 @@ Meeting LocalUpdates::meet(const Step& step) {
   }
   meeting.drift = std::sqrt(std::max(0.0, meeting.drift));
   return meeting;
+}
+
+LocalUpdates::~LocalUpdates() {
+  for (Fragment& one : fragments_) {
+    if (!one.flight || std::uncaught_exceptions() > 0) continue;
+    try {
+      wait(one);
+    } catch (...) {  // the world keeps the cause and throws it at the next operation
+    }
+  }
+}
+
+std::string LocalUpdates::take_news() {
+  std::string all;
+  for (const Fragment& one : fragments_) all += one.reducer->take_news();
+  return all;
 }
 
 LocalUpdates::CommonWeights::CommonWeights(const LocalUpdates& local) : local_(local) {

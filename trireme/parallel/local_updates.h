@@ -74,6 +74,8 @@ class LocalUpdates {
   /// `shards`: of the model that is attached to `meshes.replica`. They must have the same values in
   /// all replicas: the first starting point. Throws ConfigError if the options do not fit.
   LocalUpdates(ReplicaMeshes meshes, std::vector<ParameterShard> shards, LocalOptions options);
+  /// Waits for the sums that are under way: the other replicas need this rank's part of them.
+  ~LocalUpdates();
 
   /// A step of the inner optimizer.
   struct Step {
@@ -122,18 +124,23 @@ class LocalUpdates {
   enum class Purpose : uint8_t { Save, Load };
   std::vector<CommonTensor> common(Purpose purpose);
 
+  /// What compression chose since the last call, as lines.
+  std::string take_news();
+
   /// The tensors that belong to this rank alone: what was not sent yet, if meetings are compressed,
-  /// as weight x move x the `unit` of the reducer's JSON. `repeats`: another rank of the replica
-  /// has it too. `Purpose::Load`: also for shards that travel as they are, which send it all when
-  /// they next meet.
+  /// as weight x move x the `unit` of the reducer's JSON; of kind `kUnsent`, as weight x move.
+  /// `repeats`: another rank of the replica has it too. `Purpose::Load`: also for shards that
+  /// travel as they are, which send it all when they next meet.
   std::vector<ReducerState> own_states(Purpose purpose);
+  static constexpr const char* kUnsent = "unsent";
 
   /// What else is the same in all replicas, and what each has for itself.
   core::Json common_json();
   core::Json own_json();
   void restore(const core::Json& common, const core::Json& own);
 
-  /// Was a replica cut in the same way when this was saved? Then `own_states` continue as they are.
+  /// Was a replica cut in the same way, and the same of it compressed, when this was saved? Then
+  /// `own_states` continue as they are, if none is of kind `kUnsent`.
   bool is_cut_as(const core::Json& common) const { return common.value("cut", "") == cut_; }
   /// Otherwise they have been filled with weight x move; `saved`: what a rank's reducers kept.
   void restart_residuals(const core::Json& saved);

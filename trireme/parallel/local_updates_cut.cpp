@@ -42,8 +42,9 @@ std::vector<std::vector<KeptShard>> all_shards(const std::vector<ParameterShard>
 }
 
 std::string cut_of(const std::vector<std::vector<KeptShard>>& ranks,
-                   const std::map<std::string, std::size_t>& fragment_of) {
-  core::Json all = {fragment_of};
+                   const std::map<std::string, std::size_t>& fragment_of,
+                   const std::vector<std::string>& reducers) {
+  core::Json all = {fragment_of, reducers};
   for (const auto& shards : ranks) {
     all.push_back(core::Json::array());
     for (const KeptShard& one : shards) all.back().push_back({one.name, one.pieces});
@@ -108,7 +109,11 @@ void LocalUpdates::cut_into_fragments() {
             "each would choose for itself how they travel; name a kind",
             a, b));
   for (Fragment& one : fragments_) lay_out(one);
-  cut_ = cut_of(ranks, fragment_of_);
+  core::Json kept = core::Json::array();  // what reducers keep on each rank
+  for (const Fragment& one : fragments_)
+    for (const ReducerState& state : one.reducer->states())
+      kept.push_back({state.kind, state.parameter, state.piece ? to_text(*state.piece) : ""});
+  cut_ = cut_of(ranks, fragment_of_, comm::all_gather_texts(meshes_.replica.world(), kept.dump()));
 }
 
 }  // namespace trireme::parallel

@@ -66,16 +66,19 @@ std::vector<ReducerState> LocalUpdates::own_states(Purpose purpose) {
   for (Fragment& fragment : fragments_) {
     if (fragment.flight) wait(fragment);
     for (ReducerState& one : fragment.reducer->states()) {
-      if (one.piece) compressed.insert(one.parameter);
+      if (one.piece) compressed.insert(one.parameter + to_text(*one.piece));
       all.push_back(std::move(one));
     }
   }
   for (std::size_t i = 0; i < shards_.size(); ++i) {
     const ParameterShard& shard = shards_[i];
-    if (purpose == Purpose::Load && !unsent_[i].defined() && !compressed.contains(shard.name))
+    const bool plain = std::ranges::none_of(shard.pieces, [&](const Piece& piece) {
+      return compressed.contains(shard.name + to_text(piece));
+    });
+    if (purpose == Purpose::Load && !unsent_[i].defined() && plain)
       unsent_[i] = at::zeros_like(start_[i]);
     for (std::size_t k = 0; unsent_[i].defined() && k < shard.pieces.size(); ++k)
-      all.push_back({.kind = "residual",
+      all.push_back({.kind = kUnsent,
                      .parameter = shard.name,
                      .tensor = shard.part(unsent_[i], k),
                      .piece = shard.pieces[k]});
@@ -107,6 +110,7 @@ void LocalUpdates::restore(const core::Json& common, const core::Json& own) {
   rate_ = common.at("rate");
   const bool same_turns = common.at("fragment_of") == core::Json(fragment_of_);
   for (std::size_t f = 0; f < fragments_.size(); ++f) {
+    if (fragments_[f].flight) wait(fragments_[f]);
     fragments_[f].flight.reset();
     fragments_[f].counted = tensor_of(counted.at(same_turns ? f : 0), fragments_[f].counted);
   }
@@ -129,7 +133,7 @@ void LocalUpdates::restore(const core::Json& common, const core::Json& own) {
 void LocalUpdates::restart_residuals(const core::Json& saved) {
   for (std::size_t f = 0; f < fragments_.size(); ++f) {
     core::Json one = saved.at(std::min(f, saved.size() - 1));  // all have met about as often
-    if (one.is_null()) continue;
+    if (one.is_null()) one = core::Json::object();             // it did not compress
     one.erase("chosen");
     one["unit"] = 1;
     fragments_[f].reducer->restore(one);
@@ -151,6 +155,7 @@ void LocalUpdates::restart_from(const std::vector<at::Tensor>& means,
 void LocalUpdates::clear() {
   const at::NoGradGuard guard;
   for (Fragment& one : fragments_) {
+    if (one.flight) wait(one);
     one.flight.reset();
     one.counted.zero_();
     for (const ReducerState& state : one.reducer->states())

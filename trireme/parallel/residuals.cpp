@@ -54,7 +54,10 @@ void Residuals::end_step(double weight) {
 bool Residuals::settle() {
   if (!std::exchange(ended_, false)) return false;
   for (auto& [key, one] : kept_)
-    if (std::exchange(one.begun, false)) std::swap(one.now, one.next);
+    if (std::exchange(one.begun, false))
+      std::swap(one.now, one.next);
+    else if (unit_ > 0 && next_unit_ != unit_)  // its block travelled as it is
+      one.now.mul_(next_unit_ / unit_);
   unit_ = next_unit_;
   ++steps_;
   expected_ = {};

@@ -44,7 +44,8 @@ class SumThread::Sum {
   at::ThreadLocalState caller;  // whoever counts the caller's memory counts this, too
   std::unique_ptr<CompressedSum> sum;
   Round round = Round::None;
-  bool done = false;  // guarded by the thread's mutex, as is the error
+  bool done = false;  // guarded by the thread's mutex, as are the error and the waiters
+  int waiters = 0;
   std::exception_ptr error;
 };
 
@@ -72,10 +73,12 @@ std::shared_ptr<SumThread::Sum> SumThread::start(const comm::Communicator& lane,
 
 void SumThread::wait(Sum& sum) {
   std::unique_lock lock(mutex_);
-  if (++waiting_ == 1) waiting_since_ = Clock::now();
-  queued_.notify_all();
-  done_.wait(lock, [&] { return sum.done; });
-  --waiting_;
+  if (!sum.done) {
+    if (++waiting_ == 1) waiting_since_ = Clock::now();
+    ++sum.waiters;
+    queued_.notify_all();
+    done_.wait(lock, [&] { return sum.done; });
+  }
   if (sum.error) std::rethrow_exception(sum.error);
 }
 
@@ -149,25 +152,26 @@ bool SumThread::finish_round(Sum& one) {
   }
   one.sum->finish();
   one.sum.reset();
-  {
-    const std::lock_guard lock(mutex_);
-    one.done = true;
-  }
-  done_.notify_all();
+  end(one, nullptr);
   std::erase_if(sums_, [&](const auto& each) { return each.get() == &one; });
   return true;
 }
 
-void SumThread::fail(const std::exception_ptr& error) {
-  failure_ = error;
+/// Nobody waits for the sum from now on, whether or not its waiters have woken up: they may start
+/// more sums, which must not find this thread asleep.
+void SumThread::end(Sum& one, const std::exception_ptr& error) {
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& one : sums_) {
-      one->error = error;
-      one->done = true;
-    }
+    one.error = error;
+    one.done = true;
+    waiting_ -= std::exchange(one.waiters, 0);
   }
   done_.notify_all();
+}
+
+void SumThread::fail(const std::exception_ptr& error) {
+  failure_ = error;
+  for (const auto& one : sums_) end(*one, error);
   // What they have started ends when the reducer goes, on a thread that may be unwinding.
   for (auto& one : sums_) failed_.push_back(std::move(one));
   sums_.clear();

@@ -50,12 +50,13 @@ class SumThread {
   bool has_one_lane() const;
   bool advance_one();
   bool finish_round(Sum& one);
+  void end(Sum& one, const std::exception_ptr& error);
   void fail(const std::exception_ptr& error);
 
   std::mutex mutex_;
   std::condition_variable queued_, done_;
   std::vector<std::shared_ptr<Sum>> queue_;  // started, not seen by the thread yet
-  int waiting_ = 0;                          // threads inside wait
+  int waiting_ = 0;                          // for sums that are not done
   Clock::time_point waiting_since_ = {};
   bool stops_ = false;
 

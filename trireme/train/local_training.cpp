@@ -89,8 +89,9 @@ std::string load_residuals(format::Checkpoint& from, parallel::LocalUpdates* loc
                                 static_cast<std::size_t>(local->meshes().index()))
       continue;
     const core::Json& fragments = replicas.at(k).at("local").at("reducers").at(0);
-    mine.take(meeting_prefix(k), [&](const std::string& parameter) {
-      const auto f = extra.at("sync").at("fragment_of").at(parameter).get<std::size_t>();
+    mine.take(meeting_prefix(k), [&](const SavedResiduals::Taken& one) {
+      if (one.kind == parallel::LocalUpdates::kUnsent) return 1.0;
+      const auto f = extra.at("sync").at("fragment_of").at(one.parameter).get<std::size_t>();
       const double unit = fragments.at(f).at("unit");
       return unit > 0 ? 1 / unit : 0.0;  // 0: it has never met
     });
@@ -100,6 +101,14 @@ std::string load_residuals(format::Checkpoint& from, parallel::LocalUpdates* loc
   if (local == nullptr) return "what compressed meetings have not sent yet is dropped";
   mine.put(local->own_states(Purpose::Load), [](const parallel::ReducerState&) { return true; });
   return "what compressed meetings have not sent yet is kept for the next one";
+}
+
+/// Has the checkpoint residuals of weights that were not compressed any more?
+bool has_unsent(const format::Checkpoint& from) {
+  const std::string kind = fmt::format("/meeting/{}/", parallel::LocalUpdates::kUnsent);
+  return std::ranges::any_of(from.index().tensors, [&](const auto& one) {
+    return one.first.find(kind) != std::string::npos;
+  });
 }
 
 /// What saved replica `k` had counted for a parameter since it last met; 0 for other tensors.
@@ -253,7 +262,7 @@ LoadedState load_replicas(format::Checkpoint& from, const checkpoint::State& own
     const auto index = static_cast<std::size_t>(local->meshes().index());
     checkpoint::State all;
     all.items = renamed(own.items, replica_prefix(index));
-    const bool same_cut = local->is_cut_as(extra.at("sync"));
+    const bool same_cut = local->is_cut_as(extra.at("sync")) && !has_unsent(from);
     if (same_cut)
       for (checkpoint::Item& one : own_items(*local, Purpose::Load))
         all.items.push_back(std::move(one));

@@ -244,7 +244,7 @@ class Run {
 
   /// What the reducer has decided, such as which buckets are worth compressing.
   void tell_news() {
-    std::istringstream news(trainer_.attached().reducer().take_news());
+    std::istringstream news(trainer_.take_news());
     for (std::string line; std::getline(news, line);) {
       files_.log(line);
       lines_.say(line);

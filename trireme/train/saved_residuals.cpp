@@ -30,7 +30,9 @@ std::vector<int64_t> numbers_in(std::string_view text) {
 /// The place that a residual's name tells, without the shape of the whole and the number of
 /// elements; nothing for another tensor, and for a residual that another rank keeps too.
 std::optional<Piece> place_in(std::string_view name) {
-  if (!name.starts_with("residual/") && !name.starts_with("shard_residual/")) return {};
+  if (!name.starts_with("residual/") && !name.starts_with("shard_residual/") &&
+      !name.starts_with("unsent/"))
+    return {};
   const auto rank = name.find("/rank.");
   const auto parameter = name.find('/', rank + 1);
   const auto place = name.rfind('@');
@@ -68,14 +70,17 @@ std::string name_of(const std::string& prefix, const parallel::ReducerState& sta
 }
 
 void SavedResiduals::take(const std::string& prefix,
-                          const std::function<double(const std::string&)>& scale) {
+                          const std::function<double(const Taken&)>& scale) {
   for (const auto& [name, info] : from_.index().tensors) {
     if (!name.starts_with(prefix)) continue;
-    auto piece = place_in(std::string_view(name).substr(prefix.size()));
+    const std::string_view rest = std::string_view(name).substr(prefix.size());
+    auto piece = place_in(rest);
     if (!piece) continue;
     piece->count = Box{{}, info.shape}.numel();
     const std::string parameter = piece->name;
-    by_parameter_[parameter].push_back({name, std::move(*piece), scale ? scale(parameter) : 1.0});
+    by_parameter_[parameter].push_back(
+        {name, std::move(*piece),
+         scale ? scale({rest.substr(0, rest.find('/')), parameter}) : 1.0});
   }
 }
 

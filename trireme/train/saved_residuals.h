@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trireme/format/load.h"
@@ -14,6 +15,7 @@ namespace trireme::train {
 ///
 ///   PREFIX residual/MESH/rank.N/PARAMETER@OFFSET:SHAPE:BEGIN        a residual, and its place
 ///   PREFIX shard_residual/MESH/rank.N/PARAMETER@OFFSET:SHAPE:BEGIN  of a sum of shards
+///   PREFIX unsent/MESH/rank.N/PARAMETER@OFFSET:SHAPE:BEGIN          of one that no longer has one
 ///   PREFIX KIND/MESH/rank.N/PARAMETER                               another tensor
 ///
 /// `rank.N.repeat` is a residual that another rank keeps too.
@@ -26,9 +28,12 @@ class SavedResiduals {
  public:
   explicit SavedResiduals(format::Checkpoint& from) : from_(from) {}
 
-  /// Takes those under a prefix, each times the number that `scale` gives for its parameter.
-  void take(const std::string& prefix,
-            const std::function<double(const std::string& parameter)>& scale = {});
+  struct Taken {
+    std::string_view kind;
+    const std::string& parameter;
+  };
+  /// Takes those under a prefix, each times the number that `scale` gives for it.
+  void take(const std::string& prefix, const std::function<double(const Taken&)>& scale = {});
   bool empty() const { return by_parameter_.empty(); }
 
   /// Overwrites the residuals of a rank: those that `gets` names with the sum of what was taken,

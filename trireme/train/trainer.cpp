@@ -432,4 +432,8 @@ int64_t Trainer::num_parameters() const {
   return count;
 }
 
+std::string Trainer::take_news() {
+  return attached_->reducer().take_news() + (local_ ? local_->take_news() : "");
+}
+
 }  // namespace trireme::train

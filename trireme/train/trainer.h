@@ -61,6 +61,9 @@ class Trainer {
   double start(int64_t step, const data::Batch& batch, double wish_to_stop = 0);
   StepResult take();
   std::size_t num_started() const { return started_.size(); }
+
+  /// What compression chose since the last call, as lines.
+  std::string take_news();
   /// How many steps the host should be ahead: 1 on a GPU, 0 on the CPU, which computes in `start`.
   /// An asynchronous pipeline ends steps later than it starts them: `take` drains it if no more
   /// steps than these are started and not taken.
