@@ -225,20 +225,42 @@ TEST(Meetings, AreWhereAWishToStopIsHeard) {
   EXPECT_EQ(texts_of(dir, "loss").size() % 50, 0u) << "all replicas stop at the same step";
 }
 
+/// The tokens that all lines of a run count, whose steps grow up to `last`.
+double tokens_in(const std::string& dir, double last) {
+  std::ifstream file(dir + "/metrics.jsonl");
+  double tokens = 0, before = 0;
+  for (std::string line; std::getline(file, line);) {
+    tokens += std::stod(line.substr(line.find("\"weight\":") + 9));
+    const double step = std::stod(line.substr(line.find("\"step\":") + 7));
+    EXPECT_GT(step, before);
+    before = step;
+  }
+  EXPECT_EQ(before, last);
+  return tokens;
+}
+
 TEST(BlocksByTime, UseEverySampleAndFollowTheirScheduleOfLearningRates) {
   const Scratch folder;
   const std::string config = tiny_config(folder), dir = folder / "run";
   const auto done = must(train_arguments(
       config, dir, {"sync.kind=diloco", "sync.seconds=0.02", "run.steps=40", "data.samples=60"}));
   EXPECT_THAT(done.out, HasSubstr("done at step 40"));
-  std::ifstream file(dir + "/metrics.jsonl");
-  double weight = 0, last = 0;
-  for (std::string line; std::getline(file, line);) {
-    weight += std::stod(line.substr(line.find("\"weight\":") + 9));
-    last = std::stod(line.substr(line.find("\"step\":") + 7));
-  }
-  EXPECT_EQ(last, 40);
-  EXPECT_EQ(weight, 40 * 10 * 16) << "every token of 40 batches of 10 samples, once";
+  EXPECT_EQ(tokens_in(dir, 40), 40 * 10 * 16) << "every token of 40 batches of 10 samples, once";
+}
+
+TEST(BlocksByTime, UseEverySampleOfShortEpochsAfterASwitchAndOnOtherReplicas) {
+  const Scratch folder;
+  const std::string config = tiny_config(folder);
+  const auto train = [&](const std::string& dir, const Keys& keys) {
+    Keys all = {"sync.seconds=0.02", "data.samples=62", "batch.global=8"};  // 8 batches an epoch
+    all.insert(all.end(), keys.begin(), keys.end());
+    return must(train_arguments(config, folder / dir, all)).out;
+  };
+  train("switch", {"sync.kind=post-local", "sync.after=20", "run.steps=48"});
+  EXPECT_EQ(tokens_in(folder / "switch", 48), 6 * 62 * 16);
+  train("more", {"sync.kind=average", "run.steps=24", "optim.schedule=constant"});
+  train("more", {"sync.kind=average", "run.steps=48", "optim.schedule=constant", "mesh.replica=4"});
+  EXPECT_EQ(tokens_in(folder / "more", 48), 6 * 62 * 16);
 }
 
 TEST(VerifyOfLocalUpdates, SaysWhatCannotBeEqualAndProvesWhatMustBe) {
@@ -260,6 +282,14 @@ TEST(BadSync, IsOneSentenceBeforeAnythingRuns) {
        "sync.fragments = 5 cannot take turns in sync.every = 4 steps"},
       {{"sync.kind=diloco", "sync.every=4", "sync.delay=4"},
        "sync.delay = 4 must be less than sync.every = 4"},
+      {{"sync.kind=bmuf", "sync.fragments=2"}, "no effect while sync.kind = \"bmuf\""},
+      {{"sync.kind=average", "sync.every=4", "sync.keep_own=0.2"},
+       "no effect while sync.kind = \"average\""},
+      {{"sync.kind=bmuf", "sync.time_constant=3", "sync.momentum=0.5"},
+       "no effect while sync.time_constant = 3"},
+      {{"compress.kind=topk", "mesh.replica=1"}, "no effect while mesh.replica = 1"},
+      {{"sync.kind=average", "sync.inner_group=2", "compress.kind=auto"},
+       "each would choose for itself"},
       {{"sync.kind=bmuf", "sync.momentum=1"}, "sync.momentum = 1.0 is out of range"},
       {{"sync.kind=average", "sync.inner_group=3"}, "sync.inner_group = 3 does not divide"},
       {{"sync.kind=bmuf", "sync.seconds=1", "sync.every=3"}, "both say when replicas meet"},

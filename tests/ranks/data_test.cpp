@@ -72,6 +72,20 @@ TEST(Markov, OfAnOddOrTinyVocabularyIsALanguageToo) {
   }
 }
 
+TEST(Order, CountsSamplesAndBatchesAlsoWhereTheLastBatchIsShort) {
+  for (const int64_t batch : {1, 4, 7, 10, 13}) {
+    const data::Order order(1, 10, batch);
+    int64_t samples = 0;
+    for (int64_t number = 0; number < 30; ++number) {
+      EXPECT_EQ(order.samples_before(number), samples) << batch;
+      EXPECT_EQ(order.batches_in(samples), number) << batch;
+      const auto count = static_cast<int64_t>(order.batch(number).size());
+      EXPECT_EQ(order.batches_in(samples + count - 1), number) << batch;
+      samples += count;
+    }
+  }
+}
+
 TEST(Loader, GivesBlocksInOrderAndErrorsWithTheirBatch) {
   struct Counting : data::Dataset {
     int64_t size() const override { return 10; }

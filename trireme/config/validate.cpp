@@ -94,6 +94,10 @@ void validate(const Config& config) {
        "sync.kind = \"{}\" and pipeline.schedule = \"{}\" do not go together: stages that are at "
        "different steps cannot meet; use another schedule, or sync.kind = \"lockstep\"",
        to_string(config.sync.kind), config.pipeline.schedule);
+  need(config.sync.inner_group == 1 || config.compress.kind != Compression::Auto,
+       "compress.kind = \"auto\" with sync.inner_group = {}: the ranks of a group have the same "
+       "weights, and each would choose for itself how they travel; name a kind",
+       config.sync.inner_group);
   need(mesh.replica != 0 || mesh.shard != 0,
        "mesh.replica and mesh.shard cannot both be 0, which means what is left of the world");
 }
@@ -103,10 +107,12 @@ void validate(const Sync& sync) {
   need(sync.every == 1 || sync.seconds == 0,
        "sync.every = {} and sync.seconds = {} both say when replicas meet; give one of them",
        sync.every, sync.seconds);
+  need(sync.lr > 0, "sync.lr = {} moves nothing; it must be over 0", sync.lr);
   need(sync.seconds == 0 || (sync.fragments == 1 && sync.delay == 0),
        "sync.seconds = {}: blocks that end by the clock have one fragment and no delay, but "
        "sync.fragments = {} and sync.delay = {}",
        sync.seconds, sync.fragments, sync.delay);
+  if (sync.kind != SyncKind::DiLoCo) return;  // fragments and delays have no effect elsewhere
   need(sync.fragments <= sync.every,
        "sync.fragments = {} cannot take turns in sync.every = {} steps: use at most as many",
        sync.fragments, sync.every);
@@ -114,7 +120,6 @@ void validate(const Sync& sync) {
       sync.delay < sync.every || sync.delay == 0,
       "sync.delay = {} must be less than sync.every = {}: a fragment arrives before it meets again",
       sync.delay, sync.every);
-  need(sync.lr > 0, "sync.lr = {} moves nothing; it must be over 0", sync.lr);
 }
 
 void validate(const Precision& precision) {

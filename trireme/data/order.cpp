@@ -28,6 +28,15 @@ int64_t Order::batches_per_epoch() const {
   return (samples_ + global_batch_ - 1) / global_batch_;
 }
 
+int64_t Order::samples_before(int64_t number) const {
+  const int64_t each = batches_per_epoch();
+  return number / each * samples_ + std::min(samples_, number % each * global_batch_);
+}
+
+int64_t Order::batches_in(int64_t samples) const {
+  return samples / samples_ * batches_per_epoch() + samples % samples_ / global_batch_;
+}
+
 // A permutation of [0, samples) without a table: a Feistel network permutes the numbers of
 // 2 x half_bits_ bits, of which there may be more than samples. A result that is out of range goes
 // through the network again until it is inside ("cycle walking"), which keeps it a permutation.

@@ -17,6 +17,10 @@ class Order {
   Order(uint64_t seed, int64_t samples, int64_t global_batch);
 
   int64_t batches_per_epoch() const;
+  /// The samples, over all epochs, of the batches before this one.
+  int64_t samples_before(int64_t number) const;
+  /// How many batches are complete after so many samples.
+  int64_t batches_in(int64_t samples) const;
 
   /// The samples of batch `number`, counted from 0 over all epochs.
   std::vector<int64_t> batch(int64_t number) const;

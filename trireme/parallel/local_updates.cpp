@@ -22,10 +22,6 @@ namespace trireme::parallel {
 
 namespace {
 
-/// What a meeting adds up besides the weights: weight, loss and samples of the block, wishes to
-/// stop, weight x squared distance from the start, and weight x learning rate.
-constexpr int64_t kTotals = 6, kCounted = 3;
-
 /// Replicas may be far apart in time; one that is dead or hangs is found by the monitor.
 constexpr std::chrono::hours kMeetingTimeout{24};
 
@@ -168,9 +164,9 @@ void LocalUpdates::start(Fragment& fragment, const Step& step) {
   Flight flight{.step = step.number, .totals = {}, .totals_work = {}};
   flight.totals = at::zeros({kTotals}, fragment.counted.options());
   flight.totals.narrow(0, 0, kCounted).copy_(fragment.counted);
-  flight.totals[3].fill_(stop_);
-  flight.totals[4].copy_(squares_of(fragment) * weight);
-  flight.totals[5].copy_(weight * step.rate);
+  flight.totals[kStop].fill_(stop_);
+  flight.totals[kSquares].copy_(squares_of(fragment) * weight);
+  flight.totals[kRates].copy_(weight * step.rate);
   fragment.flat.mul_(weight.to(fragment.flat.scalar_type()) * per_weight_);
   for (std::size_t k = 0; k < fragment.shards.size(); ++k)
     if (const at::Tensor rest = std::exchange(unsent_[fragment.shards[k]], {}); rest.defined())
@@ -213,13 +209,13 @@ void LocalUpdates::apply(Fragment& fragment, Meeting& meeting, double keep_own) 
   const double weight = totals[0];
   meeting.weight += weight;
   meeting.loss += totals[1];
-  meeting.stop += totals[3];
+  meeting.stop += totals[kStop];
   if (weight > 0) {  // otherwise no replica has moved
     fragment.flat.mul_(1 / (weight * per_weight_));
-    at::Tensor drift = flight.totals[4] / weight - squares_of(fragment);
+    at::Tensor drift = flight.totals[kSquares] / weight - squares_of(fragment);
     meshes_.replica.world().all_reduce(drift).wait();
     meeting.drift += drift.item<double>();
-    const Block block{.samples = totals[2], .inner_rate = totals[5] / weight};
+    const Block block{.samples = totals[2], .inner_rate = totals[kRates] / weight};
     for (std::size_t k = 0; k < fragment.shards.size(); ++k) {
       const std::size_t i = fragment.shards[k];
       options_.outer->advance(start_[i], fragment.moved[k].add_(start_[i]), velocity_[i], block);

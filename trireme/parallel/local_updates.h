@@ -164,9 +164,12 @@ class LocalUpdates {
   void restart();
 
  private:
-  struct Flight {       // a sum under way
-    int64_t step = 0;   // when it started
-    at::Tensor totals;  // over all replicas: see kTotals
+  static constexpr int64_t kTotals = 6, kCounted = 3, kStop = 3, kSquares = 4, kRates = 5;
+  struct Flight {      // a sum under way
+    int64_t step = 0;  // when it started
+    /// Over all replicas: weight, loss and samples of the block, wishes to stop, this rank's part
+    /// of weight x squared distance from the start, and weight x learning rate.
+    at::Tensor totals;
     comm::Work totals_work;
     StartedSum sum = {}, plain_sum = {};
     bool arrived = false;

@@ -48,8 +48,10 @@ core::Json LocalUpdates::common_json() {
     const auto& flight = fragments_[f].flight;
     if (!flight) continue;
     wait(fragments_[f]);
-    flights.push_back(
-        {{"fragment", f}, {"step", flight->step}, {"totals", numbers_of(flight->totals)}});
+    // The squared distance is a sum over the ranks of the replica, of which each has its part.
+    at::Tensor totals = flight->totals.clone();
+    meshes_.replica.world().all_reduce(totals.narrow(0, kSquares, 1)).wait();
+    flights.push_back({{"fragment", f}, {"step", flight->step}, {"totals", numbers_of(totals)}});
   }
   return {{"outer", options_.outer->name()},
           {"rate", rate_},
@@ -125,6 +127,7 @@ void LocalUpdates::restore(const core::Json& common, const core::Json& own) {
     Fragment& one = fragments_.at(saved.at("fragment").get<std::size_t>());
     Flight flight{.step = saved.at("step"), .totals = {}, .totals_work = {}};
     flight.totals = tensor_of(saved.at("totals"), one.counted);
+    if (rank > 0) flight.totals[kSquares] = 0;
     flight.arrived = true;
     one.flight = std::move(flight);
   }

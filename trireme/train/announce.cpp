@@ -37,20 +37,25 @@ void warn_of_small_batches(const config::Config& config, const Trainer& trainer,
 }
 
 void announce_meetings(const config::Sync& sync, int replicas, int64_t steps) {
-  fmt::print("{} replicas train on their own and meet every {} ({})\n", replicas,
+  fmt::print("{} on {} own and meet{} every {} ({})\n",
+             replicas == 1 ? "1 replica trains" : fmt::format("{} replicas train", replicas),
+             replicas == 1 ? "its" : "their", replicas == 1 ? "s" : "",
              sync.seconds > 0  ? fmt::format("{} s", sync.seconds)
              : sync.every == 1 ? std::string("step")
                                : fmt::format("{} steps", sync.every),
              to_string(sync.kind));
   const core::Log log(0, "sync");
-  if (replicas == 1) log.warning("there is one replica, which meets nobody: set mesh.replica=2");
+  if (replicas == 1)
+    log.warning(fmt::format("there is one replica, which meets nobody: set mesh.replica={}",
+                            2 * sync.inner_group));
   if (sync.fragments > 1 || sync.delay > 0)
     log.warning("fragments that have not met at the end of the run are not in its common weights");
   else if (sync.seconds == 0 && steps % sync.every != 0)
-    log.warning(
-        fmt::format("run.steps = {} is no multiple of sync.every = {}: the last {} steps will not "
-                    "be in the common weights",
-                    steps, sync.every, steps % sync.every));
+    log.warning(fmt::format(
+        "run.steps = {} is no multiple of sync.every = {}: the last {} will not be "
+        "in the common weights",
+        steps, sync.every,
+        steps % sync.every == 1 ? "step" : fmt::format("{} steps", steps % sync.every)));
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ class Run {
     const std::string note = trainer_.restore();
     restore_reducer(trainer_.attached(), *saved);
     step_ = saved->index().step;
-    used_samples_ = saved->index().extra.value("used_samples", step_ * config_.batch.global);
+    used_samples_ = saved->index().extra.value("used_samples", order_.samples_before(step_));
     if (step_ < config_.sync.after && until_ == steps_ && trainer_.replicas())
       throw CheckpointError(fmt::format(
           "the newest checkpoint was damaged, and step {} before it is of the lockstep phase "
@@ -210,6 +210,11 @@ class Run {
     TimedTraining blocks(config_, data_, trainer_, {step_, steps_, used_samples_});
     double stop = 0;
     begin_lines();
+    if (const int64_t again = used_samples_ - blocks.used_samples(); again > 0)
+      lines_.say(
+          fmt::format("{} samples are used again: with another number of replicas, batches "
+                      "begin elsewhere",
+                      again));
     while (!blocks.is_over() && stop == 0) {
       stop = blocks.train_block(signals_.wish());
       used_samples_ = blocks.used_samples();
@@ -299,7 +304,8 @@ class Run {
     checkpoint::State state = trainer_.state();
     state.extra["config"] = config::to_toml(config_);
     state.extra["data"] = data_facts_;
-    if (config_.sync.seconds > 0) state.extra["used_samples"] = used_samples_;
+    if (trainer_.replicas() && config_.sync.seconds > 0)
+      state.extra["used_samples"] = used_samples_;
     saver_.save(step_, state);
     last_saved_ = step_;
     files_.log(fmt::format("saves step {}", step_));
@@ -323,8 +329,13 @@ class Run {
     }
     const auto problem = saver_.wait();
     world_.barrier();  // rank 0 has renamed the checkpoint, before any rank reports the end
-    if (problem) throw Error("the last checkpoint could not be written: " + *problem);
-    if (step_ == until_ && step_ < steps_ && stop == 0) return std::nullopt;
+    const bool switches = step_ == until_ && step_ < steps_ && stop == 0;
+    if (problem)
+      throw Error(fmt::format(
+          "the {} could not be written: {}",
+          switches ? "checkpoint from which the replicas of post-local go on" : "last checkpoint",
+          *problem));
+    if (switches) return std::nullopt;
     if (trace_) write_trace();
     files_.log(fmt::format("ends at step {}", step_));
     const std::string end =

@@ -15,11 +15,11 @@ TimedTraining::TimedTraining(const config::Config& config,
       meshes_(*trainer.replicas()),
       rows_(config.batch.global / meshes_.count()),
       order_(static_cast<uint64_t>(config.run.seed), dataset->size(), rows_),
+      by_step_(static_cast<uint64_t>(config.run.seed), dataset->size(), config.batch.global),
       step_(begin.step),
       steps_(begin.steps),
-      end_(config.run.epochs > 0 ? config.run.epochs * order_.batches_per_epoch()
-                                 : steps_ * meshes_.count()),
-      used_(std::min(end_, begin.used_samples / rows_)),
+      end_(order_.batches_in(by_step_.samples_before(steps_))),
+      used_(std::min(end_, order_.batches_in(begin.used_samples))),
       blocks_(std::move(dataset), order_, meshes_,
               std::chrono::duration<double>(config.sync.seconds), {used_, end_ - used_}) {}
 
@@ -27,7 +27,7 @@ double TimedTraining::train_block(double wish_to_stop) {
   blocks_.begin_block();
   last_ = {};
   while (const auto batch = blocks_.next()) {
-    trainer_.place(batch->number / meshes_.count());
+    trainer_.place(by_step_.batches_in(order_.samples_before(batch->number)));
     last_ = trainer_.step(batch->number + 1, *batch);
   }
   meeting_ = trainer_.meet(wish_to_stop);
@@ -38,7 +38,8 @@ double TimedTraining::train_block(double wish_to_stop) {
 }
 
 std::optional<StepReport> TimedTraining::take_report() {
-  const int64_t step = is_over() ? steps_ : std::min(used_ / meshes_.count(), steps_ - 1);
+  const int64_t step =
+      is_over() ? steps_ : std::min(by_step_.batches_in(used_samples()), steps_ - 1);
   if (step == step_) return std::nullopt;
   step_ = step;
   StepReport report;

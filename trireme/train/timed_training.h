@@ -35,8 +35,10 @@ class TimedTraining {
   /// stop. Collective.
   double train_block(double wish_to_stop);
 
-  /// By all replicas, in blocks that have ended.
-  int64_t used_samples() const { return used_ * rows_; }
+  /// By all replicas, in blocks that have ended, over all epochs. Before the first block: where
+  /// this run begins. With another number of replicas a batch may begin before the checkpoint's
+  /// samples end: some are then used again.
+  int64_t used_samples() const { return order_.samples_before(used_); }
 
   /// The report of the blocks since the last one, without times; nothing if the run has reached no
   /// further step.
@@ -47,6 +49,7 @@ class TimedTraining {
   const parallel::ReplicaMeshes& meshes_;
   int64_t rows_;          // of the batch that a replica claims
   data::Order order_;     // of these batches
+  data::Order by_step_;   // of batch.global samples
   int64_t step_, steps_;  // `step_`: of the last report
   int64_t end_, used_;    // batches
   TimedBlocks blocks_;
