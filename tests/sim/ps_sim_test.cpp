@@ -1,0 +1,52 @@
+// The parameter server under a virtual clock and network. `PS_SEED=17 ps_test` replays one seed and
+// says what happens in it.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "sim/scenario.h"
+
+namespace trireme::sim {
+namespace {
+
+void report(const Scenario& scenario, const Outcome& outcome) {
+  for (size_t i = 0; i < outcome.breaches.size() && i < 5; ++i)
+    ADD_FAILURE() << describe(scenario) << "\n  " << name_of(outcome.breaches[i].promise) << ": "
+                  << outcome.breaches[i].sentence
+                  << fmt::format("\n  replay: ps_test --seed {}", scenario.seed);
+}
+
+TEST(ParameterServer, KeepsItsPromisesInAThousandWorlds) {
+  constexpr uint64_t kSeeds = 1000;
+  const char* one = std::getenv("PS_SEED");
+  const char* many = std::getenv("PS_SEEDS");
+  const uint64_t begin = one ? std::strtoull(one, nullptr, 10) : 1;
+  const uint64_t seeds = one ? 1 : many ? std::strtoull(many, nullptr, 10) : kSeeds;
+  Outcome sum;
+  uint64_t failed = 0;
+  for (uint64_t seed = begin; seed < begin + seeds && failed < 3; ++seed) {
+    const Scenario scenario = make_scenario(seed);
+    if (one) fmt::print("{}\n", describe(scenario));
+    const Outcome outcome = simulate(scenario);
+    report(scenario, outcome);
+    failed += outcome.breaches.empty() ? 0 : 1;
+    sum.events += outcome.events;
+    sum.crashes += outcome.crashes;
+    sum.rollbacks += outcome.rollbacks;
+    sum.epochs += outcome.epochs;
+    sum.writes += outcome.writes;
+    sum.reads += outcome.reads;
+    sum.repeated += outcome.repeated;
+    sum.refused += outcome.refused;
+    sum.snapshots += outcome.snapshots;
+  }
+  fmt::print(
+      "{} seeds: {} events, {} crashes, {} epochs of ranges, {} snapshots, {} returns to one, {} "
+      "pushes, {} pulls, {} batches done twice and taken once, {} messages refused\n",
+      seeds, sum.events, sum.crashes, sum.epochs, sum.snapshots, sum.rollbacks, sum.writes,
+      sum.reads, sum.repeated, sum.refused);
+}
+
+}  // namespace
+}  // namespace trireme::sim

@@ -1,0 +1,316 @@
+// One run of a scenario: the nodes, the misfortunes, and what must hold when it is over.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/checks.h"
+#include "sim/sim_worker.h"
+#include "trireme/ps/data_order.h"
+#include "trireme/ps/values.h"
+
+namespace trireme::sim {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+NodeId server_id(uint32_t index) {
+  return {Role::Server, index};
+}
+
+class Simulation {
+ public:
+  explicit Simulation(const Scenario& scenario)
+      : scenario_(scenario), job_(scenario_.job), world_(scenario.seed) {
+    world_.weather = scenario.weather;
+    world_.on_send = [this](NodeId from, NodeId, const std::string& bytes) { watch(from, bytes); };
+    if (std::getenv("PS_TRACE"))
+      world_.on_note = [this](const std::string& line) {
+        fmt::print("{:>9} us  {}\n", world_.now().count(), line);
+      };
+  }
+
+  Outcome run() {
+    ps::check(job_);
+    start_nodes();
+    plan_misfortunes();
+    try {
+      play();
+    } catch (const std::exception& error) {
+      breach(Promise::Progress, error.what());
+    }
+    check_history();
+    collect_figures();
+    return std::move(outcome_);
+  }
+
+ private:
+  ps::Manager* manager() { return world_.node<ps::Manager>(ps::kManager); }
+
+  void breach(Promise promise, std::string sentence) {
+    outcome_.breaches.push_back({promise, std::move(sentence)});
+  }
+
+  void note(const std::string& line) {
+    if (world_.on_note) world_.on_note(line);
+  }
+
+  void start_nodes() {
+    world_.add(ps::kManager, [this](ps::Environment& environment) {
+      return std::make_unique<ps::Manager>(job_, environment);
+    });
+    for (uint32_t server = 0; server < job_.servers; ++server) start_server(server);
+    for (uint32_t worker = 0; worker < job_.workers; ++worker)
+      world_.add({Role::Worker, worker}, [this, worker](ps::Environment& environment) {
+        return std::make_unique<SimWorker>(worker, scenario_, environment, history_,
+                                           outcome_.repeated);
+      });
+  }
+
+  void start_server(uint32_t server) {
+    world_.add(server_id(server), [this, server](ps::Environment& environment) {
+      return std::make_unique<ps::Server>(server, job_, environment);
+    });
+  }
+
+  /// The network sees which server answers for a range in an epoch.
+  void watch(NodeId from, const std::string& bytes) {
+    constexpr size_t kKindAt = 21;
+    static const auto kReply = static_cast<char>(ps::Body(ps::Reply{}).index());
+    if (from.role != Role::Server || bytes[kKindAt] != kReply) return;
+    const ps::Message message = ps::decode(bytes);
+    const auto& reply = std::get<ps::Reply>(message.body);
+    const ps::Member owner{from.index, message.header.life};
+    const auto [at, is_new] = owners_.try_emplace({reply.id.range, reply.epoch}, owner);
+    if (!is_new && at->second != owner)
+      breach(Promise::Owner, fmt::format("range {} in epoch {}: server {} life {}, and server {} "
+                                         "life {}",
+                                         reply.id.range, reply.epoch, at->second.index,
+                                         at->second.life, owner.index, owner.life));
+  }
+
+  Time some_time() {
+    return Time(world_.random().between(20'000, static_cast<uint64_t>(scenario_.storm.count())));
+  }
+
+  void plan_misfortunes() {
+    for (size_t i = 0; i < scenario_.crashes; ++i) world_.at(some_time(), [this] { crash_one(); });
+    for (size_t i = 0; i < scenario_.partitions; ++i)
+      world_.at(some_time(), [this] { part_one(); });
+    if (scenario_.joins)
+      world_.at(some_time(), [this] {
+        note(fmt::format("server {} comes", job_.servers));
+        start_server(job_.servers);
+      });
+    if (scenario_.leaves) world_.at(some_time(), [this] { let_go(); });
+  }
+
+  NodeId pick_node() {
+    std::vector<NodeId> ids = world_.ids();
+    std::erase_if(ids, [this](NodeId id) { return gone_.contains(id); });
+    const uint64_t dice = world_.random().below(10);
+    const Role role = dice < 5 ? Role::Server : dice < 8 ? Role::Worker : Role::Manager;
+    std::erase_if(ids, [&](NodeId id) { return id.role != role; });
+    if (ids.empty()) return ps::kManager;
+    return ids[world_.random().below(ids.size())];
+  }
+
+  bool is_troubled(NodeId id) {
+    if (!world_.is_up(id)) return true;
+    const std::vector<NodeId> ids = world_.ids();
+    return std::ranges::any_of(ids, [&](NodeId other) { return world_.is_cut(id, other); });
+  }
+
+  /// With copies, misfortunes leave each range one server that is well: that is what copies
+  /// promise for. Without, anything may happen.
+  bool may_trouble(NodeId id) {
+    if (id.role != Role::Server || job_.copies == 0) return true;
+    if (!manager()) return false;
+    for (const ps::Assignment& assignment : manager()->view().ranges) {
+      const bool kept = std::ranges::any_of(assignment.chain, [&](ps::Member member) {
+        const auto* server = world_.node<ps::Server>(server_id(member.index));
+        return server_id(member.index) != id && !is_troubled(server_id(member.index)) &&
+               server->life() == member.life;
+      });
+      if (!kept) return false;
+    }
+    return true;
+  }
+
+  void crash_one() {
+    const NodeId id = pick_node();
+    if (!world_.is_up(id) || !may_trouble(id)) return;
+    note(fmt::format("{} crashes", ps::name_of(id)));
+    ++outcome_.crashes;
+    world_.crash(id);
+    world_.at(world_.now() + milliseconds(world_.random().between(3, 200)), [this, id] {
+      if (gone_.contains(id)) return;
+      note(fmt::format("{} restarts", ps::name_of(id)));
+      world_.restart(id);
+    });
+  }
+
+  /// Cuts one node off from another or from all.
+  void part_one() {
+    const NodeId id = pick_node();
+    if (!may_trouble(id)) return;
+    const bool from_all = world_.random().chance(0.5);
+    std::vector<NodeId> others = world_.ids();
+    std::erase(others, id);
+    if (!from_all) others = {others[world_.random().below(others.size())]};
+    if (!from_all && !may_trouble(others[0])) return;
+    note(fmt::format("{} is cut off from {}", ps::name_of(id),
+                     from_all ? "all" : ps::name_of(others[0])));
+    for (const NodeId other : others) world_.cut(id, other);
+    world_.at(world_.now() + milliseconds(world_.random().between(5, 250)), [this, id, others] {
+      for (const NodeId other : others) world_.heal(id, other);
+    });
+  }
+
+  void let_go() {
+    auto* server = world_.node<ps::Server>(server_id(0));
+    if (!server || job_.servers == 1) return;
+    note("server 0 leaves");
+    server->leave();
+    watch_leaving();
+  }
+
+  void watch_leaving() {
+    auto* server = world_.node<ps::Server>(server_id(0));
+    if (server && server->may_stop()) {
+      note("server 0 has left");
+      gone_.insert(server_id(0));
+      return world_.crash(server_id(0));
+    }
+    world_.at(world_.now() + milliseconds(10), [this] { watch_leaving(); });
+  }
+
+  void play() {
+    const auto never = [] { return false; };
+    const auto finished = [this] { return manager() && manager()->is_finished(); };
+    world_.run(scenario_.storm, never);
+    world_.heal_all();
+    world_.weather.lose = 0;
+    for (const NodeId id : world_.ids())
+      if (!gone_.contains(id)) world_.restart(id);
+    if (!world_.run(scenario_.storm + std::chrono::seconds(30), finished))
+      return breach(Promise::Progress, "the job did not end in 30 quiet seconds");
+    for (int tries = 0; tries < 50 && !is_settled(); ++tries)
+      world_.run(world_.now() + milliseconds(50), never);
+    check_end();
+  }
+
+  const ps::Replica* replica(ps::Member member, ps::TableId table, ps::RangeId range) {
+    const auto* server = world_.node<ps::Server>(server_id(member.index));
+    return server && server->life() == member.life ? server->replica(table, range) : nullptr;
+  }
+
+  template <class Visit>
+  void for_each_part(Visit visit) {
+    for (ps::TableId table = 0; table < job_.tables.size(); ++table)
+      for (ps::RangeId range = 0; range < job_.ranges; ++range) visit(table, range);
+  }
+
+  bool is_settled() {
+    bool settled = true;
+    for_each_part([&](ps::TableId table, ps::RangeId range) {
+      const ps::Assignment& assignment = manager()->view().ranges[range];
+      settled = settled && !assignment.joiner;
+      for (const ps::Member member : assignment.chain) {
+        const auto* here = replica(member, table, range);
+        const auto* head = replica(assignment.chain[0], table, range);
+        settled = settled && here && here->state() && head && here->last() == head->last() &&
+                  here->epoch() == assignment.epoch;
+      }
+    });
+    return settled;
+  }
+
+  void check_end() {
+    if (!is_settled()) return breach(Promise::Same, "chains did not settle");
+    for_each_part([&](ps::TableId table, ps::RangeId range) {
+      const auto& chain = manager()->view().ranges[range].chain;
+      const std::string head = replica(chain[0], table, range)->state()->save();
+      for (const ps::Member member : chain)
+        if (replica(member, table, range)->state()->save() != head)
+          breach(Promise::Same, fmt::format("table {}, range {}: server {} differs from its head",
+                                            table, range, member.index));
+    });
+    check_work();
+    if (job_.in_lanes()) check_weights();
+  }
+
+  const ps::RangeState& end_state(ps::TableId table, ps::RangeId range) {
+    return *replica(manager()->view().ranges[range].chain[0], table, range)->state();
+  }
+
+  void check_work() {
+    for (ps::RangeId range = 0; range < job_.ranges; ++range) {
+      const auto ledger = ps::values_of<double>(end_state(kLedger, range).read({}));
+      for (size_t batch = 0; batch < ledger.size(); ++batch)
+        if (ledger[batch] != 1)
+          breach(ledger[batch] > 1 ? Promise::Once : Promise::Work,
+                 fmt::format("in the end range {} has batch {} {} times", range, batch,
+                             ledger[batch]));
+    }
+    for (uint64_t key = 0; key < kKeys; ++key) {
+      const ps::RangeId range = ps::range_of(key, job_.ranges);
+      const float count = ps::values_of<float>(end_state(kCounters, range).read({key}))[0];
+      if (count != static_cast<float>(job_.batches() / kKeys))
+        breach(Promise::Work, fmt::format("in the end counter {} is {} of {}", key, count,
+                                          job_.batches() / kKeys));
+    }
+  }
+
+  void check_weights() {
+    constexpr double kRounding = 1e-12;  // fp64; sums in another order
+    const std::vector<double> expected = plain_loop(job_);
+    std::vector<double> weights;
+    for (ps::RangeId range = 0; range < job_.ranges; ++range)
+      for (const double value : ps::values_of<double>(end_state(kWeights, range).read({})))
+        weights.push_back(value);
+    for (size_t i = 0; i < weights.size(); ++i)
+      if (!(std::abs(weights[i] - expected[i]) <= kRounding))
+        breach(Promise::Exact, fmt::format("weight {} is {:.17g}; a plain loop gives {:.17g}", i,
+                                           weights[i], expected[i]));
+  }
+
+  void check_history() {
+    Breaches& found = outcome_.breaches;
+    check_reads(job_, history_, found);
+    check_bound(job_, history_, found);
+    check_whole_clocks(job_, history_, found);
+    if (manager() && manager()->view().generation == 0) check_counters(job_, history_, found);
+  }
+
+  void collect_figures() {
+    outcome_.events = world_.events();
+    outcome_.writes = history_.writes.size();
+    outcome_.reads = history_.reads.size();
+    for (const NodeId id : world_.ids())
+      if (const auto* node = world_.node<ps::Node>(id))
+        for (const auto& [why, times] : node->refused()) outcome_.refused += times;
+    if (!manager()) return;
+    outcome_.rollbacks = manager()->view().generation;
+    outcome_.snapshots = manager()->books().last_snapshot();
+    for (const ps::Assignment& assignment : manager()->view().ranges)
+      outcome_.epochs += assignment.epoch;
+  }
+
+  Scenario scenario_;
+  const ps::JobConfig& job_;
+  World world_;
+  History history_;
+  Outcome outcome_;
+  std::set<NodeId> gone_;
+  std::map<std::pair<ps::RangeId, ps::Epoch>, ps::Member> owners_;
+};
+
+}  // namespace
+
+Outcome simulate(const Scenario& scenario) {
+  return Simulation(scenario).run();
+}
+
+}  // namespace trireme::sim
