@@ -40,9 +40,11 @@ void ManagedNode::tick() {
 
 bool ManagedNode::handle_membership(const Message& message) {
   if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
-    if (welcome->nonce != nonce_ || life_ != 0) return true;
+    if (welcome->nonce != nonce_ || life_ != 0 || welcome->view.ranges.size() != job_.ranges)
+      return true;
     life_ = welcome->life;
-    take_view(welcome->view);
+    view_ = welcome->view;
+    on_view();
     return true;
   }
   if (const auto* change = std::get_if<ViewChange>(&message.body)) {
