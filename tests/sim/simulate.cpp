@@ -198,12 +198,36 @@ class Simulation {
     const Time limit = scenario_.storm + std::chrono::seconds(30);
     while (!(manager()->is_finished() && is_settled())) {
       if (world_.now() > limit)
-        return breach(Promise::Progress, manager()->is_finished()
-                                             ? "chains did not settle in 30 quiet seconds"
-                                             : "the job did not end in 30 quiet seconds");
+        return breach(Promise::Progress,
+                      manager()->is_finished()
+                          ? std::string("chains did not settle in 30 quiet seconds")
+                          : "the job did not end in 30 quiet seconds" + standstill());
       world_.run(world_.now() + milliseconds(50), never);
     }
     check_end();
+  }
+
+  /// Who waits for what, when nothing goes on.
+  std::string standstill() {
+    std::string text;
+    for (const ps::ActiveWorker& active : manager()->view().workers) {
+      const auto holding = manager()->books().holding(active.worker);
+      text +=
+          fmt::format("\n    worker {} life {} from clock {}, task {} at clock {}", active.worker,
+                      active.life, active.start, holding ? static_cast<int64_t>(holding->task) : -1,
+                      holding ? holding->clock : 0);
+      if (const auto* worker = world_.node<SimWorker>({Role::Worker, active.worker}))
+        text += fmt::format(", now {} operations in flight, view {}", worker->in_flight(),
+                            worker->view().version);
+    }
+    for_each_part([&](ps::TableId table, ps::RangeId range) {
+      for (const ps::Member member : manager()->view().ranges[range].chain)
+        if (const auto* here = replica(member, table, range); here && here->state())
+          text += fmt::format(
+              "\n    table {} range {} server {}: {} pulls wait, entry {}, round {}", table, range,
+              member.index, here->parked(), here->last(), here->state()->round());
+    });
+    return text;
   }
 
   const ps::Replica* replica(ps::Member member, ps::TableId table, ps::RangeId range) {
@@ -226,7 +250,8 @@ class Simulation {
         const auto* here = replica(member, table, range);
         const auto* head = replica(assignment.chain[0], table, range);
         settled = settled && here && here->state() && head && here->last() == head->last() &&
-                  here->epoch() == assignment.epoch;
+                  here->epoch() == assignment.epoch &&
+                  (!job_.in_lanes() || here->state()->round() * job_.workers == job_.batches());
       }
     });
     return settled;

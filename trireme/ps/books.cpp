@@ -100,7 +100,7 @@ Clock Books::next_clock(uint32_t worker) const {
 }
 
 Clock Books::latest_clock() const {
-  Clock latest = 0;
+  Clock latest = first_clock_;
   for (const auto& [worker, clock] : next_clocks_) latest = std::max(latest, clock);
   return latest;
 }
@@ -149,7 +149,10 @@ void Books::on(const RolledBack& decision) {
   for (auto& [id, record] : nodes_)
     if (id.role == Role::Worker) record.lives = false;
   view_.workers.clear();
-  if (job_.in_lanes()) next_clocks_.clear();
+  if (job_.in_lanes()) {
+    next_clocks_.clear();
+    first_clock_ = snapshot_clock_;
+  }
   workers_changed();
 }
 
@@ -195,6 +198,7 @@ void Books::on(const SnapshotOrdered& decision) {
 
 void Books::on(const SnapshotComplete& decision) {
   snapshot_ = decision.snapshot;
+  snapshot_clock_ = view_.snapshot.clock;
   done_in_snapshot_ = done_in_order_;
   view_.snapshot = {};
   view_changed();

@@ -166,7 +166,9 @@ class Books {
   std::vector<TaskRecord> tasks_;
   std::map<uint32_t, Holding> holdings_;
   std::map<uint32_t, Clock> next_clocks_;
-  uint64_t snapshot_ = 0;  ///< the last complete one
+  Clock first_clock_ = 0;     ///< lanes: where this generation began
+  Clock snapshot_clock_ = 0;  ///< lanes: where the next would, after SnapshotComplete
+  uint64_t snapshot_ = 0;     ///< the last complete one
   uint64_t newest_order_ = 0;
   std::vector<bool> done_in_snapshot_;  ///< tasks that the last complete snapshot has
   std::vector<bool> done_in_order_;     ///< and that the ordered one will have

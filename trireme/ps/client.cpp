@@ -161,7 +161,7 @@ void Client::complete(uint64_t number) {
 /// view changes. Anything else ends the operation.
 void Client::on_refusal(const Refusal& refusal) {
   count("refused by a server");
-  if (refusal.reason == Reason::OtherView || refusal.reason == Reason::EarlierLife) return;
+  if (refusal.reason != Reason::BadRequest && refusal.reason != Reason::NoMemory) return;
   const auto op = operations_.find(refusal.id.number);
   if (op == operations_.end()) return;
   const InFlight failed = std::move(operations_.extract(op).mapped());

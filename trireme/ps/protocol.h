@@ -109,7 +109,8 @@ struct Reply {
   }
 };
 
-enum class Reason : uint8_t { OtherView, EarlierLife, BadRequest, NoMemory };
+/// After the first three the client tries again; the others end its operation.
+enum class Reason : uint8_t { OtherView, TooEarly, EarlierLife, BadRequest, NoMemory };
 constexpr Reason last_of(Reason) {
   return Reason::NoMemory;
 }

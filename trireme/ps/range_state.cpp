@@ -64,8 +64,13 @@ RangeState::Judgement RangeState::judge_push(const Request& request,
       return {.verdict = Verdict::Refuse,
               .sentence = fmt::format("batch {} is not the one of worker {} at clock {}",
                                       request.batch, request.id.worker, clock)};
-    if (clock < round_ || pending_.contains(request.id.worker)) return {.verdict = Verdict::Retry};
-    if (clock == round_) return {};
+    if (clock < round_) return {.verdict = Verdict::Retry};
+    if (clock == round_)
+      return {.verdict = pending_.contains(request.id.worker) ? Verdict::Retry : Verdict::Apply};
+    if (clock == round_ + 1)  // a worker that read nothing here may be ahead of the round
+      return {.verdict = Verdict::Refuse,
+              .reason = Reason::TooEarly,
+              .sentence = fmt::format("clock {} is not applied yet", round_)};
   } else {
     if (clock < progress.clock) return {.verdict = Verdict::Retry};
     if (clock == progress.clock) return {.repeated = applied_.contains(request.batch)};

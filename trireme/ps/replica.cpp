@@ -23,6 +23,7 @@ void Replica::install(const Assignment& assignment) {
     buffer_.clear();
     step_ = JoinStep::None;
     last_ = committed_ = acked_ = 0;
+    whole_at_.reset();
     return;
   }
   if (!state_) build_first_state();
@@ -83,6 +84,9 @@ void Replica::on_request(const Request& request, NodeId from) {
     return refuse(request, from, Reason::OtherView,
                   fmt::format("range {} is in epoch {} here, and the request is for epoch {}",
                               place_.range, assignment_.epoch, request.epoch));
+  const bool waits = std::ranges::any_of(
+      waiting_, [&](const auto& other) { return other.second.reply.id == request.id; });
+  if (waits) return;  // sent again; the answer is on its way
   if (request.push) return admit_push(request, from);
   if (const auto judgement = state_->judge(request);
       judgement.verdict == RangeState::Verdict::Refuse)
@@ -164,25 +168,32 @@ void Replica::append(Entry entry) {
 
 void Replica::apply(const Entry& entry) {
   state_->apply(entry);
-  if (!state_->is_whole())
-    whole_at_.reset();
-  else if (!whole_at_)
-    whole_at_ = last_;
+  look_whether_whole();
   if (const auto snapshot = state_->snapshot_due()) {
     state_->snapshot_taken();
     host_.environment().save(snapshot_name(*snapshot, place_.table, place_.range), state_->save());
   }
 }
 
+void Replica::look_whether_whole() {
+  if (!state_->is_whole())
+    whole_at_.reset();
+  else if (!whole_at_)
+    whole_at_ = last_;
+}
+
 void Replica::forward_from(Sequence first) {
   if (!next_ || first > last_ || step_ == JoinStep::Copying) return;
+  constexpr size_t kMostEntries = 64;  // the rest follows when these are acknowledged
   const auto skipped = static_cast<std::ptrdiff_t>(first - acked_ - 1);
-  host_.send(node_of(*next_), Forward{.table = place_.table,
-                                      .range = place_.range,
-                                      .epoch = assignment_.epoch,
-                                      .first = first,
-                                      .entries = {buffer_.begin() + skipped, buffer_.end()}});
-  sent_at_ = host_.environment().now();
+  const auto count = std::min(buffer_.size() - static_cast<size_t>(skipped), kMostEntries);
+  const auto begin = buffer_.begin() + skipped;
+  host_.send(node_of(*next_),
+             Forward{.table = place_.table,
+                     .range = place_.range,
+                     .epoch = assignment_.epoch,
+                     .first = first,
+                     .entries = {begin, begin + static_cast<std::ptrdiff_t>(count)}});
 }
 
 void Replica::send_transfer() {
@@ -191,7 +202,6 @@ void Replica::send_transfer() {
                                        .epoch = assignment_.epoch,
                                        .sequence = acked_,
                                        .state = transfer_});
-  sent_at_ = host_.environment().now();
 }
 
 void Replica::on_forward(const Forward& forward, Member from) {
@@ -219,6 +229,7 @@ void Replica::on_transfer(const Transfer& transfer, Member from) {
     state.load(transfer.state);
     state_ = std::move(state);
     last_ = transfer.sequence;
+    look_whether_whole();
   }
   advance();
 }
@@ -228,6 +239,7 @@ void Replica::on_ack(const Ack& ack, Member from) {
   if (ack.sequence < acked_) return;
   buffer_.erase(buffer_.begin(),
                 buffer_.begin() + static_cast<std::ptrdiff_t>(ack.sequence - acked_));
+  if (ack.sequence > acked_) progress_at_ = host_.environment().now();
   acked_ = ack.sequence;
   if (step_ == JoinStep::Copying) {
     step_ = JoinStep::Requiring;
@@ -295,11 +307,20 @@ void Replica::report_snapshot() {
     host_.send(kManager, SnapshotDone{place_.table, place_.range, wanted});
 }
 
+/// Entries go out once as they come. If the acknowledgements make no progress for a while, they go
+/// out again from the first that is missing.
+void Replica::resend() {
+  const Time now = host_.environment().now();
+  const bool is_idle = !next_ || !state_ || (buffer_.empty() && step_ != JoinStep::Copying);
+  if (is_idle) progress_at_ = now;
+  if (is_idle || now - progress_at_ < place_.job->timing.retry) return;
+  progress_at_ = now;
+  if (step_ == JoinStep::Copying) return send_transfer();
+  forward_from(acked_ + 1);
+}
+
 void Replica::tick() {
-  const bool late =
-      host_.environment().now() - sent_at_ >= place_.job->timing.retry && next_ && state_;
-  if (late && step_ == JoinStep::Copying) send_transfer();
-  if (late && step_ != JoinStep::Copying) forward_from(acked_ + 1);
+  resend();
   if (!is_head()) return;
   follow_view();
   announce_round();

@@ -99,9 +99,11 @@ class Replica {
   void apply(const Entry& entry);
   void forward_from(Sequence first);
   void advance();
+  void look_whether_whole();
   void announce_round();
   void report_snapshot();
   void send_transfer();
+  void resend();
 
   Place place_;
   ReplicaHost& host_;
@@ -114,7 +116,7 @@ class Replica {
   Sequence acked_ = 0;        ///< applied by next_ and all behind it
   std::deque<Entry> buffer_;  ///< acked_ + 1 .. last_, while there is a next_
   std::optional<Member> next_;
-  Time sent_at_{};
+  Time progress_at_{};  ///< when the last new acknowledgement came
 
   JoinStep step_ = JoinStep::None;
   std::string transfer_;  ///< the state after acked_, while Copying

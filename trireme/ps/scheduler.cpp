@@ -14,7 +14,9 @@ void Manager::on_task_request(uint32_t worker, const TaskRequest& request) {
   if (request.done && !books_.tasks()[*request.done].done) decide(TaskDone{*request.done});
 
   const auto holding = books_.holding(worker);
-  const bool repeats = holding && !books_.tasks()[holding->task].done;
+  // Until it says that it has done the task, it may not know that it was given it. Then it gets the
+  // same answer, even if a backup was faster: its clocks must have no gap.
+  const bool repeats = holding && request.done != holding->task;
   const auto task = repeats ? std::optional(holding->task) : choose_task(worker);
   if (!task) {
     if (books_.is_active(worker) && !job_.in_lanes()) decide(WorkerIdle{worker});

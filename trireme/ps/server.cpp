@@ -40,8 +40,8 @@ std::string Server::no_room_for(size_t more) const {
 }
 
 void Server::refuse(NodeId to, Refusal refusal) {
-  static const char* const kWhy[] = {"for another view", "of an earlier life", "bad request",
-                                     "no memory"};
+  static const char* const kWhy[] = {"for another view", "too early", "of an earlier life",
+                                     "bad request", "no memory"};
   count(kWhy[static_cast<size_t>(refusal.reason)]);
   send_to(to, refusal);
 }
