@@ -76,7 +76,7 @@ class World {
   class HostEnvironment;
   struct Host {
     Maker make;
-    std::unique_ptr<HostEnvironment> environment;
+    std::unique_ptr<ps::Environment> environment;
     std::unique_ptr<ps::Node> node;
     uint64_t starts = 0;
     Disk disk;
