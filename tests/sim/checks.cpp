@@ -56,7 +56,7 @@ void check_reads(const ps::JobConfig& job, const History& history, Breaches& fou
       const bool own = write.worker == read.worker;
       if (write.end > (own ? read.end : read.begin) || job.in_lanes()) continue;
       if (const auto range = range_without(read, write.batch))
-        found.push_back({own ? Promise::Monotonic : Promise::Kept,
+        found.push_back({own ? Promise::OwnWrites : Promise::Kept,
                          at_read(read, *range, write.batch) +
                              fmt::format(", acknowledged to worker {} at {} us", write.worker,
                                          write.end.count())});

@@ -67,6 +67,7 @@ Scenario make_scenario(uint64_t seed, ps::Plant plant) {
               .steps_per_task = random.between(1, 3)};
   job.timing = {.heartbeat = milliseconds(15),
                 .dead_after = milliseconds(90),
+                .lost_after = milliseconds(400),
                 .retry = milliseconds(12),
                 .backup_after = random.chance(0.3) ? milliseconds(40) : milliseconds(0),
                 .snapshot_every = random.chance(0.6) ? milliseconds(80) : milliseconds(0),
@@ -104,6 +105,7 @@ const char* name_of(Promise promise) {
     case Promise::Once: return "no update is applied twice";
     case Promise::Owner: return "one owner per range and epoch";
     case Promise::Monotonic: return "reads are monotonic per worker";
+    case Promise::OwnWrites: return "a worker reads its own writes";
     case Promise::Bound: return "staleness bound";
     case Promise::Work: return "all work is done exactly once";
     case Promise::Exact: return "lockstep equals a plain loop";

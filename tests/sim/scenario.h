@@ -33,7 +33,19 @@ Scenario make_scenario(uint64_t seed, ps::Plant plant = ps::Plant::None);
 std::string describe(const Scenario& scenario);
 
 /// Which promise was broken, and how.
-enum class Promise { Kept, Once, Owner, Monotonic, Bound, Work, Exact, Linear, Same, Progress };
+enum class Promise {
+  Kept,
+  Once,
+  Owner,
+  Monotonic,
+  OwnWrites,
+  Bound,
+  Work,
+  Exact,
+  Linear,
+  Same,
+  Progress
+};
 struct Breach {
   Promise promise;
   std::string sentence;

@@ -122,7 +122,14 @@ void Client::handle(const Message& message) {
   count("for another role");
 }
 
-void Client::on_reply(const Reply& reply) {
+void Client::on_reply(const Reply& original) {
+  Reply reply = original;
+  if (job_.plant == Plant::AnyReply)
+    for (const auto& [number, op] : operations_)
+      if (const auto part = op.parts.find(reply.id.range);
+          op.operation.table == reply.id.table && part != op.parts.end() && op.operation.pull &&
+          !reply.values.empty())
+        reply.id = part->second.request.id;
   const auto op = operations_.find(reply.id.number);
   if (op == operations_.end()) return;
   const auto part = op->second.parts.find(reply.id.range);

@@ -47,6 +47,9 @@ struct DataOrder {
 struct Timing {
   Time heartbeat = std::chrono::milliseconds(500);
   Time dead_after = std::chrono::seconds(5);  ///< without a heartbeat
+  /// A server that is the last to hold some range, and whose end means a return to the snapshot,
+  /// has this long.
+  Time lost_after = std::chrono::seconds(20);
   Time retry = std::chrono::milliseconds(500);
   Time backup_after = Time::zero();       ///< a task takes longer: hand it out twice; 0: never
   Time snapshot_every = Time::zero();     ///< 0: never

@@ -15,7 +15,7 @@ Manager::Manager(const JobConfig& job, Environment& environment)
   view_ = books_.view();
   published_ = view_.version;
   life_ = 1;
-  started_at_ = ordered_at_ = environment_.now();
+  started_at_ = ordered_at_ = heard_any_ = environment_.now();
 }
 
 void Manager::decide(const Decision& decision) {
@@ -49,7 +49,7 @@ void Manager::handle(const Message& message) {
     count("of an earlier life");
     return send_to(header.from, LifeEnded{header.life});
   }
-  heard_[header.from] = environment_.now();
+  heard_[header.from] = heard_any_ = environment_.now();
   if (const auto* heartbeat = std::get_if<Heartbeat>(&body))
     on_heartbeat(header.from, *heartbeat);
   else if (header.generation != view_.generation)
@@ -73,7 +73,7 @@ void Manager::on_hello(NodeId from, const Hello& hello) {
   const bool is_known = record && record->lives && record->nonce == hello.nonce;
   if (!is_known) {
     decide(LifeBegins{from, record ? record->life + 1 : 1, hello.nonce});
-    heard_[from] = environment_.now();
+    heard_[from] = heard_any_ = environment_.now();
     mend_ranges();
   }
   reply(from, Welcome{hello.nonce, books_.node(from)->life, books_.view()});
@@ -108,18 +108,30 @@ void Manager::tick() {
   publish();
 }
 
+bool Manager::is_last_holder(NodeId id) const {
+  return std::ranges::any_of(view_.ranges, [&](const Assignment& assignment) {
+    return !assignment.chain.empty() && std::ranges::all_of(assignment.chain, [&](Member member) {
+      return NodeId{Role::Server, member.index} == id || !books_.lives(member);
+    });
+  });
+}
+
+/// A manager that hears nobody is itself cut off. It ends no lives, and all begin to count anew
+/// when it hears someone again.
 void Manager::end_silent_lives() {
   const Time now = environment_.now();
-  std::vector<NodeId> silent;
-  for (const auto& [id, record] : books_.nodes()) {
-    const auto heard = heard_.find(id);
-    const Time since = heard == heard_.end() ? started_at_ : heard->second;
-    if (record.lives && now - since > job_.timing.dead_after) silent.push_back(id);
+  if (now - heard_any_ > job_.timing.dead_after / 2) {
+    heard_.clear();
+    started_at_ = now;
+    return;
   }
-  for (const NodeId id : silent) {
-    environment_.note(fmt::format("manager: {} was silent for {} ms; its life {} is over",
-                                  name_of(id), job_.timing.dead_after.count() / 1000,
-                                  books_.node(id)->life));
+  for (const auto& [id, record] : std::map(books_.nodes())) {
+    const auto heard = heard_.find(id);
+    const Time silence = now - (heard == heard_.end() ? started_at_ : heard->second);
+    if (!record.lives || silence <= job_.timing.dead_after) continue;
+    if (is_last_holder(id) && silence <= job_.timing.lost_after) continue;
+    environment_.note(
+        fmt::format("manager: {} is silent; its life {} is over", name_of(id), record.life));
     if (job_.plant == Plant::DoneTooEarly && id.role == Role::Worker)
       if (const auto holding = books_.holding(id.index)) decide(TaskDone{holding->task});
     decide(LifeEnds{id});

@@ -35,6 +35,7 @@ class Manager final : public Node {
   void on_task_request(uint32_t worker, const TaskRequest& request);
 
   void end_silent_lives();
+  bool is_last_holder(NodeId id) const;
   void mend_ranges();
   bool deal_first_ranges();
   void roll_back();
@@ -60,6 +61,7 @@ class Manager final : public Node {
   // Not in the log: what is known again after a while.
   Time started_at_;
   std::map<NodeId, Time> heard_;
+  Time heard_any_;
   std::map<Task, Time> given_at_;
   std::set<std::pair<TableId, RangeId>> snapshot_parts_;
   Time ordered_at_;

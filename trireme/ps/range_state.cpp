@@ -42,7 +42,7 @@ RangeState::Judgement RangeState::judge(const Request& request) const {
     return {.verdict = Verdict::Refuse, .sentence = std::move(error)};
   const auto worker = workers_.find(request.id.worker);
   const bool lives = worker != workers_.end() && worker->second.life == request.id.life;
-  if (!lives && !(place_.job->plant == Plant::AcceptEarlierLife && worker != workers_.end()))
+  if (!lives)
     return {.verdict = Verdict::Refuse,
             .reason = Reason::EarlierLife,
             .sentence = fmt::format("life {} of worker {} is over; ask the manager for another",
