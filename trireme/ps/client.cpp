@@ -108,10 +108,10 @@ void Client::on_life_ended() {
   if (on_end) on_end();
 }
 
-void Client::handle(const Message& message) {
+void Client::handle(Message& message) {
   if (handle_membership(message) || life_ == 0) return;
   if (message.header.generation != view_.generation) return count("of another generation");
-  if (const auto* reply = std::get_if<Reply>(&message.body)) return on_reply(*reply);
+  if (auto* reply = std::get_if<Reply>(&message.body)) return on_reply(std::move(*reply));
   if (const auto* refusal = std::get_if<Refusal>(&message.body)) return on_refusal(*refusal);
   if (const auto* task = std::get_if<TaskReply>(&message.body)) {
     if (!question_ || question_->request.number != task->number) return;
@@ -122,8 +122,7 @@ void Client::handle(const Message& message) {
   count("for another role");
 }
 
-void Client::on_reply(const Reply& original) {
-  Reply reply = original;
+void Client::on_reply(Reply reply) {
   if (job_.plant == Plant::AnyReply)
     for (const auto& [number, op] : operations_)
       if (const auto part = op.parts.find(reply.id.range);
@@ -135,12 +134,13 @@ void Client::on_reply(const Reply& original) {
   const auto part = op->second.parts.find(reply.id.range);
   if (part == op->second.parts.end() || part->second.done || part->second.request.id != reply.id)
     return;
-  part->second.done = true;
-  part->second.reply = reply;
   if (op->second.operation.pull) read_versions_[{reply.id.table, reply.id.range}] = reply.version;
+  const uint64_t number = reply.id.number;
+  part->second.done = true;
+  part->second.reply = std::move(reply);
   const bool all =
       std::ranges::all_of(op->second.parts, [](const auto& other) { return other.second.done; });
-  if (all) complete(reply.id.number);
+  if (all) complete(number);
 }
 
 void Client::complete(uint64_t number) {

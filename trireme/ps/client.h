@@ -72,13 +72,13 @@ class Client : public ManagedNode {
     Time sent_at{};
   };
 
-  void handle(const Message& message) override;
+  void handle(Message& message) override;
   void on_view() override;
   void on_life_ended() override;
   void cut_dense(InFlight& op);
   void cut_sparse(InFlight& op);
   void send_part(Part& part);
-  void on_reply(const Reply& reply);
+  void on_reply(Reply reply);
   void on_refusal(const Refusal& refusal);
   void complete(uint64_t number);
 

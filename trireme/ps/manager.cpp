@@ -37,7 +37,7 @@ void Manager::publish() {
     if (record.lives) send_to(id, ViewChange{view_});
 }
 
-void Manager::handle(const Message& message) {
+void Manager::handle(Message& message) {
   const auto& [header, body] = message;
   if (header.from.role == Role::Manager) return count("for another role");
   if (const auto* hello = std::get_if<Hello>(&body)) {

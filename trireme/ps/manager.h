@@ -27,7 +27,7 @@ class Manager final : public Node {
   bool is_finished() const { return books_.all_done(); }
 
  private:
-  void handle(const Message& message) override;
+  void handle(Message& message) override;
   void on_hello(NodeId from, const Hello& hello);
   void on_heartbeat(NodeId from, const Heartbeat& heartbeat);
   void on_joined(Member from, const Joined& joined);

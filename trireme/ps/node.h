@@ -31,7 +31,8 @@ class Node {
   const std::map<std::string, uint64_t>& refused() const { return refused_; }
 
  protected:
-  virtual void handle(const Message& message) = 0;
+  /// May take what it wants out of the message.
+  virtual void handle(Message& message) = 0;
   void send_to(NodeId to, const Body& body);
   void count(const std::string& why) { ++refused_[why]; }
 

@@ -80,9 +80,9 @@ RangeState::Judgement RangeState::judge_push(const Request& request,
                                   clock, lockstep_ ? round_ : progress.clock)};
 }
 
-void RangeState::apply(const Entry& entry) {
+void RangeState::apply(Entry entry) {
   switch (entry.kind) {
-    case EntryKind::Push: return apply_push(entry.request);
+    case EntryKind::Push: return apply_push(std::move(entry.request));
     case EntryKind::Round: return apply_round(entry);
     case EntryKind::Workers: return apply_workers(entry);
     case EntryKind::Snapshot: order_ = entry.snapshot; return;
@@ -90,16 +90,18 @@ void RangeState::apply(const Entry& entry) {
   }
 }
 
-void RangeState::apply_push(const Request& request) {
+void RangeState::apply_push(Request request) {
   Progress& progress = workers_[request.id.worker];
   progress.clock = std::max(progress.clock, request.id.clock + 1);
   if (lockstep_) {
-    pending_[request.id.worker] = request;
+    const uint32_t lane = request.id.worker;
+    pending_[lane] = std::move(request);
     return;
   }
   if (!applied_.insert(request.batch)) return;
+  constexpr uint64_t kMostCounted = 1024;  // the last count of the histogram: as many, or more
   const uint64_t missed = version_ - std::min(version_, request.read_version);
-  ++staleness_[missed];
+  ++staleness_[std::min(missed, kMostCounted)];
   const double slower =
       place_.config().staleness_aware ? 1.0 / (1.0 + static_cast<double>(missed)) : 1.0;
   storage_->apply({.keys = request.keys,
@@ -114,6 +116,7 @@ bool RangeState::is_whole() const {
 }
 
 double RangeState::squares() const {
+  if (place_.config().clip_norm == 0) return 0;
   const auto sum = make_gradient_sum(place_);
   for (const auto& [lane, push] : pending_) sum->add(push.keys, push.values);
   return sum->squares();
@@ -133,7 +136,7 @@ void RangeState::apply_round(const Entry& entry) {
                    .pushed = sum->values(),
                    .divisor = weight * too_long,
                    .rate = pending_.begin()->second.rate});
-  last_squares_ = sum->squares();
+  last_squares_ = clip > 0 ? sum->squares() : 0;
   pending_.clear();
   ++round_;
   ++version_;

@@ -35,7 +35,7 @@ class RangeState {
   /// What the head of the chain does with a request. Changes nothing.
   Judgement judge(const Request& request) const;
 
-  void apply(const Entry& entry);
+  void apply(Entry entry);
 
   /// Whether a worker at this clock would see all that it must.
   bool can_read(Clock clock) const;
@@ -43,7 +43,7 @@ class RangeState {
 
   /// Lockstep: whether all pushes of clock round() are here, and the squares of their sum.
   bool is_whole() const;
-  double squares() const;
+  double squares() const;  ///< 0 where nothing is clipped
   Clock round() const { return round_; }
   /// Of the clock before round().
   double last_squares() const { return last_squares_; }
@@ -78,7 +78,7 @@ class RangeState {
   void fields(Archive& archive);
   std::string shape_error(const Request& request) const;
   Judgement judge_push(const Request& request, const Progress& progress) const;
-  void apply_push(const Request& request);
+  void apply_push(Request request);
   void apply_round(const Entry& entry);
   void apply_workers(const Entry& entry);
 

@@ -79,7 +79,7 @@ void Replica::retire() {
   waiting_.clear();
 }
 
-void Replica::on_request(const Request& request, NodeId from) {
+void Replica::on_request(Request request, NodeId from) {
   if (!is_head() || request.epoch != assignment_.epoch)
     return refuse(request, from, Reason::OtherView,
                   fmt::format("range {} is in epoch {} here, and the request is for epoch {}",
@@ -87,31 +87,36 @@ void Replica::on_request(const Request& request, NodeId from) {
   const bool waits = std::ranges::any_of(
       waiting_, [&](const auto& other) { return other.second.reply.id == request.id; });
   if (waits) return;  // sent again; the answer is on its way
-  if (request.push) return admit_push(request, from);
+  if (request.push) return admit_push(std::move(request), from);
   if (const auto judgement = state_->judge(request);
       judgement.verdict == RangeState::Verdict::Refuse)
     return refuse(request, from, judgement.reason, judgement.sentence);
-  parked_[request.id] = {request, from};
+  const RequestId id = request.id;
+  parked_[id] = {std::move(request), from};
   serve_parked();
 }
 
-void Replica::admit_push(const Request& request, NodeId from) {
+void Replica::admit_push(Request request, NodeId from) {
   const auto judgement = state_->judge(request);
   if (judgement.verdict == RangeState::Verdict::Refuse)
     return refuse(request, from, judgement.reason, judgement.sentence);
-  const Parked pull{request, from, judgement.repeated};
+  Parked pull{.request = {.id = request.id, .push = true, .keys = request.keys},
+              .from = from,
+              .repeated = judgement.repeated};
+  const bool then_pulls = request.pull;
   if (place_.job->plant == Plant::ReadBeforeWrite && request.pull &&
       place_.config().consistency == Consistency::Free)
     return answer_pull(pull), append({.kind = EntryKind::Push, .request = request});
   if (judgement.verdict == RangeState::Verdict::Apply) {
     const std::string no_room = host_.no_room_for(state_->storage().growth_bytes(request.keys));
     if (!no_room.empty()) return refuse(request, from, Reason::NoMemory, no_room);
-    append({.kind = EntryKind::Push, .request = request});
+    append({.kind = EntryKind::Push, .request = std::move(request)});
   }
-  if (!request.pull)
+  if (!then_pulls)
     return answer_when_committed(
-        from, {.id = request.id, .version = state_->version(), .repeated = judgement.repeated});
-  parked_[request.id] = pull;
+        from,
+        {.id = pull.request.id, .version = state_->version(), .repeated = judgement.repeated});
+  parked_[pull.request.id] = std::move(pull);
   serve_parked();
 }
 
@@ -159,15 +164,15 @@ void Replica::follow_view() {
 void Replica::append(Entry entry) {
   const EntryKind kind = entry.kind;
   ++last_;
-  apply(entry);
-  if (next_) buffer_.push_back(std::move(entry));
+  if (next_) buffer_.push_back(entry);
+  apply(std::move(entry));
   if (step_ != JoinStep::Copying) forward_from(last_);
   advance();
   if (kind != EntryKind::Barrier) serve_parked();
 }
 
-void Replica::apply(const Entry& entry) {
-  state_->apply(entry);
+void Replica::apply(Entry entry) {
+  state_->apply(std::move(entry));
   look_whether_whole();
   if (const auto snapshot = state_->snapshot_due()) {
     state_->snapshot_taken();
@@ -204,7 +209,7 @@ void Replica::send_transfer() {
                                        .state = transfer_});
 }
 
-void Replica::on_forward(const Forward& forward, Member from) {
+void Replica::on_forward(Forward forward, Member from) {
   if (forward.epoch != assignment_.epoch || !state_) return;
   const bool from_tail = place_in_chain_ == assignment_.chain.size();  // to this joiner
   const Member expected = from_tail ? assignment_.chain.back() : predecessor().value_or(Member{});
@@ -214,8 +219,8 @@ void Replica::on_forward(const Forward& forward, Member from) {
     const Sequence sequence = forward.first + i;
     if (sequence != last_ + 1) continue;
     ++last_;
-    apply(forward.entries[i]);
     if (next_) buffer_.push_back(forward.entries[i]);
+    apply(std::move(forward.entries[i]));
   }
   forward_from(known + 1);
   advance();

@@ -54,8 +54,8 @@ class Replica {
   /// The head puts what a new view says about workers and snapshots into the log.
   void follow_view();
 
-  void on_request(const Request& request, NodeId from);
-  void on_forward(const Forward& forward, Member from);
+  void on_request(Request request, NodeId from);
+  void on_forward(Forward forward, Member from);
   void on_ack(const Ack& ack, Member from);
   void on_transfer(const Transfer& transfer, Member from);
   void on_round_ask(const RoundAsk& ask, NodeId from);
@@ -91,12 +91,12 @@ class Replica {
   bool requires_next() const { return next_ && (step_ != JoinStep::Copying); }
   NodeId node_of(Member member) const { return {Role::Server, member.index}; }
   void refuse(const Request& request, NodeId from, Reason reason, std::string sentence);
-  void admit_push(const Request& request, NodeId from);
+  void admit_push(Request request, NodeId from);
   void answer_pull(const Parked& pull);
   void answer_when_committed(NodeId to, Reply reply);
   void serve_parked();
   void append(Entry entry);
-  void apply(const Entry& entry);
+  void apply(Entry entry);
   void forward_from(Sequence first);
   void advance();
   void look_whether_whole();

@@ -80,11 +80,11 @@ void Server::on_life_ended() {
   rounds_.clear();
 }
 
-void Server::handle(const Message& message) {
+void Server::handle(Message& message) {
   if (handle_membership(message) || life_ == 0) return;
-  if (const auto* request = std::get_if<Request>(&message.body)) {
+  if (auto* request = std::get_if<Request>(&message.body)) {
     if (message.header.generation == view_.generation)
-      return on_request(*request, message.header.from);
+      return on_request(std::move(*request), message.header.from);
     return refuse(message.header.from,
                   {.id = request->id,
                    .reason = Reason::OtherView,
@@ -95,7 +95,7 @@ void Server::handle(const Message& message) {
   dispatch(message);
 }
 
-void Server::dispatch(const Message& message) {
+void Server::dispatch(Message& message) {
   const Member from{message.header.from.index, message.header.life};
   const bool is_server = message.header.from.role == Role::Server;
   const auto to_replica = [&](const auto& body, auto&& deliver) {
@@ -107,8 +107,8 @@ void Server::dispatch(const Message& message) {
       count("malformed");
     }
   };
-  if (const auto* forward = std::get_if<Forward>(&message.body))
-    to_replica(*forward, [&](Replica& replica) { replica.on_forward(*forward, from); });
+  if (auto* forward = std::get_if<Forward>(&message.body))
+    to_replica(*forward, [&](Replica& replica) { replica.on_forward(std::move(*forward), from); });
   else if (const auto* ack = std::get_if<Ack>(&message.body))
     to_replica(*ack, [&](Replica& replica) { replica.on_ack(*ack, from); });
   else if (const auto* transfer = std::get_if<Transfer>(&message.body))
@@ -123,7 +123,7 @@ void Server::dispatch(const Message& message) {
     count("for another role");
 }
 
-void Server::on_request(const Request& request, NodeId from) {
+void Server::on_request(Request request, NodeId from) {
   const auto refuse_with = [&](Reason reason, std::string sentence) {
     refuse(from, {.id = request.id, .reason = reason, .sentence = std::move(sentence)});
   };
@@ -141,7 +141,7 @@ void Server::on_request(const Request& request, NodeId from) {
                        fmt::format("the request is for view {}, and server {} knows {}",
                                    request.view_version, id_.index, view_.version));
   Replica* found = find(request.id.table, request.id.range);
-  if (found && request.epoch == found->epoch()) return found->on_request(request, from);
+  if (found && request.epoch == found->epoch()) return found->on_request(std::move(request), from);
   if (request.epoch < view_.ranges[request.id.range].epoch) send_to(from, ViewChange{view_});
   refuse_with(Reason::OtherView,
               fmt::format("range {} is in epoch {}, and the request is for epoch {}",

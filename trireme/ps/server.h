@@ -29,7 +29,7 @@ class Server final : public ManagedNode, private ReplicaHost {
  private:
   using Part = std::pair<TableId, RangeId>;
 
-  void handle(const Message& message) override;
+  void handle(Message& message) override;
   void on_view() override;
   void on_life_ended() override;
 
@@ -39,8 +39,8 @@ class Server final : public ManagedNode, private ReplicaHost {
   void refuse(NodeId to, Refusal refusal) override;
   std::string no_room_for(size_t bytes) const override;
 
-  void dispatch(const Message& message);
-  void on_request(const Request& request, NodeId from);
+  void dispatch(Message& message);
+  void on_request(Request request, NodeId from);
   void on_whole(const RoundWhole& whole);
   void report_joined();
   Replica* find(TableId table, RangeId range);
