@@ -54,7 +54,7 @@ void check_reads(const ps::JobConfig& job, const History& history, Breaches& fou
     for (const Write& write : history.writes) {
       if (write.generation != read.generation || write.end == ps::Time::max()) continue;
       const bool own = write.worker == read.worker;
-      if (write.end > (own ? read.end : read.begin) || job.in_lanes()) continue;
+      if (write.end > (own ? read.end : read.begin) || job.in_lockstep(kLedger)) continue;
       if (const auto range = range_without(read, write.batch))
         found.push_back({own ? Promise::OwnWrites : Promise::Kept,
                          at_read(read, *range, write.batch) +
@@ -79,7 +79,7 @@ void check_bound(const ps::JobConfig& job, const History& history, Breaches& fou
 }
 
 void check_whole_clocks(const ps::JobConfig& job, const History& history, Breaches& found) {
-  if (!job.in_lanes()) return;
+  if (!job.in_lockstep(kLedger)) return;
   for (const Read& read : history.reads)
     for (size_t range = 0; range < read.ledger.size(); ++range)
       for (size_t batch = 0; batch < read.ledger[range].size(); ++batch)

@@ -19,6 +19,10 @@ struct Scenario {
   Time step = std::chrono::milliseconds(8);
   size_t crashes = 0;
   size_t partitions = 0;
+  size_t falls = 0;          ///< a head loses its successor and crashes soon after
+  bool blackout = false;     ///< all servers crash at once
+  bool server_dies = false;  ///< and does not come back
+  bool worker_dies = false;
   bool joins = false;                           ///< one more server comes
   bool leaves = false;                          ///< and one goes
   Time storm = std::chrono::milliseconds(600);  ///< when the misfortunes end
@@ -44,6 +48,7 @@ enum class Promise {
   Exact,
   Linear,
   Same,
+  Copies,
   Progress
 };
 struct Breach {

@@ -108,7 +108,7 @@ ps::Client::Operation SimWorker::push_of(TableId table) const {
   Operation op = operation(table);
   op.push = true;
   op.batch = batches_[step_];
-  const double one = job_.in_lanes() ? job_.workers : 1;
+  const double one = job_.in_lockstep(table) ? job_.workers : 1;
   if (table == kLedger) {
     std::vector<double> values(job_.ranges * job_.batches());
     for (size_t range = 0; range < job_.ranges; ++range)

@@ -98,11 +98,15 @@ class Simulation {
     for (size_t i = 0; i < scenario_.crashes; ++i) world_.at(some_time(), [this] { crash_one(); });
     for (size_t i = 0; i < scenario_.partitions; ++i)
       world_.at(some_time(), [this] { part_one(); });
+    for (size_t i = 0; i < scenario_.falls; ++i) world_.at(some_time(), [this] { let_fall(); });
     if (scenario_.joins)
       world_.at(some_time(), [this] {
         note(fmt::format("server {} comes", job_.servers));
         start_server(job_.servers);
       });
+    if (scenario_.blackout) world_.at(some_time(), [this] { black_out(); });
+    if (scenario_.server_dies) world_.at(some_time(), [this] { end_for_good(Role::Server); });
+    if (scenario_.worker_dies) world_.at(some_time(), [this] { end_for_good(Role::Worker); });
     if (scenario_.leaves) world_.at(some_time(), [this] { let_go(); });
   }
 
@@ -135,8 +139,26 @@ class Simulation {
     return true;
   }
 
-  void crash_one() {
-    const NodeId id = pick_node();
+  void crash_one() { crash(pick_node()); }
+
+  /// The moment that chains are for: a head knows more than its successor, and dies.
+  void let_fall() {
+    if (!manager()) return;
+    const auto& ranges = manager()->view().ranges;
+    const auto& chain = ranges[world_.random().below(ranges.size())].chain;
+    if (chain.size() < 2) return;
+    const NodeId head = server_id(chain[0].index), second = server_id(chain[1].index);
+    if (!may_trouble(head)) return;
+    note(fmt::format("{} is cut off from {}, its successor", ps::name_of(head),
+                     ps::name_of(second)));
+    world_.cut(head, second);
+    world_.at(world_.now() + milliseconds(world_.random().between(2, 40)), [this, head, second] {
+      crash(head);
+      world_.heal(head, second);
+    });
+  }
+
+  void crash(NodeId id) {
     if (!world_.is_up(id) || !may_trouble(id)) return;
     note(fmt::format("{} crashes", ps::name_of(id)));
     ++outcome_.crashes;
@@ -146,6 +168,25 @@ class Simulation {
       note(fmt::format("{} restarts", ps::name_of(id)));
       world_.restart(id);
     });
+  }
+
+  void black_out() {
+    note("all servers crash");
+    for (const NodeId id : world_.ids()) {
+      if (id.role != Role::Server || gone_.contains(id)) continue;
+      world_.crash(id);
+      world_.at(world_.now() + milliseconds(world_.random().between(3, 100)), [this, id] {
+        if (!gone_.contains(id)) world_.restart(id);
+      });
+    }
+  }
+
+  void end_for_good(Role role) {
+    const NodeId id{role, job_.servers > 1 && role == Role::Server ? 1U : 0U};
+    if (!may_trouble(id)) return;
+    note(fmt::format("{} dies for good", ps::name_of(id)));
+    world_.crash(id);
+    gone_.insert(id);
   }
 
   /// Cuts one node off from another or from all.
@@ -248,9 +289,10 @@ class Simulation {
       for (const ps::Member member : assignment.chain) {
         const auto* here = replica(member, table, range);
         const auto* head = replica(assignment.chain[0], table, range);
-        settled = settled && here && here->state() && head && here->last() == head->last() &&
-                  here->epoch() == assignment.epoch &&
-                  (!job_.in_lanes() || here->state()->round() * job_.workers == job_.batches());
+        settled =
+            settled && here && here->state() && head && here->last() == head->last() &&
+            here->epoch() == assignment.epoch &&
+            (!job_.in_lockstep(table) || here->state()->round() * job_.workers == job_.batches());
       }
     });
     return settled;
@@ -321,8 +363,8 @@ class Simulation {
         for (const auto& [why, times] : node->refused()) outcome_.refused += times;
     if (!manager()) return;
     outcome_.rollbacks = manager()->view().generation;
-    if (job_.copies > 0 && outcome_.rollbacks > 0)
-      breach(Promise::Kept, "the servers returned to a snapshot although a copy was left");
+    if (job_.copies > 0 && outcome_.rollbacks > 0 && !scenario_.blackout)
+      breach(Promise::Copies, fmt::format("the servers returned {} times", outcome_.rollbacks));
     outcome_.snapshots = manager()->books().last_snapshot();
     for (const ps::Assignment& assignment : manager()->view().ranges)
       outcome_.epochs += assignment.epoch;

@@ -205,8 +205,10 @@ std::optional<Assignment> Manager::mended(RangeId range) const {
     next.joiner = Member{server, books_.node({Role::Server, server})->life};
     return next;
   }
+  // Whoever stays may be dead already, and nobody knows it yet: so copies + 1 must stay. A server
+  // that leaves waits until there are so many others.
   const auto extra = std::ranges::find_if_not(next.chain, is_target);
-  if (extra == next.chain.end() || targets.empty()) return {};
+  if (extra == next.chain.end() || next.chain.size() <= job_.copies + 1) return {};
   next.chain.erase(extra);
   return next;
 }
