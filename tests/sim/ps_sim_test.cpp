@@ -21,7 +21,9 @@ TEST(ParameterServer, KeepsItsPromisesInAThousandWorlds) {
   constexpr uint64_t kSeeds = 1000;
   const char* one = std::getenv("PS_SEED");
   const char* many = std::getenv("PS_SEEDS");
-  const uint64_t begin = one ? std::strtoull(one, nullptr, 10) : 1;
+  const char* first = std::getenv("PS_FIRST");
+  const char* start = one ? one : first;
+  const uint64_t begin = start ? std::strtoull(start, nullptr, 10) : 1;
   const uint64_t seeds = one ? 1 : many ? std::strtoull(many, nullptr, 10) : kSeeds;
   Outcome sum;
   uint64_t failed = 0;

@@ -108,11 +108,21 @@ void Manager::tick() {
   publish();
 }
 
-bool Manager::is_last_holder(NodeId id) const {
+Time Manager::silence_of(NodeId id) const {
+  const auto heard = heard_.find(id);
+  return environment_.now() - (heard == heard_.end() ? started_at_ : heard->second);
+}
+
+/// Whether some range has no other server that is known to be well.
+bool Manager::is_last_heard_holder(NodeId id) const {
   return std::ranges::any_of(view_.ranges, [&](const Assignment& assignment) {
-    return !assignment.chain.empty() && std::ranges::all_of(assignment.chain, [&](Member member) {
-      return NodeId{Role::Server, member.index} == id || !books_.lives(member);
-    });
+    const auto is_well = [&](Member member) {
+      const NodeId other{Role::Server, member.index};
+      return other != id && books_.lives(member) && silence_of(other) <= job_.timing.dead_after;
+    };
+    return std::ranges::find(assignment.chain, id.index, &Member::index) !=
+               assignment.chain.end() &&
+           std::ranges::none_of(assignment.chain, is_well);
   });
 }
 
@@ -126,10 +136,10 @@ void Manager::end_silent_lives() {
     return;
   }
   for (const auto& [id, record] : std::map(books_.nodes())) {
-    const auto heard = heard_.find(id);
-    const Time silence = now - (heard == heard_.end() ? started_at_ : heard->second);
+    const Time silence = silence_of(id);
     if (!record.lives || silence <= job_.timing.dead_after) continue;
-    if (is_last_holder(id) && silence <= job_.timing.lost_after) continue;
+    const bool may_cost = id.role == Role::Server && is_last_heard_holder(id);
+    if (may_cost && silence <= job_.timing.lost_after) continue;
     environment_.note(
         fmt::format("manager: {} is silent; its life {} is over", name_of(id), record.life));
     if (job_.plant == Plant::DoneTooEarly && id.role == Role::Worker)

@@ -35,7 +35,8 @@ class Manager final : public Node {
   void on_task_request(uint32_t worker, const TaskRequest& request);
 
   void end_silent_lives();
-  bool is_last_holder(NodeId id) const;
+  Time silence_of(NodeId id) const;
+  bool is_last_heard_holder(NodeId id) const;
   void mend_ranges();
   bool deal_first_ranges();
   void roll_back();

@@ -1,5 +1,7 @@
 #include "trireme/ps/node.h"
 
+#include "trireme/core/error.h"
+
 namespace trireme::ps {
 
 void Node::receive(std::string_view bytes) {
