@@ -114,7 +114,7 @@ void Client::handle(Message& message) {
   if (auto* reply = std::get_if<Reply>(&message.body)) return on_reply(std::move(*reply));
   if (const auto* refusal = std::get_if<Refusal>(&message.body)) return on_refusal(*refusal);
   if (const auto* task = std::get_if<TaskReply>(&message.body)) {
-    if (!question_ || question_->request.number != task->number) return;
+    if (!question_ || question_->request.number != task->number || task->life != life_) return;
     const OnTask on_task = std::move(question_->on_task);
     question_.reset();
     return on_task(*task);

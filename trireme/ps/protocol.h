@@ -264,6 +264,7 @@ constexpr Answer last_of(Answer) {
 }
 
 struct TaskReply {
+  Life life = 0;  ///< of the worker; numbers begin anew in each
   uint64_t number = 0;
   Answer answer = Answer::Wait;
   Task task = 0;
@@ -271,7 +272,7 @@ struct TaskReply {
   uint64_t view_version = 0;  ///< for the task's requests
   template <class Archive>
   void fields(Archive& archive) {
-    archive(number, answer, task, clock, view_version);
+    archive(life, number, answer, task, clock, view_version);
   }
 };
 

@@ -58,6 +58,10 @@ RangeState::Judgement RangeState::judge_push(const Request& request,
     return {.verdict = Verdict::Refuse,
             .sentence = fmt::format("batch {} is not in the data order, which has {}",
                                     request.batch, place_.job->batches())};
+  if (clock < progress.start)
+    return {.verdict = Verdict::Refuse,
+            .sentence = fmt::format("worker {} pushes clock {}, but its life {} began at clock {}",
+                                    request.id.worker, clock, progress.life, progress.start)};
   if (lockstep_) {
     const uint32_t lanes = place_.job->workers;
     if (request.batch % lanes != request.id.worker || request.batch / lanes != clock)
@@ -147,7 +151,7 @@ void RangeState::apply_workers(const Entry& entry) {
   for (const ActiveWorker& active : entry.workers) {
     const auto known = workers_.find(active.worker);
     const Clock reached = known == workers_.end() ? 0 : known->second.clock;
-    workers[active.worker] = {active.life, std::max(reached, active.start)};
+    workers[active.worker] = {active.life, active.start, std::max(reached, active.start)};
   }
   workers_ = std::move(workers);
   workers_version_ = entry.workers_version;

@@ -68,10 +68,11 @@ class RangeState {
  private:
   struct Progress {
     Life life = 0;
+    Clock start = 0;  ///< of this life
     Clock clock = 0;  ///< the next that it will push
     template <class Archive>
     void fields(Archive& archive) {
-      archive(life, clock);
+      archive(life, start, clock);
     }
   };
   template <class Archive>

@@ -9,7 +9,7 @@
 namespace trireme::ps {
 
 void Manager::on_task_request(uint32_t worker, const TaskRequest& request) {
-  TaskReply answer{.number = request.number};
+  TaskReply answer{.life = books_.node({Role::Worker, worker})->life, .number = request.number};
   if (request.done && *request.done >= books_.tasks().size()) return count("bad request");
   if (request.done && !books_.tasks()[*request.done].done) decide(TaskDone{*request.done});
 
