@@ -19,7 +19,7 @@ struct Scenario {
   Time step = std::chrono::milliseconds(8);
   size_t crashes = 0;
   size_t partitions = 0;
-  size_t falls = 0;          ///< a head loses its successor and crashes soon after
+  size_t falls = 0;          ///< a head loses its successor, and it and a worker crash soon after
   bool blackout = false;     ///< all servers crash at once
   bool server_dies = false;  ///< and does not come back
   bool worker_dies = false;

@@ -141,7 +141,8 @@ class Simulation {
 
   void crash_one() { crash(pick_node()); }
 
-  /// The moment that chains are for: a head knows more than its successor, and dies.
+  /// The moment that chains are for: a head knows more than its successor, and dies, and with it
+  /// a worker that could have said it again.
   void let_fall() {
     if (!manager()) return;
     const auto& ranges = manager()->view().ranges;
@@ -154,6 +155,7 @@ class Simulation {
     world_.cut(head, second);
     world_.at(world_.now() + milliseconds(world_.random().between(2, 40)), [this, head, second] {
       crash(head);
+      crash({Role::Worker, static_cast<uint32_t>(world_.random().below(job_.workers))});
       world_.heal(head, second);
     });
   }

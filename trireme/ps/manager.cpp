@@ -113,12 +113,13 @@ Time Manager::silence_of(NodeId id) const {
   return environment_.now() - (heard == heard_.end() ? started_at_ : heard->second);
 }
 
-/// Whether some range has no other server that is known to be well.
+/// Whether some range has no other server that was well a moment ago. (The others may have died
+/// just after they were heard last, or the manager may be cut off from all of them.)
 bool Manager::is_last_heard_holder(NodeId id) const {
   return std::ranges::any_of(view_.ranges, [&](const Assignment& assignment) {
     const auto is_well = [&](Member member) {
       const NodeId other{Role::Server, member.index};
-      return other != id && books_.lives(member) && silence_of(other) <= job_.timing.dead_after;
+      return other != id && books_.lives(member) && silence_of(other) <= job_.timing.dead_after / 3;
     };
     return std::ranges::find(assignment.chain, id.index, &Member::index) !=
                assignment.chain.end() &&
