@@ -122,6 +122,15 @@ void Client::handle(Message& message) {
   count("for another role");
 }
 
+size_t Client::reply_bytes(const InFlight& op, const Part& part) const {
+  if (!op.operation.pull) return 0;
+  const TableConfig& config = job_.tables[op.operation.table];
+  const size_t elems = config.kind == TableKind::Dense
+                           ? block_of({&job_, op.operation.table, part.request.id.range}).elems
+                           : part.rows.size() * config.elems;
+  return elems * bytes_of(config.type);
+}
+
 void Client::on_reply(Reply reply) {
   if (job_.plant == Plant::AnyReply)
     for (const auto& [number, op] : operations_)
@@ -134,6 +143,7 @@ void Client::on_reply(Reply reply) {
   const auto part = op->second.parts.find(reply.id.range);
   if (part == op->second.parts.end() || part->second.done || part->second.request.id != reply.id)
     return;
+  if (reply.values.size() != reply_bytes(op->second, part->second)) return count("malformed");
   if (op->second.operation.pull) read_versions_[{reply.id.table, reply.id.range}] = reply.version;
   const uint64_t number = reply.id.number;
   part->second.done = true;

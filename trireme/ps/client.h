@@ -78,6 +78,7 @@ class Client : public ManagedNode {
   void cut_dense(InFlight& op);
   void cut_sparse(InFlight& op);
   void send_part(Part& part);
+  size_t reply_bytes(const InFlight& op, const Part& part) const;
   void on_reply(Reply reply);
   void on_refusal(const Refusal& refusal);
   void complete(uint64_t number);

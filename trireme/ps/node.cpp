@@ -1,5 +1,7 @@
 #include "trireme/ps/node.h"
 
+#include <algorithm>
+
 #include "trireme/core/error.h"
 
 namespace trireme::ps {
@@ -12,7 +14,13 @@ void Node::receive(std::string_view bytes) {
     return count("malformed");
   }
   if (message.header.job != job_.id()) return count("of another job");
-  handle(message);
+  try {
+    handle(message);
+  } catch (const CommError& error) {
+    count("malformed");
+    environment_.note(fmt::format("{}: a message from {} is refused: {}", name_of(id_),
+                                  name_of(message.header.from), error.what()));
+  }
 }
 
 void Node::send_to(NodeId to, const Body& body) {
@@ -42,15 +50,15 @@ void ManagedNode::tick() {
 
 bool ManagedNode::handle_membership(const Message& message) {
   if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
-    if (welcome->nonce != nonce_ || life_ != 0 || welcome->view.ranges.size() != job_.ranges)
-      return true;
+    const bool is_answer = message.header.from == kManager && welcome->nonce == nonce_;
+    if (!is_answer || life_ != 0 || !fits(welcome->view)) return true;
     life_ = welcome->life;
     view_ = welcome->view;
     on_view();
     return true;
   }
   if (const auto* change = std::get_if<ViewChange>(&message.body)) {
-    if (life_ != 0) take_view(change->view);
+    if (life_ != 0 && message.header.from.role != Role::Worker) take_view(change->view);
     return true;
   }
   if (const auto* ended = std::get_if<LifeEnded>(&message.body)) {
@@ -62,8 +70,15 @@ bool ManagedNode::handle_membership(const Message& message) {
   return false;
 }
 
+bool ManagedNode::fits(const View& view) const {
+  return view.ranges.size() == job_.ranges &&
+         std::ranges::none_of(view.ranges, [](const Assignment& assignment) {
+           return assignment.joiner && assignment.chain.empty();
+         });
+}
+
 void ManagedNode::take_view(const View& view) {
-  if (view.version <= view_.version || view.ranges.size() != job_.ranges) return;
+  if (view.version <= view_.version || !fits(view)) return;
   view_ = view;
   on_view();
 }

@@ -64,6 +64,7 @@ class ManagedNode : public Node {
   bool leaving_ = false;
 
  private:
+  bool fits(const View& view) const;
   void take_view(const View& view);
   void begin_life();
 

@@ -127,7 +127,7 @@ double RangeState::squares() const {
 }
 
 void RangeState::apply_round(const Entry& entry) {
-  if (entry.clock != round_) return;
+  if (entry.clock != round_ || !is_whole()) return;
   const auto sum = make_gradient_sum(place_);
   double weight = 0;
   for (const auto& [lane, push] : pending_) {
@@ -203,6 +203,8 @@ void RangeState::load(std::string_view bytes) {
   reader.finish();
   storage_ = make_storage(place_);
   storage_->load(values);
+  for (const auto& [lane, push] : pending_)
+    if (const std::string error = shape_error(push); !error.empty()) throw CommError(error);
   if (place_.job->plant == Plant::ForgetApplied) applied_ = {};
 }
 

@@ -35,6 +35,9 @@ class RangeState {
   /// What the head of the chain does with a request. Changes nothing.
   Judgement judge(const Request& request) const;
 
+  /// The sentence that refuses keys or values of another shape; empty if they fit.
+  std::string shape_error(const Request& request) const;
+
   void apply(Entry entry);
 
   /// Whether a worker at this clock would see all that it must.
@@ -77,7 +80,6 @@ class RangeState {
   };
   template <class Archive>
   void fields(Archive& archive);
-  std::string shape_error(const Request& request) const;
   Judgement judge_push(const Request& request, const Progress& progress) const;
   void apply_push(Request request);
   void apply_round(const Entry& entry);

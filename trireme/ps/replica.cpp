@@ -218,6 +218,9 @@ void Replica::on_forward(Forward forward, Member from) {
   for (size_t i = 0; i < forward.entries.size(); ++i) {
     const Sequence sequence = forward.first + i;
     if (sequence != last_ + 1) continue;
+    if (forward.entries[i].kind == EntryKind::Push)
+      if (const std::string error = state_->shape_error(forward.entries[i].request); !error.empty())
+        throw CommError(error);
     ++last_;
     if (next_) buffer_.push_back(forward.entries[i]);
     apply(std::move(forward.entries[i]));

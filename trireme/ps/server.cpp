@@ -101,11 +101,7 @@ void Server::dispatch(Message& message) {
   const auto to_replica = [&](const auto& body, auto&& deliver) {
     Replica* found = find(body.table, body.range);
     if (!found || !is_server) return count("for a range that is not here");
-    try {
-      deliver(*found);
-    } catch (const CommError&) {
-      count("malformed");
-    }
+    deliver(*found);
   };
   if (auto* forward = std::get_if<Forward>(&message.body))
     to_replica(*forward, [&](Replica& replica) { replica.on_forward(std::move(*forward), from); });
