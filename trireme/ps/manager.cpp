@@ -49,7 +49,7 @@ void Manager::handle(Message& message) {
     count("of an earlier life");
     return send_to(header.from, LifeEnded{header.life});
   }
-  heard_[header.from] = heard_any_ = environment_.now();
+  hear(header.from);
   if (const auto* heartbeat = std::get_if<Heartbeat>(&body))
     on_heartbeat(header.from, *heartbeat);
   else if (header.generation != view_.generation)
@@ -73,7 +73,7 @@ void Manager::on_hello(NodeId from, const Hello& hello) {
   const bool is_known = record && record->lives && record->nonce == hello.nonce;
   if (!is_known) {
     decide(LifeBegins{from, record ? record->life + 1 : 1, hello.nonce});
-    heard_[from] = heard_any_ = environment_.now();
+    hear(from);
     mend_ranges();
   }
   reply(from, Welcome{hello.nonce, books_.node(from)->life, books_.view()});
@@ -108,22 +108,35 @@ void Manager::tick() {
   publish();
 }
 
-Time Manager::silence_of(NodeId id) const {
-  const auto heard = heard_.find(id);
-  return environment_.now() - (heard == heard_.end() ? started_at_ : heard->second);
+void Manager::hear(NodeId id) {
+  const Time now = heard_any_ = environment_.now();
+  auto [at, is_new] = heard_.try_emplace(id, Hearing{now, now});
+  if (now - at->second.last > job_.timing.dead_after / 2) at->second.since = now;
+  at->second.last = now;
 }
 
-/// Whether some range has no other server that was well a moment ago. (The others may have died
-/// just after they were heard last, or the manager may be cut off from all of them.)
+Time Manager::silence_of(NodeId id) const {
+  const auto heard = heard_.find(id);
+  return environment_.now() - (heard == heard_.end() ? started_at_ : heard->second.last);
+}
+
+/// Whether the server was heard a moment ago, and for a while. A single sign of life after a pause
+/// may mean that the manager was cut off, and that others are about to be heard, too.
+bool Manager::is_well(Member server) const {
+  const auto heard = heard_.find({Role::Server, server.index});
+  if (!books_.lives(server) || heard == heard_.end()) return false;
+  const Time now = environment_.now(), limit = job_.timing.dead_after;
+  return now - heard->second.last <= limit / 3 && now - heard->second.since >= limit / 2;
+}
+
+/// Whether some range has no other server that is well: then to end this one may be to lose it.
 bool Manager::is_last_heard_holder(NodeId id) const {
   return std::ranges::any_of(view_.ranges, [&](const Assignment& assignment) {
-    const auto is_well = [&](Member member) {
-      const NodeId other{Role::Server, member.index};
-      return other != id && books_.lives(member) && silence_of(other) <= job_.timing.dead_after / 3;
-    };
     return std::ranges::find(assignment.chain, id.index, &Member::index) !=
                assignment.chain.end() &&
-           std::ranges::none_of(assignment.chain, is_well);
+           std::ranges::none_of(assignment.chain, [&](Member member) {
+             return member.index != id.index && is_well(member);
+           });
   });
 }
 

@@ -35,7 +35,9 @@ class Manager final : public Node {
   void on_task_request(uint32_t worker, const TaskRequest& request);
 
   void end_silent_lives();
+  void hear(NodeId id);
   Time silence_of(NodeId id) const;
+  bool is_well(Member server) const;
   bool is_last_heard_holder(NodeId id) const;
   void mend_ranges();
   bool deal_first_ranges();
@@ -61,7 +63,11 @@ class Manager final : public Node {
 
   // Not in the log: what is known again after a while.
   Time started_at_;
-  std::map<NodeId, Time> heard_;
+  struct Hearing {
+    Time last{};
+    Time since{};  ///< without a long pause up to `last`
+  };
+  std::map<NodeId, Hearing> heard_;
   Time heard_any_;
   std::map<Task, Time> given_at_;
   std::set<std::pair<TableId, RangeId>> snapshot_parts_;
