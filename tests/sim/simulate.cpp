@@ -99,6 +99,10 @@ class Simulation {
     for (size_t i = 0; i < scenario_.partitions; ++i)
       world_.at(some_time(), [this] { part_one(); });
     for (size_t i = 0; i < scenario_.falls; ++i) world_.at(some_time(), [this] { let_fall(); });
+    if (scenario_.manager_returns > Time{}) {
+      world_.at(scenario_.manager_leaves, [this] { world_.crash(ps::kManager); });
+      world_.at(scenario_.manager_returns, [this] { world_.restart(ps::kManager); });
+    }
     if (scenario_.joins)
       world_.at(some_time(), [this] {
         note(fmt::format("server {} comes", job_.servers));
@@ -360,6 +364,10 @@ class Simulation {
     outcome_.events = world_.events();
     outcome_.writes = history_.writes.size();
     outcome_.reads = history_.reads.size();
+    outcome_.writes_without_manager =
+        static_cast<uint64_t>(std::ranges::count_if(history_.writes, [&](const Write& write) {
+          return write.begin > scenario_.manager_leaves && write.end < scenario_.manager_returns;
+        }));
     for (const NodeId id : world_.ids())
       if (const auto* node = world_.node<ps::Node>(id))
         for (const auto& [why, times] : node->refused()) outcome_.refused += times;
