@@ -129,7 +129,9 @@ class Books {
     std::vector<uint32_t> holders = {};  ///< workers that live and were given it
   };
   const std::vector<TaskRecord>& tasks() const { return tasks_; }
-  bool all_done() const;
+  bool all_done() const { return undone_ == 0; }
+  /// All tasks before it are done.
+  Task first_undone() const { return first_undone_; }
   struct Holding {
     Task task = 0;
     Clock clock = 0;
@@ -158,12 +160,15 @@ class Books {
   void view_changed() { view_.version = records_; }
   void workers_changed();
   void release_tasks(uint32_t worker);
+  void count_tasks();
 
   const JobConfig& job_;
   uint64_t records_ = 0;
   std::map<NodeId, NodeRecord> nodes_;
   View view_;
   std::vector<TaskRecord> tasks_;
+  uint64_t undone_ = 0;
+  Task first_undone_ = 0;
   std::map<uint32_t, Holding> holdings_;
   std::map<uint32_t, Clock> next_clocks_;
   Clock first_clock_ = 0;     ///< lanes: where this generation began
