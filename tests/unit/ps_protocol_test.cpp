@@ -257,6 +257,35 @@ TEST_F(Refusals, MessagesOfAnEarlierLifeAreOver) {
   expect_refused(early, "life 1 of worker 0 is over; ask the manager for another");
 }
 
+TEST_F(Refusals, ALateGreetingEndsNoLife) {
+  std::string greeting;
+  const auto watch = std::move(world.on_send);
+  world.on_send = [&](NodeId from, NodeId, const std::string& bytes) {
+    if (from == kServer && std::holds_alternative<Hello>(decode(bytes).body)) greeting = bytes;
+  };
+  world.crash(kServer);
+  world.restart(kServer);
+  run();
+  EXPECT_EQ(server().life(), 2);
+  const std::string early = greeting;
+  world.crash(kServer);
+  world.restart(kServer);
+  run();
+  EXPECT_EQ(server().life(), 3);
+  worker().shout(kManager, early);
+  run();
+  EXPECT_EQ(server().life(), 3);
+  EXPECT_NE(server().replica(0, 0), nullptr);
+}
+
+TEST_F(Refusals, AWaitingClientSaysWhatItWaitsFor) {
+  world.crash(kServer);
+  worker().start({.table = 0, .clock = 3, .view_version = task.view_version, .pull = true},
+                 [](const Client::Result&) {});
+  EXPECT_EQ(worker().waiting_for(),
+            "worker 0 at clock 3: a pull of table 'w' waits for range 0 since 0 ms");
+}
+
 TEST_F(Refusals, AFullServerSaysHowFullItIs) {
   Request push = good_push();
   push.id.table = 1;

@@ -108,9 +108,13 @@ void Books::workers_changed() {
 }
 
 void Books::on(const LifeBegins& decision) {
-  const NodeRecord* known = node(decision.node);
-  if (known && known->lives) on(LifeEnds{decision.node});
-  nodes_[decision.node] = {.life = decision.life, .nonce = decision.nonce, .lives = true};
+  NodeRecord& record = nodes_[decision.node];
+  if (record.lives) on(LifeEnds{decision.node});
+  if (record.life > 0) record.former.insert(record.nonce);
+  record.life = decision.life;
+  record.nonce = decision.nonce;
+  record.lives = true;
+  record.leaves = false;
 }
 
 /// In lanes nobody else can do the work of a worker: it stays among the active ones, and the others

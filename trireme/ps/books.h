@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -117,6 +118,7 @@ class Books {
     uint64_t nonce = 0;
     bool lives = false;
     bool leaves = false;
+    std::set<uint64_t> former = {};  ///< nonces of earlier lives, whose greetings may come late
   };
   const NodeRecord* node(NodeId id) const;
   const std::map<NodeId, NodeRecord>& nodes() const { return nodes_; }
