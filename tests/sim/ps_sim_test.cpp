@@ -1,5 +1,6 @@
-// The parameter server under a virtual clock and network. `PS_SEED=17 ps_test` replays one seed and
-// says what happens in it.
+// The parameter server under a virtual clock and network.
+//   ps_test --seed 17                                      replays one seed and says what happens
+//   in it PS_FIRST=1 PS_SEEDS=100000 ps_test --gtest_filter=*Keeps*   as many as you like
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
