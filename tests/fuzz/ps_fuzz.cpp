@@ -21,7 +21,7 @@ namespace {
 /// Keeps what was sent, and has an empty disk.
 class Desk final : public Environment {
  public:
-  Time now() override { return now_ += std::chrono::milliseconds(200); }
+  Time now() override { return now_ += std::chrono::milliseconds(10); }
   uint64_t random() override { return 7; }
   void send(NodeId to, std::string message) override { sent.emplace_back(to, std::move(message)); }
   void append(std::string_view) override {}
@@ -97,10 +97,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
             [](const Client::Result&) {});
     });
   };
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 4; ++i) {
     job.tick();
     job.deliver(64);
   }
+  fuzz::must(job.server.replica(0, 0) && job.server.replica(1, 1) && job.client.life() == 1);
   // The job's name is a hash that no mutation finds: each piece of the input is given it.
   for (std::string_view left = text; left.size() >= 2;) {
     const size_t length =

@@ -1,5 +1,6 @@
-// The parameter server under a virtual clock and network. `PS_SEED=17 ps_test` replays one seed and
-// says what happens in it.
+// The parameter server under a virtual clock and network.
+//   ps_test --seed 17                                      replays one seed and says what happens
+//   in it PS_FIRST=1 PS_SEEDS=100000 ps_test --gtest_filter=*Keeps*   as many as you like
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -48,6 +49,33 @@ TEST(ParameterServer, KeepsItsPromisesInAThousandWorlds) {
       "pushes, {} pulls, {} batches done twice and taken once, {} messages refused\n",
       seeds, sum.events, sum.crashes, sum.epochs, sum.snapshots, sum.rollbacks, sum.writes,
       sum.reads, sum.repeated, sum.refused);
+}
+
+/// Workers that have long tasks do not need the manager until the next one.
+TEST(ParameterServer, GoesOnWhileTheManagerIsAway) {
+  Scenario scenario = make_scenario(1);
+  ps::JobConfig& job = scenario.job;
+  job.servers = job.workers = 2;
+  job.copies = 1;
+  job.data = {.epochs = 1, .batches_per_epoch = 60, .steps_per_task = 30};
+  job.tables = {{.name = "ledger",
+                 .type = ps::ValueType::Float64,
+                 .elems = job.ranges * job.batches(),
+                 .consistency = ps::Consistency::Stale,
+                 .tau = 2,
+                 .rule = ps::make_sgd({.lr = -1})},
+                {.name = "counters",
+                 .kind = ps::TableKind::Sparse,
+                 .elems = 1,
+                 .consistency = ps::Consistency::Free,
+                 .rule = ps::make_sgd({.lr = -1})}};
+  scenario = {.seed = 1,
+              .job = job,
+              .manager_leaves = std::chrono::milliseconds(60),
+              .manager_returns = std::chrono::milliseconds(260)};
+  const Outcome outcome = simulate(scenario);
+  report(scenario, outcome);
+  EXPECT_GE(outcome.writes_without_manager, 10);  // two workers, 200 virtual ms, 17 ms a step
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ struct Scenario {
   bool worker_dies = false;
   bool joins = false;                           ///< one more server comes
   bool leaves = false;                          ///< and one goes
+  Time manager_leaves{}, manager_returns{};     ///< if not 0: it is away in between
   Time storm = std::chrono::milliseconds(600);  ///< when the misfortunes end
 };
 
@@ -67,6 +68,7 @@ struct Outcome {
   uint64_t repeated = 0;  ///< pushes of batches that another worker had done
   uint64_t refused = 0;
   uint64_t snapshots = 0;
+  uint64_t writes_without_manager = 0;  ///< begun and acknowledged while it was away
 };
 
 Outcome simulate(const Scenario& scenario);

@@ -1,10 +1,11 @@
-// One run of a scenario: the nodes, the misfortunes, and what must hold when it is over.
+// One run of a scenario: the nodes, and what must hold when it is over.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "sim/checks.h"
+#include "sim/misfortunes.h"
 #include "sim/sim_worker.h"
 #include "trireme/ps/data_order.h"
 #include "trireme/ps/values.h"
@@ -14,10 +15,6 @@ namespace trireme::sim {
 namespace {
 
 using std::chrono::milliseconds;
-
-NodeId server_id(uint32_t index) {
-  return {Role::Server, index};
-}
 
 class Simulation {
  public:
@@ -34,7 +31,7 @@ class Simulation {
   Outcome run() {
     ps::check(job_);
     start_nodes();
-    plan_misfortunes();
+    misfortunes_.plan();
     try {
       play();
     } catch (const std::exception& error) {
@@ -50,10 +47,6 @@ class Simulation {
 
   void breach(Promise promise, std::string sentence) {
     outcome_.breaches.push_back({promise, std::move(sentence)});
-  }
-
-  void note(const std::string& line) {
-    if (world_.on_note) world_.on_note(line);
   }
 
   void start_nodes() {
@@ -90,151 +83,13 @@ class Simulation {
                                          at->second.life, owner.index, owner.life));
   }
 
-  Time some_time() {
-    return Time(world_.random().between(20'000, static_cast<uint64_t>(scenario_.storm.count())));
-  }
-
-  void plan_misfortunes() {
-    for (size_t i = 0; i < scenario_.crashes; ++i) world_.at(some_time(), [this] { crash_one(); });
-    for (size_t i = 0; i < scenario_.partitions; ++i)
-      world_.at(some_time(), [this] { part_one(); });
-    for (size_t i = 0; i < scenario_.falls; ++i) world_.at(some_time(), [this] { let_fall(); });
-    if (scenario_.joins)
-      world_.at(some_time(), [this] {
-        note(fmt::format("server {} comes", job_.servers));
-        start_server(job_.servers);
-      });
-    if (scenario_.blackout) world_.at(some_time(), [this] { black_out(); });
-    if (scenario_.server_dies) world_.at(some_time(), [this] { end_for_good(Role::Server); });
-    if (scenario_.worker_dies) world_.at(some_time(), [this] { end_for_good(Role::Worker); });
-    if (scenario_.leaves) world_.at(some_time(), [this] { let_go(); });
-  }
-
-  NodeId pick_node() {
-    std::vector<NodeId> ids = world_.ids();
-    std::erase_if(ids, [this](NodeId id) { return gone_.contains(id); });
-    const uint64_t dice = world_.random().below(10);
-    const Role role = dice < 5 ? Role::Server : dice < 8 ? Role::Worker : Role::Manager;
-    std::erase_if(ids, [&](NodeId id) { return id.role != role; });
-    if (ids.empty()) return ps::kManager;
-    return ids[world_.random().below(ids.size())];
-  }
-
-  /// Whether the manager may take the server for dead.
-  bool is_troubled(NodeId id) { return !world_.is_up(id) || world_.is_cut(id, ps::kManager); }
-
-  /// With copies, misfortunes leave each range one server that is well: that is what copies
-  /// promise for. Without, anything may happen.
-  bool may_trouble(NodeId id) {
-    if (id.role != Role::Server || job_.copies == 0) return true;
-    if (!manager()) return false;
-    for (const ps::Assignment& assignment : manager()->view().ranges) {
-      const bool kept = std::ranges::any_of(assignment.chain, [&](ps::Member member) {
-        const auto* server = world_.node<ps::Server>(server_id(member.index));
-        return server_id(member.index) != id && !is_troubled(server_id(member.index)) &&
-               server->life() == member.life;
-      });
-      if (!kept) return false;
-    }
-    return true;
-  }
-
-  void crash_one() { crash(pick_node()); }
-
-  /// The moment that chains are for: a head knows more than its successor, and dies, and with it
-  /// a worker that could have said it again.
-  void let_fall() {
-    if (!manager()) return;
-    const auto& ranges = manager()->view().ranges;
-    const auto& chain = ranges[world_.random().below(ranges.size())].chain;
-    if (chain.size() < 2) return;
-    const NodeId head = server_id(chain[0].index), second = server_id(chain[1].index);
-    if (!may_trouble(head)) return;
-    note(fmt::format("{} is cut off from {}, its successor", ps::name_of(head),
-                     ps::name_of(second)));
-    world_.cut(head, second);
-    world_.at(world_.now() + milliseconds(world_.random().between(2, 40)), [this, head, second] {
-      crash(head);
-      crash({Role::Worker, static_cast<uint32_t>(world_.random().below(job_.workers))});
-      world_.heal(head, second);
-    });
-  }
-
-  void crash(NodeId id) {
-    if (!world_.is_up(id) || !may_trouble(id)) return;
-    note(fmt::format("{} crashes", ps::name_of(id)));
-    ++outcome_.crashes;
-    world_.crash(id);
-    world_.at(world_.now() + milliseconds(world_.random().between(3, 200)), [this, id] {
-      if (gone_.contains(id)) return;
-      note(fmt::format("{} restarts", ps::name_of(id)));
-      world_.restart(id);
-    });
-  }
-
-  void black_out() {
-    note("all servers crash");
-    for (const NodeId id : world_.ids()) {
-      if (id.role != Role::Server || gone_.contains(id)) continue;
-      world_.crash(id);
-      world_.at(world_.now() + milliseconds(world_.random().between(3, 100)), [this, id] {
-        if (!gone_.contains(id)) world_.restart(id);
-      });
-    }
-  }
-
-  void end_for_good(Role role) {
-    const NodeId id{role, job_.servers > 1 && role == Role::Server ? 1U : 0U};
-    if (!may_trouble(id)) return;
-    note(fmt::format("{} dies for good", ps::name_of(id)));
-    world_.crash(id);
-    gone_.insert(id);
-  }
-
-  /// Cuts one node off from another or from all.
-  void part_one() {
-    const NodeId id = pick_node();
-    const bool from_all = world_.random().chance(0.4);
-    std::vector<NodeId> others = world_.ids();
-    std::erase(others, id);
-    if (!from_all) others = {others[world_.random().below(others.size())]};
-    if (id != ps::kManager && std::ranges::find(others, ps::kManager) != others.end() &&
-        !may_trouble(id))
-      return;
-    if (id == ps::kManager && !from_all && !may_trouble(others[0])) return;
-    note(fmt::format("{} is cut off from {}", ps::name_of(id),
-                     from_all ? "all" : ps::name_of(others[0])));
-    for (const NodeId other : others) world_.cut(id, other);
-    world_.at(world_.now() + milliseconds(world_.random().between(5, 250)), [this, id, others] {
-      for (const NodeId other : others) world_.heal(id, other);
-    });
-  }
-
-  void let_go() {
-    auto* server = world_.node<ps::Server>(server_id(0));
-    if (!server || job_.servers == 1) return;
-    note("server 0 leaves");
-    server->leave();
-    watch_leaving();
-  }
-
-  void watch_leaving() {
-    auto* server = world_.node<ps::Server>(server_id(0));
-    if (server && server->may_stop()) {
-      note("server 0 has left");
-      gone_.insert(server_id(0));
-      return world_.crash(server_id(0));
-    }
-    world_.at(world_.now() + milliseconds(10), [this] { watch_leaving(); });
-  }
-
   void play() {
     const auto never = [] { return false; };
     world_.run(scenario_.storm, never);
     world_.heal_all();
     world_.weather.lose = 0;
     for (const NodeId id : world_.ids())
-      if (!gone_.contains(id)) world_.restart(id);
+      if (!misfortunes_.gone().contains(id)) world_.restart(id);
     // What the last crash did shows only when the manager has noticed it.
     world_.run(scenario_.storm + 2 * job_.timing.dead_after, never);
     const Time limit = scenario_.storm + std::chrono::seconds(30);
@@ -358,8 +213,13 @@ class Simulation {
 
   void collect_figures() {
     outcome_.events = world_.events();
+    outcome_.crashes = misfortunes_.crashes();
     outcome_.writes = history_.writes.size();
     outcome_.reads = history_.reads.size();
+    outcome_.writes_without_manager =
+        static_cast<uint64_t>(std::ranges::count_if(history_.writes, [&](const Write& write) {
+          return write.begin > scenario_.manager_leaves && write.end < scenario_.manager_returns;
+        }));
     for (const NodeId id : world_.ids())
       if (const auto* node = world_.node<ps::Node>(id))
         for (const auto& [why, times] : node->refused()) outcome_.refused += times;
@@ -377,7 +237,7 @@ class Simulation {
   World world_;
   History history_;
   Outcome outcome_;
-  std::set<NodeId> gone_;
+  Misfortunes misfortunes_{scenario_, world_, [this](uint32_t server) { start_server(server); }};
   std::map<std::pair<ps::RangeId, ps::Epoch>, ps::Member> owners_;
 };
 

@@ -63,6 +63,7 @@ LogContent read_records(std::string_view log) {
 Books::Books(const JobConfig& job)
     : job_(job), tasks_(tasks_of(job)), done_in_snapshot_(tasks_.size()) {
   view_.ranges.resize(job.ranges);
+  count_tasks();
 }
 
 void Books::apply(const Decision& decision) {
@@ -78,10 +79,6 @@ const Books::NodeRecord* Books::node(NodeId id) const {
 bool Books::lives(Member server) const {
   const NodeRecord* record = node({Role::Server, server.index});
   return record && record->lives && record->life == server.life;
-}
-
-bool Books::all_done() const {
-  return std::ranges::all_of(tasks_, &TaskRecord::done);
 }
 
 std::optional<Books::Holding> Books::holding(uint32_t worker) const {
@@ -111,9 +108,13 @@ void Books::workers_changed() {
 }
 
 void Books::on(const LifeBegins& decision) {
-  const NodeRecord* known = node(decision.node);
-  if (known && known->lives) on(LifeEnds{decision.node});
-  nodes_[decision.node] = {.life = decision.life, .nonce = decision.nonce, .lives = true};
+  NodeRecord& record = nodes_[decision.node];
+  if (record.lives) on(LifeEnds{decision.node});
+  if (record.life > 0) record.former.insert(record.nonce);
+  record.life = decision.life;
+  record.nonce = decision.nonce;
+  record.lives = true;
+  record.leaves = false;
 }
 
 /// In lanes nobody else can do the work of a worker: it stays among the active ones, and the others
@@ -145,6 +146,7 @@ void Books::on(const RolledBack& decision) {
   view_.ranges = decision.ranges;
   view_.snapshot = {};
   for (size_t task = 0; task < tasks_.size(); ++task) tasks_[task] = {done_in_snapshot_[task], {}};
+  count_tasks();
   holdings_.clear();
   for (auto& [id, record] : nodes_)
     if (id.role == Role::Worker) record.lives = false;
@@ -171,10 +173,18 @@ void Books::on(const TaskGiven& decision) {
   workers_changed();
 }
 
+void Books::count_tasks() {
+  undone_ = static_cast<uint64_t>(std::ranges::count(tasks_, false, &TaskRecord::done));
+  first_undone_ =
+      static_cast<Task>(std::ranges::find(tasks_, false, &TaskRecord::done) - tasks_.begin());
+}
+
 void Books::on(const TaskDone& decision) {
   TaskRecord& task = tasks_.at(decision.task);
+  undone_ -= task.done ? 0 : 1;
   task.done = true;
   task.holders.clear();
+  while (first_undone_ < tasks_.size() && tasks_[first_undone_].done) ++first_undone_;
 }
 
 void Books::on(const WorkerIdle& decision) {

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -117,6 +118,7 @@ class Books {
     uint64_t nonce = 0;
     bool lives = false;
     bool leaves = false;
+    std::set<uint64_t> former = {};  ///< nonces of earlier lives, whose greetings may come late
   };
   const NodeRecord* node(NodeId id) const;
   const std::map<NodeId, NodeRecord>& nodes() const { return nodes_; }
@@ -129,7 +131,9 @@ class Books {
     std::vector<uint32_t> holders = {};  ///< workers that live and were given it
   };
   const std::vector<TaskRecord>& tasks() const { return tasks_; }
-  bool all_done() const;
+  bool all_done() const { return undone_ == 0; }
+  /// All tasks before it are done.
+  Task first_undone() const { return first_undone_; }
   struct Holding {
     Task task = 0;
     Clock clock = 0;
@@ -158,12 +162,15 @@ class Books {
   void view_changed() { view_.version = records_; }
   void workers_changed();
   void release_tasks(uint32_t worker);
+  void count_tasks();
 
   const JobConfig& job_;
   uint64_t records_ = 0;
   std::map<NodeId, NodeRecord> nodes_;
   View view_;
   std::vector<TaskRecord> tasks_;
+  uint64_t undone_ = 0;
+  Task first_undone_ = 0;
   std::map<uint32_t, Holding> holdings_;
   std::map<uint32_t, Clock> next_clocks_;
   Clock first_clock_ = 0;     ///< lanes: where this generation began

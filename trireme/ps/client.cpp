@@ -17,7 +17,7 @@ void Client::start(Operation operation, OnResult on_result) {
               operation.values.size(), elems, elems * bytes_of(config.type));
   const uint64_t number = next_number_++;
   InFlight& op = operations_[number];
-  op = {std::move(operation), std::move(on_result)};
+  op = {std::move(operation), std::move(on_result), environment_.now()};
   if (config.kind == TableKind::Dense)
     cut_dense(op);
   else
@@ -73,6 +73,21 @@ void Client::send_part(Part& part) {
   if (assignment.chain.empty()) return;
   part.request.epoch = assignment.epoch;
   send_to({Role::Server, assignment.chain[0].index}, part.request);
+}
+
+std::string Client::waiting_for() const {
+  if (operations_.empty()) return {};
+  const InFlight& op = operations_.begin()->second;
+  std::string ranges;
+  for (const auto& [range, part] : op.parts)
+    if (!part.done) ranges += fmt::format("{}{}", ranges.empty() ? "" : ", ", range);
+  return fmt::format("worker {} at clock {}: a {} of table '{}' waits for range {} since {} ms",
+                     id_.index, op.operation.clock,
+                     !op.operation.push  ? "pull"
+                     : op.operation.pull ? "push-pull"
+                                         : "push",
+                     job_.tables[op.operation.table].name, ranges,
+                     (environment_.now() - op.begun_at).count() / 1000);
 }
 
 void Client::ask_task(std::optional<Task> done, OnTask on_task) {

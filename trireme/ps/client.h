@@ -52,6 +52,8 @@ class Client : public ManagedNode {
 
   void tick() override;
   size_t in_flight() const { return operations_.size(); }
+  /// What the oldest operation waits for, as a line of progress; empty if there is none.
+  std::string waiting_for() const;
 
  private:
   struct Part {
@@ -64,6 +66,7 @@ class Client : public ManagedNode {
   struct InFlight {
     Operation operation;
     OnResult on_result;
+    Time begun_at{};
     std::map<RangeId, Part> parts = {};
   };
   struct Question {

@@ -70,6 +70,7 @@ void Manager::on_hello(NodeId from, const Hello& hello) {
   if (from.index >= (from.role == Role::Worker ? job_.workers : kMostServers))
     return count("from a stranger");
   const auto* record = books_.node(from);
+  if (record && record->former.contains(hello.nonce)) return count("of an earlier life");
   const bool is_known = record && record->lives && record->nonce == hello.nonce;
   if (!is_known) {
     decide(LifeBegins{from, record ? record->life + 1 : 1, hello.nonce});

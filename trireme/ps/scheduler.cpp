@@ -41,7 +41,7 @@ void Manager::on_task_request(uint32_t worker, const TaskRequest& request) {
 
 std::optional<Task> Manager::choose_task(uint32_t worker) const {
   const auto& tasks = books_.tasks();
-  for (Task task = 0; task < tasks.size(); ++task) {
+  for (Task task = books_.first_undone(); task < tasks.size(); ++task) {
     if (tasks[task].done) continue;
     if (job_.in_lanes() ? task % job_.workers == worker : tasks[task].holders.empty()) return task;
   }
@@ -54,7 +54,7 @@ std::optional<Task> Manager::choose_backup(uint32_t worker) const {
   if (after == Time::zero()) return {};
   std::optional<Task> chosen;
   Time chosen_since{};
-  for (Task task = 0; task < books_.tasks().size(); ++task) {
+  for (Task task = books_.first_undone(); task < books_.tasks().size(); ++task) {
     const auto& record = books_.tasks()[task];
     if (record.done || record.holders.size() != 1 || record.holders[0] == worker) continue;
     const auto given = given_at_.find(task);
