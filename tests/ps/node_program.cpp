@@ -22,6 +22,8 @@ namespace {
 using namespace trireme;
 using namespace trireme::test;
 
+constexpr std::chrono::milliseconds kStep{5};
+
 net::Deadline soon() {
   return net::Clock::now() + std::chrono::seconds(10);
 }
@@ -49,6 +51,7 @@ void work(ps::Session& session, const ps::JobConfig& job) {
         view = work->view_version;
         fmt::print("step {}\n", op.batch);
         std::fflush(stdout);
+        std::this_thread::sleep_for(kStep);  // as if it computed
       }
       session.done(*work);
     } catch (const ps::LifeLost&) {

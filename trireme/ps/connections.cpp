@@ -82,10 +82,8 @@ void Connections::welcome(net::Socket socket, const net::Identity& who) {
   const auto before = newest_.find(peer);
   if (before != newest_.end()) {
     const auto old = streams_.find(before->second);
-    if (old != streams_.end() && old->second.state != State::Open) {
-      stream.out = std::move(old->second.out);
-      drop(before->second);
-    }
+    if (old != streams_.end() && old->second.state != State::Open)
+      stream.out = std::exchange(old->second.out, {});
   }
   newest_[peer] = id;
   flush(id, stream);
@@ -110,6 +108,10 @@ Connections::Stream* Connections::dial(NodeId to) {
 }
 
 void Connections::send(NodeId to, std::string message) {
+  if (to == options_.me) {
+    to_myself_.push_back(std::move(message));
+    return;
+  }
   Stream* stream = nullptr;
   const auto found = newest_.find(to);
   if (found != newest_.end()) stream = &streams_.at(found->second);
@@ -128,6 +130,7 @@ void Connections::step(net::Deadline until) {
   for (const auto& [id, stream] : streams_)
     if (stream.talk) until = std::min(until, stream.talk->prove_by());
   if (acceptor_) until = std::min(until, acceptor_->due());
+  if (!to_myself_.empty()) until = net::Deadline::min();
   std::array<epoll_event, 64> events;
   for (const epoll_event& one : epoll_.wait(events, until)) {
     const uint64_t id = one.data.u64;
@@ -138,6 +141,7 @@ void Connections::step(net::Deadline until) {
       on_event(id);
     }
   }
+  for (const std::string& message : std::exchange(to_myself_, {})) on_message_(message);
   if (acceptor_) acceptor_->step();
   for (auto one = streams_.begin(); one != streams_.end();) {
     const auto [id, late] =

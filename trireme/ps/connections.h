@@ -101,7 +101,8 @@ class Connections {
   std::map<uint64_t, Stream> streams_;
   std::map<NodeId, uint64_t> newest_;           // the stream that messages are sent over
   std::map<NodeId, net::Deadline> dial_again_;  // after one that failed
-  uint64_t next_id_ = 2;                        // 0: the listener, 1: wake
+  std::deque<std::string> to_myself_;
+  uint64_t next_id_ = 2;  // 0: the listener, 1: wake
   std::string buffer_;
   int64_t sent_bytes_ = 0;
 };
