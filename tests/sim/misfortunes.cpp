@@ -46,11 +46,19 @@ bool Misfortunes::is_troubled(NodeId id) {
   return !world_.is_up(id) || world_.is_cut(id, ps::kManager);
 }
 
-/// With copies, misfortunes leave each range one server that is well: that is what copies
-/// promise for. Without, anything may happen.
+/// With copies = k, at most k servers are in trouble at once, and each range has one that is well:
+/// that is what copies promise for. Without, anything may happen.
 bool Misfortunes::may_trouble(NodeId id) {
   if (id.role != Role::Server || job_.copies == 0) return true;
   if (!manager()) return false;
+  std::set<uint32_t> holders;
+  for (const ps::Assignment& assignment : manager()->view().ranges) {
+    for (const ps::Member member : assignment.chain) holders.insert(member.index);
+    if (assignment.joiner) holders.insert(assignment.joiner->index);
+  }
+  const auto troubled =
+      std::ranges::count_if(holders, [&](uint32_t index) { return is_troubled(server_id(index)); });
+  if (static_cast<uint32_t>(troubled) >= job_.copies) return false;
   for (const ps::Assignment& assignment : manager()->view().ranges) {
     const bool kept = std::ranges::any_of(assignment.chain, [&](ps::Member member) {
       const auto* server = world_.node<ps::Server>(server_id(member.index));

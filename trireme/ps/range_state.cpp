@@ -167,15 +167,16 @@ bool RangeState::can_read(Clock clock) const {
 }
 
 /// In lanes the manager counts all tasks before the order's clock as done when it goes back to the
-/// snapshot. So a range waits until it has them, and in lockstep it has no others.
+/// snapshot. So a range waits until it has them, of all lanes, and in lockstep it has no others.
 std::optional<uint64_t> RangeState::snapshot_due() const {
   if (order_.snapshot <= saved_) return {};
-  const bool has_reached =
-      lockstep_ ? round_ >= order_.clock : std::ranges::all_of(workers_, [&](const auto& worker) {
-        return worker.second.clock >= order_.clock;
-      });
-  if (place_.job->in_lanes() && !has_reached) return {};
-  return order_.snapshot;
+  if (!place_.job->in_lanes()) return order_.snapshot;
+  const bool has_reached = lockstep_ ? round_ >= order_.clock
+                                     : workers_.size() == place_.job->workers &&
+                                           std::ranges::all_of(workers_, [&](const auto& worker) {
+                                             return worker.second.clock >= order_.clock;
+                                           });
+  return has_reached ? std::optional(order_.snapshot) : std::nullopt;
 }
 
 void RangeState::snapshot_taken() {

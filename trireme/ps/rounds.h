@@ -51,13 +51,13 @@ class Rounds {
     return parts;
   }
 
-  /// The parts that have not said yet whether they have the newest clock, which others have.
+  /// What is not known yet of clocks that some part has whole. There may be two: a range that
+  /// nobody reads from can be one clock behind the others.
   std::vector<RoundAsk> missing() const {
     std::vector<RoundAsk> asks;
-    if (clocks_.empty()) return asks;
-    const auto& [clock, known] = *clocks_.rbegin();
-    for (const auto& [table, range] : all_parts())
-      if (!known.contains({table, range})) asks.push_back({table, range, clock});
+    for (const auto& [clock, known] : clocks_)
+      for (const auto& [table, range] : all_parts())
+        if (!known.contains({table, range})) asks.push_back({table, range, clock});
     return asks;
   }
 
