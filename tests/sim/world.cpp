@@ -1,0 +1,117 @@
+#include "sim/world.h"
+
+#include <algorithm>
+
+namespace trireme::sim {
+
+class World::HostEnvironment final : public ps::Environment {
+ public:
+  HostEnvironment(World& world, NodeId id, Disk& disk) : world_(world), id_(id), disk_(disk) {}
+  Time now() override { return world_.now_; }
+  uint64_t random() override { return world_.random_.next() | 1; }
+  void send(NodeId to, std::string message) override { world_.send(id_, to, std::move(message)); }
+  void append(std::string_view record) override { disk_.log += record; }
+  void sync() override { disk_.synced = disk_.log.size(); }
+  std::string read_log() override { return disk_.log; }
+  void truncate_log(size_t bytes) override {
+    disk_.log.resize(bytes);
+    disk_.synced = bytes;
+  }
+  void save(const std::string& name, std::string bytes) override {
+    world_.files_[name] = std::move(bytes);
+  }
+  std::optional<std::string> load(const std::string& name) override {
+    const auto found = world_.files_.find(name);
+    if (found == world_.files_.end()) return {};
+    return found->second;
+  }
+  void note(const std::string& line) override {
+    if (world_.on_note) world_.on_note(line);
+  }
+
+ private:
+  World& world_;
+  NodeId id_;
+  Disk& disk_;
+};
+
+void World::add(NodeId id, Maker make) {
+  auto host = std::make_unique<Host>();
+  host->make = std::move(make);
+  host->environment = std::make_unique<HostEnvironment>(*this, id, host->disk);
+  hosts_[id] = std::move(host);
+  restart(id);
+}
+
+void World::crash(NodeId id) {
+  Host& host = *hosts_.at(id);
+  if (!host.node) return;
+  host.node.reset();
+  const size_t torn = host.disk.log.size() - host.disk.synced;
+  host.disk.log.resize(host.disk.synced + random_.below(torn + 1));
+  host.disk.synced = host.disk.log.size();
+}
+
+void World::restart(NodeId id) {
+  Host& host = *hosts_.at(id);
+  if (host.node) return;
+  host.node = host.make(*host.environment);
+  tick_later(id, ++host.starts);
+}
+
+bool World::is_up(NodeId id) const {
+  const auto found = hosts_.find(id);
+  return found != hosts_.end() && found->second->node;
+}
+
+std::vector<NodeId> World::ids() const {
+  std::vector<NodeId> ids;
+  for (const auto& [id, host] : hosts_) ids.push_back(id);
+  return ids;
+}
+
+void World::at(Time time, std::function<void()> act) {
+  queue_.push({time, events_++, std::move(act)});
+}
+
+void World::tick_later(NodeId id, uint64_t start) {
+  const Time wait(random_.between(3000, 5000));
+  at(now_ + wait, [this, id, start] {
+    Host& host = *hosts_.at(id);
+    if (!host.node || host.starts != start) return;
+    host.node->tick();
+    tick_later(id, start);
+  });
+}
+
+void World::send(NodeId from, NodeId to, std::string message) {
+  if (on_send) on_send(from, to, message);
+  if (!hosts_.contains(to)) return;
+  const bool to_itself = from == to;
+  if (!to_itself && (is_cut(from, to) || random_.chance(weather.lose))) return;
+  if (!to_itself && random_.chance(weather.repeat)) deliver_later(from, to, message);
+  deliver_later(from, to, message);
+}
+
+void World::deliver_later(NodeId from, NodeId to, const std::string& message) {
+  const Time most = random_.chance(weather.late) ? weather.latest : weather.usual;
+  const Time delay(random_.between(20, static_cast<uint64_t>(most.count())));
+  at(now_ + delay, [this, from, to, message] {
+    Host& host = *hosts_.at(to);
+    if (host.node && !is_cut(from, to)) host.node->receive(message);
+  });
+}
+
+bool World::run(Time until, const std::function<bool()>& done) {
+  while (!queue_.empty() && queue_.top().time <= until) {
+    const Event event = queue_.top();
+    queue_.pop();
+    now_ = event.time;
+    event.act();
+    if (done()) return true;
+  }
+  now_ = until;
+  return done();
+}
+
+}  // namespace trireme::sim

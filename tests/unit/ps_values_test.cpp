@@ -1,0 +1,262 @@
+// What a server computes: rules, rows, and the small containers under them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "sim/random.h"
+#include "trireme/core/error.h"
+#include "trireme/ps/archive.h"
+#include "trireme/ps/data_order.h"
+#include "trireme/ps/interval_set.h"
+#include "trireme/ps/row_index.h"
+#include "trireme/ps/storage.h"
+#include "trireme/ps/values.h"
+#include "trireme/ps/view.h"
+
+namespace trireme::ps {
+namespace {
+
+TEST(IntervalSet, IsASetWhateverTheOrder) {
+  sim::Random random(1);
+  std::set<uint64_t> expected;
+  IntervalSet set;
+  for (int i = 0; i < 2000; ++i) {
+    const uint64_t number = random.below(600);
+    EXPECT_EQ(set.insert(number), expected.insert(number).second);
+  }
+  for (uint64_t number = 0; number < 700; ++number)
+    EXPECT_EQ(set.contains(number), expected.contains(number)) << number;
+  EXPECT_EQ(set.size(), expected.size());
+  EXPECT_EQ(from_bytes<IntervalSet>(to_bytes(set)), set);
+}
+
+TEST(IntervalSet, ARunIsOneEntry) {
+  IntervalSet set;
+  for (const uint64_t number : {4, 2, 0, 3, 1}) set.insert(number);
+  EXPECT_EQ(set.runs(), 1);
+}
+
+TEST(RowIndex, FindsWhatAMapFindsThroughManyErasures) {
+  sim::Random random(2);
+  RowIndex index;
+  std::map<uint64_t, uint32_t> expected;
+  for (uint32_t i = 0; i < 20'000; ++i) {
+    const uint64_t key = random.below(300) << (random.below(3) * 20);
+    if (!expected.contains(key)) {
+      index.insert(key, i);
+      expected[key] = i;
+    } else if (random.chance(0.7)) {
+      index.erase(key);
+      expected.erase(key);
+    }
+  }
+  EXPECT_EQ(index.size(), expected.size());
+  for (uint64_t shift = 0; shift < 3; ++shift)
+    for (uint64_t low = 0; low < 300; ++low) {
+      const uint64_t key = low << (shift * 20);
+      const uint32_t row = expected.contains(key) ? expected[key] : RowIndex::kNone;
+      ASSERT_EQ(index.find(key), row) << key;
+    }
+}
+
+TEST(ConsistentHashing, AServerThatComesTakesRangesAndMovesNoOthers) {
+  size_t moved = 0;
+  for (RangeId range = 0; range < 256; ++range) {
+    const auto before = servers_of_range(range, {0, 1, 2}, 2);
+    const auto after = servers_of_range(range, {0, 1, 2, 3}, 2);
+    ASSERT_EQ(before.size(), 2);
+    EXPECT_NE(before[0], before[1]);
+    for (const uint32_t server : after)
+      EXPECT_TRUE(server == 3 || std::ranges::find(before, server) != before.end());
+    moved += after[0] == 3 ? 1 : 0;
+  }
+  EXPECT_GT(moved, 256 / 4 / 2);  // about a quarter
+  EXPECT_LT(moved, 256 / 4 * 2);
+}
+
+TEST(DataOrder, TasksCoverEveryBatchOnce) {
+  for (const uint32_t workers : {1, 2, 3})
+    for (const uint64_t steps : {1, 4, 5, 100})
+      for (const Consistency consistency : {Consistency::Lockstep, Consistency::Free}) {
+        JobConfig job;
+        job.workers = workers;
+        job.data = {.epochs = 2, .batches_per_epoch = 12, .steps_per_task = steps};
+        job.tables = {{.consistency = consistency}};
+        std::set<Batch> batches;
+        for (Task task = 0; task < tasks_of(job); ++task)
+          for (const Batch batch : batches_of(job, task)) {
+            EXPECT_TRUE(batches.insert(batch).second);
+            EXPECT_TRUE(!job.in_lanes() || batch % workers == task % workers);
+          }
+        EXPECT_EQ(batches.size(), 24);
+        EXPECT_EQ(*batches.rbegin(), 23);
+      }
+}
+
+template <class T>
+std::vector<T> after_two_steps(const RulePtr& rule) {
+  std::vector<T> values{1, -2}, state(rule->state_elems(2));
+  rule->apply(Row<T>{values, state}, std::vector<T>{T(0.5), T(2)}, 1);
+  rule->apply(Row<T>{values, state}, std::vector<T>{T(-1), T(1)}, 0.5);
+  return values;
+}
+
+constexpr double kDouble = 1e-14, kFloat = 1e-6;  // a few roundings of numbers about 1
+
+void expect_steps(const RulePtr& rule, double first, double second) {
+  EXPECT_NEAR(after_two_steps<double>(rule)[0], first, kDouble);
+  EXPECT_NEAR(after_two_steps<double>(rule)[1], second, kDouble);
+  EXPECT_NEAR(after_two_steps<float>(rule)[0], first, kFloat);
+  EXPECT_NEAR(after_two_steps<float>(rule)[1], second, kFloat);
+}
+
+TEST(Rule, SgdAndMomentumByHand) {
+  expect_steps(make_sgd({.lr = 0.1}), 1 - 0.05 + 0.05, -2 - 0.2 - 0.05);
+  // v = 0.5, 2; then 0.9 v + g = -0.55, 2.8
+  expect_steps(make_sgd({.lr = 0.1, .momentum = 0.9}), 1 - 0.05 + 0.05 * 0.55,
+               -2 - 0.2 - 0.05 * 2.8);
+}
+
+TEST(Rule, AdagradByHand) {
+  const AdagradOptions options{.lr = 0.1, .epsilon = 0};
+  expect_steps(make_adagrad(options), 1 - 0.1 + 0.05 / std::sqrt(1.25),
+               -2 - 0.1 - 0.05 / std::sqrt(5.0));
+  const double h1 = (0.25 + 4) / 2, h2 = h1 + 1;
+  expect_steps(make_rowwise_adagrad(options), 1 - 0.05 / std::sqrt(h1) + 0.05 / std::sqrt(h2),
+               -2 - 0.2 / std::sqrt(h1) - 0.05 / std::sqrt(h2));
+}
+
+TEST(Rule, AdamWByHand) {
+  const AdamWOptions o{.lr = 0.1, .beta1 = 0.5, .beta2 = 0.5, .epsilon = 0, .weight_decay = 0.1};
+  // The first step moves by lr whatever the gradient; then m = -0.375, v = 0.5625 of 0.5, -1.
+  const double x1 = (1 - 0.01) * 1 - 0.1;
+  const double step = 0.05 / 0.75 * -0.375 / std::sqrt(0.5625 / 0.75);
+  EXPECT_NEAR(after_two_steps<double>(make_adamw(o))[0], (1 - 0.005) * x1 - step, kDouble);
+}
+
+TEST(Rule, AveragingMovesTowardsWhatIsPushed) {
+  expect_steps(make_averaging(1), 0.5 + 0.5 * (-1 - 0.5), 2 + 0.5 * (1 - 2.0));
+}
+
+JobConfig job_of(TableConfig table) {
+  JobConfig job;
+  job.ranges = 1;
+  job.seed = 5;
+  job.tables = {std::move(table)};
+  return job;
+}
+
+/// A sparse table gives what the same embedding gives when it is trained densely, with a gradient
+/// of zero for the rows that a step does not touch.
+void expect_sparse_is_dense(const RulePtr& row_rule) {
+  constexpr uint64_t kRows = 40, kElems = 3;
+  const JobConfig job = job_of({.name = "rows",
+                                .kind = TableKind::Sparse,
+                                .elems = kElems,
+                                .rule = row_rule,
+                                .init_scale = 0.5});
+  const auto sparse = make_storage({&job, 0, 0});
+  std::vector<std::vector<float>> dense(kRows), state(kRows);
+  for (uint64_t key = 0; key < kRows; ++key) {
+    dense[key] = values_of<float>(sparse->read(std::vector<uint64_t>{key}));
+    state[key].resize(row_rule->state_elems(kElems));
+  }
+  sim::Random random(3);
+  for (int step = 0; step < 200; ++step) {
+    std::vector<uint64_t> keys;
+    std::vector<float> pushed;
+    for (uint64_t key = 0; key < kRows; ++key) {
+      std::vector<float> gradient(kElems);
+      if (random.chance(0.2)) {
+        keys.push_back(key);
+        for (float& value : gradient) value = static_cast<float>(random.below(100)) / 64 - 0.7F;
+        pushed.insert(pushed.end(), gradient.begin(), gradient.end());
+      }
+      row_rule->apply(Row<float>{dense[key], state[key]}, gradient, 1);
+    }
+    sparse->apply({.keys = keys, .pushed = bytes_of_values<float>(pushed)});
+  }
+  for (uint64_t key = 0; key < kRows; ++key)
+    EXPECT_EQ(values_of<float>(sparse->read(std::vector<uint64_t>{key})), dense[key]) << key;
+  const auto copy = make_storage({&job, 0, 0});
+  copy->load(sparse->save());
+  EXPECT_EQ(copy->save(), sparse->save());
+}
+
+TEST(SparseTable, EqualsTheSameEmbeddingTrainedDensely) {
+  expect_sparse_is_dense(make_sgd({.lr = 0.1}));
+  expect_sparse_is_dense(make_adagrad({.lr = 0.1}));
+}
+
+TEST(SparseTable, ARowIsBornFromTheSeedWhereverItIsRead) {
+  const JobConfig job = job_of({.name = "rows",
+                                .kind = TableKind::Sparse,
+                                .elems = 4,
+                                .rule = make_sgd({}),
+                                .init_scale = 2});
+  const auto one = make_storage({&job, 0, 0}), other = make_storage({&job, 0, 0});
+  const std::vector<uint64_t> keys{7, uint64_t{1} << 63};
+  const std::string first = one->read(keys);
+  EXPECT_EQ(one->rows(), 0);
+  one->apply({.keys = keys, .pushed = std::string(2 * 4 * sizeof(float), '\0')});
+  EXPECT_EQ(one->rows(), 2);
+  EXPECT_EQ(one->read(keys), first);
+  EXPECT_EQ(other->read(keys), first);
+  std::set<float> different;
+  for (const float value : values_of<float>(first)) {
+    EXPECT_LE(std::abs(value), 2);
+    different.insert(value);
+  }
+  EXPECT_EQ(different.size(), 8);
+}
+
+TEST(SparseTable, EvictsTheRowLongestUntouched) {
+  const JobConfig job = job_of({.name = "rows",
+                                .kind = TableKind::Sparse,
+                                .elems = 1,
+                                .rule = make_sgd({.lr = -1}),
+                                .most_rows = 2});
+  const auto rows = make_storage({&job, 0, 0});
+  const auto push = [&](uint64_t key) {
+    rows->apply({.keys = std::vector<uint64_t>{key},
+                 .pushed = bytes_of_values<float>(std::vector<float>{1})});
+  };
+  for (const uint64_t key : {1, 2, 1, 3}) push(key);  // 3 takes the place of 2
+  EXPECT_EQ(rows->rows(), 2);
+  EXPECT_EQ(values_of<float>(rows->read(std::vector<uint64_t>{1, 2, 3})),
+            (std::vector<float>{2, 0, 1}));
+}
+
+TEST(SparseTable, TakesLittleMoreThanItsRows) {
+  const JobConfig job =
+      job_of({.name = "rows", .kind = TableKind::Sparse, .elems = 64, .rule = make_sgd({})});
+  const auto rows = make_storage({&job, 0, 0});
+  constexpr size_t kRows = 20'000;
+  std::vector<uint64_t> keys(kRows);
+  for (size_t i = 0; i < kRows; ++i) keys[i] = i * i;
+  rows->apply({.keys = keys, .pushed = std::string(kRows * 64 * sizeof(float), '\0')});
+  EXPECT_LE(static_cast<double>(rows->bytes()), 1.3 * kRows * 64 * sizeof(float));
+}
+
+TEST(JobConfig, RefusesWhatCannotBeWithTheNumbers) {
+  JobConfig job = job_of({.name = "w", .elems = 8, .tau = -1, .rule = make_sgd({})});
+  const auto sentence = [&] {
+    try {
+      check(job);
+    } catch (const MisuseError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(sentence(), "table 'w': tau is -1; use 0 for lockstep or more for stale");
+  job.tables[0].tau = 0;
+  EXPECT_EQ(sentence(), "accepted");
+  job.copies = 1;
+  EXPECT_EQ(sentence(),
+            "job 'job': 1 copies need 2 servers, but there are 1; use at most 0 copies");
+}
+
+}  // namespace
+}  // namespace trireme::ps

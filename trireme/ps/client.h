@@ -1,0 +1,96 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/ps/node.h"
+#include "trireme/ps/storage.h"
+
+namespace trireme::ps {
+
+/// A worker's side: operations on tables, and tasks from the manager. An operation goes to all the
+/// ranges that it concerns at once, is sent again until each has answered, follows ranges that
+/// move, and is applied once.
+class Client : public ManagedNode {
+ public:
+  Client(uint32_t worker, const JobConfig& job, Environment& environment)
+      : ManagedNode({Role::Worker, worker}, job, environment) {}
+
+  struct Operation {
+    TableId table = 0;
+    Clock clock = 0;
+    uint64_t view_version = 0;  ///< as the task's reply says
+    bool push = false;
+    bool pull = false;  ///< with push: what the next clock reads
+    Batch batch = 0;
+    double weight = 1;
+    double rate = 1;
+    std::vector<uint64_t> keys = {};  ///< of a sparse table, each at most once
+    std::string values = {};          ///< a sum of gradients over samples: whole table, or rows
+  };
+  struct Result {
+    std::string values = {};  ///< of a pull: whole table, or rows in the order of the keys
+    size_t repeated = 0;      ///< ranges that had this batch from another worker
+    std::string error = {};   ///< the sentence of a refusal
+  };
+  using OnResult = std::function<void(const Result&)>;
+  /// Begins an operation. If this life ends first, `on_result` is never called. Throws MisuseError
+  /// for values of another shape.
+  void start(Operation operation, OnResult on_result);
+
+  using OnTask = std::function<void(const TaskReply&)>;
+  /// Asks for the next task; there may be one question at a time.
+  void ask_task(std::optional<Task> done, OnTask on_task);
+
+  /// Called when a life has begun, and when it is over.
+  std::function<void()> on_begin;
+  std::function<void()> on_end;
+
+  void tick() override;
+  size_t in_flight() const { return operations_.size(); }
+  /// What the oldest operation waits for, as a line of progress; empty if there is none.
+  std::string waiting_for() const;
+
+ private:
+  struct Part {
+    Request request;
+    std::vector<size_t> rows = {};  ///< sparse: which of the operation's keys
+    bool done = false;
+    Time sent_at{};
+    Reply reply = {};
+  };
+  struct InFlight {
+    Operation operation;
+    OnResult on_result;
+    Time begun_at{};
+    std::map<RangeId, Part> parts = {};
+  };
+  struct Question {
+    TaskRequest request;
+    OnTask on_task;
+    Time sent_at{};
+  };
+
+  void handle(Message& message) override;
+  void on_view() override;
+  void on_life_ended() override;
+  void cut_dense(InFlight& op);
+  void cut_sparse(InFlight& op);
+  void send_part(Part& part);
+  size_t reply_bytes(const InFlight& op, const Part& part) const;
+  void on_reply(Reply reply);
+  void on_refusal(const Refusal& refusal);
+  void complete(uint64_t number);
+
+  std::map<uint64_t, InFlight> operations_;
+  std::optional<Question> question_;
+  uint64_t next_number_ = 1;
+  std::map<std::pair<TableId, RangeId>, uint64_t> read_versions_;
+  bool has_begun_ = false;
+};
+
+}  // namespace trireme::ps

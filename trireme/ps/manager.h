@@ -1,0 +1,77 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "trireme/ps/books.h"
+#include "trireme/ps/node.h"
+
+namespace trireme::ps {
+
+/// Decides who lives, who holds which range, and who does which work. Every decision is a record
+/// of its log and is on disk before anyone hears of it. Servers and workers that know the view do
+/// not need it: while it is away, pushes and pulls go on.
+///
+///   message, tick --> decide(record) --> log, books --> sync --> replies, new view to everyone
+class Manager final : public Node {
+ public:
+  /// Reads the log of this job, if there is one, and cuts off a torn end.
+  Manager(const JobConfig& job, Environment& environment);
+
+  void tick() override;
+
+  const Books& books() const { return books_; }
+  bool is_finished() const { return books_.all_done(); }
+
+ private:
+  void handle(Message& message) override;
+  void on_hello(NodeId from, const Hello& hello);
+  void on_heartbeat(NodeId from, const Heartbeat& heartbeat);
+  void on_joined(Member from, const Joined& joined);
+  void on_snapshot_done(const SnapshotDone& done);
+  void on_task_request(uint32_t worker, const TaskRequest& request);
+
+  void end_silent_lives();
+  void hear(NodeId id);
+  Time silence_of(NodeId id) const;
+  bool is_well(Member server) const;
+  bool is_last_heard_holder(NodeId id) const;
+  void mend_ranges();
+  bool deal_first_ranges();
+  void roll_back();
+  std::optional<Assignment> mended(RangeId range) const;
+  std::vector<uint32_t> eligible_servers() const;
+  std::vector<Assignment> deal_ranges() const;
+  void order_snapshot();
+
+  std::optional<Task> choose_task(uint32_t worker) const;
+  std::optional<Task> choose_backup(uint32_t worker) const;
+
+  void decide(const Decision& decision);
+  void reply(NodeId to, Body body) { outbox_.emplace_back(to, std::move(body)); }
+  /// Makes decisions durable and only then lets them out.
+  void publish();
+  Epoch next_epoch(Epoch epoch) const { return epoch + (job_.plant == Plant::SameEpoch ? 0 : 1); }
+
+  Books books_;
+  std::vector<std::pair<NodeId, Body>> outbox_;
+  bool must_sync_ = false;
+  uint64_t published_ = 0;  ///< version of the view that everyone was sent
+
+  // Not in the log: what is known again after a while.
+  Time started_at_;
+  struct Hearing {
+    Time last{};
+    Time since{};  ///< without a long pause up to `last`
+  };
+  std::map<NodeId, Hearing> heard_;
+  Time heard_any_;
+  std::map<Task, Time> given_at_;
+  std::set<std::pair<TableId, RangeId>> snapshot_parts_;
+  Time ordered_at_;
+};
+
+}  // namespace trireme::ps

@@ -1,0 +1,36 @@
+#include "trireme/ps/protocol.h"
+
+#include <utility>
+
+#include "trireme/ps/archive.h"
+
+namespace trireme::ps {
+
+namespace {
+
+template <size_t... Kinds>
+bool read_body(uint8_t kind, Reader& reader, Body& body, std::index_sequence<Kinds...>) {
+  return ((kind == Kinds && (reader(body.emplace<Kinds>()), true)) || ...);
+}
+
+}  // namespace
+
+std::string encode(const Header& header, const Body& body) {
+  Writer writer;
+  writer(header, static_cast<uint8_t>(body.index()));
+  std::visit([&](const auto& fields) { writer(fields); }, body);
+  return writer.take();
+}
+
+Message decode(std::string_view bytes) {
+  Reader reader(bytes);
+  Message message;
+  uint8_t kind = 0;
+  reader(message.header, kind);
+  if (!read_body(kind, reader, message.body, std::make_index_sequence<std::variant_size_v<Body>>{}))
+    throw CommError(fmt::format("sent a message of the unknown kind {}", kind));
+  reader.finish();
+  return message;
+}
+
+}  // namespace trireme::ps

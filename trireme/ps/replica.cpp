@@ -1,0 +1,338 @@
+#include "trireme/ps/replica.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "trireme/core/error.h"
+
+namespace trireme::ps {
+
+std::string snapshot_name(uint64_t snapshot, TableId table, RangeId range) {
+  return fmt::format("snapshot-{}/table-{}/range-{}", snapshot, table, range);
+}
+
+void Replica::install(const Assignment& assignment) {
+  if (assignment == assignment_) return;
+  assignment_ = assignment;
+  const auto at = std::ranges::find(assignment.chain, host_.self());
+  place_in_chain_ = static_cast<size_t>(at - assignment.chain.begin());
+  if (at == assignment.chain.end()) {  // the joiner starts anew in each epoch
+    retire();
+    state_.reset();
+    next_.reset();
+    buffer_.clear();
+    step_ = JoinStep::None;
+    last_ = committed_ = acked_ = 0;
+    whole_at_.reset();
+    return;
+  }
+  if (!state_) build_first_state();
+  choose_next();
+  forward_from(acked_ + 1);
+  advance();
+}
+
+/// A member without a state has never been in the chain before, so nothing was acknowledged yet:
+/// all members begin with the snapshot of this generation, or with the seed.
+void Replica::build_first_state() {
+  state_.emplace(place_);
+  const uint64_t snapshot = host_.view().restored;
+  if (snapshot == 0) return;
+  const auto bytes = host_.environment().load(snapshot_name(snapshot, place_.table, place_.range));
+  if (!bytes)
+    throw CommError(fmt::format("snapshot {} has no range {} of table '{}'", snapshot, place_.range,
+                                place_.config().name));
+  state_->load(*bytes);
+}
+
+void Replica::choose_next() {
+  const bool is_tail = place_in_chain_ + 1 == assignment_.chain.size();
+  step_ = JoinStep::None;
+  transfer_.clear();
+  if (!is_tail) {
+    // A new successor has at least what the old one acknowledged; the buffer has the rest.
+    next_ = assignment_.chain[place_in_chain_ + 1];
+    return;
+  }
+  next_ = assignment_.joiner;
+  buffer_.clear();
+  acked_ = last_;
+  if (!next_) return;
+  step_ = JoinStep::Copying;
+  transfer_ = state_->save();
+  send_transfer();
+}
+
+std::optional<Member> Replica::predecessor() const {
+  if (place_in_chain_ == 0) return {};
+  return assignment_.chain[place_in_chain_ - 1];
+}
+
+void Replica::refuse(const Request& request, NodeId from, Reason reason, std::string sentence) {
+  host_.refuse(from, {.id = request.id, .reason = reason, .sentence = std::move(sentence)});
+}
+
+void Replica::retire() {
+  for (const auto& [id, pull] : parked_)
+    refuse(pull.request, pull.from, Reason::OtherView, "the range has moved; look at the view");
+  parked_.clear();
+  waiting_.clear();
+}
+
+void Replica::on_request(Request request, NodeId from) {
+  if (!is_head() || request.epoch != assignment_.epoch)
+    return refuse(request, from, Reason::OtherView,
+                  fmt::format("range {} is in epoch {} here, and the request is for epoch {}",
+                              place_.range, assignment_.epoch, request.epoch));
+  const bool waits = std::ranges::any_of(
+      waiting_, [&](const auto& other) { return other.second.reply.id == request.id; });
+  if (waits) return;  // sent again; the answer is on its way
+  if (request.push) return admit_push(std::move(request), from);
+  if (const auto judgement = state_->judge(request);
+      judgement.verdict == RangeState::Verdict::Refuse)
+    return refuse(request, from, judgement.reason, judgement.sentence);
+  const RequestId id = request.id;
+  parked_[id] = {std::move(request), from};
+  serve_parked();
+}
+
+void Replica::admit_push(Request request, NodeId from) {
+  const auto judgement = state_->judge(request);
+  if (judgement.verdict == RangeState::Verdict::Refuse)
+    return refuse(request, from, judgement.reason, judgement.sentence);
+  Parked pull{.request = {.id = request.id, .push = true, .keys = request.keys},
+              .from = from,
+              .repeated = judgement.repeated};
+  const bool then_pulls = request.pull;
+  if (place_.job->plant == Plant::ReadBeforeWrite && request.pull &&
+      place_.config().consistency == Consistency::Free)
+    return answer_pull(pull), append({.kind = EntryKind::Push, .request = request});
+  if (judgement.verdict == RangeState::Verdict::Apply) {
+    const std::string no_room = host_.no_room_for(state_->storage().growth_bytes(request.keys));
+    if (!no_room.empty()) return refuse(request, from, Reason::NoMemory, no_room);
+    append({.kind = EntryKind::Push, .request = std::move(request)});
+  }
+  if (!then_pulls)
+    return answer_when_committed(
+        from,
+        {.id = pull.request.id, .version = state_->version(), .repeated = judgement.repeated});
+  parked_[pull.request.id] = std::move(pull);
+  serve_parked();
+}
+
+void Replica::serve_parked() {
+  for (auto at = parked_.begin(); at != parked_.end();) {
+    const Clock clock = at->second.request.id.clock + (at->second.request.push ? 1 : 0);
+    if (!state_->can_read(clock)) {
+      ++at;
+      continue;
+    }
+    answer_pull(at->second);
+    at = parked_.erase(at);
+  }
+}
+
+void Replica::answer_pull(const Parked& pull) {
+  Reply reply{.id = pull.request.id,
+              .version = state_->version(),
+              .repeated = pull.repeated,
+              .values = state_->read(pull.request.keys)};
+  if (place_.job->plant == Plant::DirtyRead) {
+    reply.epoch = assignment_.epoch;
+    return host_.send(pull.from, reply);
+  }
+  if (requires_next()) append({.kind = EntryKind::Barrier});
+  answer_when_committed(pull.from, std::move(reply));
+}
+
+void Replica::answer_when_committed(NodeId to, Reply reply) {
+  waiting_.emplace(last_, Waiting{to, std::move(reply)});
+  advance();
+}
+
+void Replica::follow_view() {
+  if (!is_head()) return;
+  const View& view = host_.view();
+  if (view.workers_version > state_->workers_version())
+    append({.kind = EntryKind::Workers,
+            .workers_version = view.workers_version,
+            .workers = view.workers});
+  if (view.snapshot.snapshot > state_->snapshot_order().snapshot)
+    append({.kind = EntryKind::Snapshot, .snapshot = view.snapshot});
+}
+
+void Replica::append(Entry entry) {
+  const EntryKind kind = entry.kind;
+  ++last_;
+  if (next_) buffer_.push_back(entry);
+  apply(std::move(entry));
+  if (step_ != JoinStep::Copying) forward_from(last_);
+  advance();
+  if (kind != EntryKind::Barrier) serve_parked();
+}
+
+void Replica::apply(Entry entry) {
+  state_->apply(std::move(entry));
+  look_whether_whole();
+  if (const auto snapshot = state_->snapshot_due()) {
+    state_->snapshot_taken();
+    host_.environment().save(snapshot_name(*snapshot, place_.table, place_.range), state_->save());
+  }
+}
+
+void Replica::look_whether_whole() {
+  if (!state_->is_whole())
+    whole_at_.reset();
+  else if (!whole_at_)
+    whole_at_ = last_;
+}
+
+void Replica::forward_from(Sequence first) {
+  if (!next_ || first > last_ || step_ == JoinStep::Copying) return;
+  constexpr size_t kMostEntries = 64;  // the rest follows when these are acknowledged
+  const auto skipped = static_cast<std::ptrdiff_t>(first - acked_ - 1);
+  const auto count = std::min(buffer_.size() - static_cast<size_t>(skipped), kMostEntries);
+  const auto begin = buffer_.begin() + skipped;
+  host_.send(node_of(*next_),
+             Forward{.table = place_.table,
+                     .range = place_.range,
+                     .epoch = assignment_.epoch,
+                     .first = first,
+                     .entries = {begin, begin + static_cast<std::ptrdiff_t>(count)}});
+}
+
+void Replica::send_transfer() {
+  host_.send(node_of(*next_), Transfer{.table = place_.table,
+                                       .range = place_.range,
+                                       .epoch = assignment_.epoch,
+                                       .sequence = acked_,
+                                       .state = transfer_});
+}
+
+void Replica::on_forward(Forward forward, Member from) {
+  if (forward.epoch != assignment_.epoch || !state_) return;
+  const bool from_tail = place_in_chain_ == assignment_.chain.size();  // to this joiner
+  const Member expected = from_tail ? assignment_.chain.back() : predecessor().value_or(Member{});
+  if (from != expected) return;
+  const Sequence known = last_;
+  for (size_t i = 0; i < forward.entries.size(); ++i) {
+    const Sequence sequence = forward.first + i;
+    if (sequence != last_ + 1) continue;
+    if (forward.entries[i].kind == EntryKind::Push)
+      if (const std::string error = state_->shape_error(forward.entries[i].request); !error.empty())
+        throw CommError(error);
+    ++last_;
+    if (next_) buffer_.push_back(forward.entries[i]);
+    apply(std::move(forward.entries[i]));
+  }
+  forward_from(known + 1);
+  advance();
+}
+
+void Replica::on_transfer(const Transfer& transfer, Member from) {
+  const bool is_joiner = place_in_chain_ == assignment_.chain.size();
+  if (transfer.epoch != assignment_.epoch || !is_joiner || from != assignment_.chain.back()) return;
+  if (!state_) {
+    RangeState state(place_);
+    state.load(transfer.state);
+    state_ = std::move(state);
+    last_ = transfer.sequence;
+    look_whether_whole();
+  }
+  advance();
+}
+
+void Replica::on_ack(const Ack& ack, Member from) {
+  if (ack.epoch != assignment_.epoch || next_ != from || ack.sequence > last_) return;
+  if (ack.sequence < acked_) return;
+  buffer_.erase(buffer_.begin(),
+                buffer_.begin() + static_cast<std::ptrdiff_t>(ack.sequence - acked_));
+  if (ack.sequence > acked_) progress_at_ = host_.environment().now();
+  acked_ = ack.sequence;
+  if (step_ == JoinStep::Copying) {
+    step_ = JoinStep::Requiring;
+    transfer_.clear();
+    join_mark_ = committed_;
+    forward_from(acked_ + 1);
+  }
+  advance();
+}
+
+/// Works out what all have, tells the one before, and releases the replies that waited for it.
+void Replica::advance() {
+  const bool is_joiner = place_in_chain_ == assignment_.chain.size();
+  const bool planted = place_.job->plant == Plant::AckBeforeChain;
+  committed_ = std::max(committed_, requires_next() && !planted ? acked_ : last_);
+  if (!is_head() && state_) {
+    const Member before = is_joiner ? assignment_.chain.back() : *predecessor();
+    host_.send(node_of(before), Ack{.table = place_.table,
+                                    .range = place_.range,
+                                    .epoch = assignment_.epoch,
+                                    .sequence = committed_});
+    return;
+  }
+  while (!waiting_.empty() && waiting_.begin()->first <= committed_) {
+    Waiting waiting = std::move(waiting_.extract(waiting_.begin()).mapped());
+    waiting.reply.epoch = assignment_.epoch;
+    host_.send(waiting.to, waiting.reply);
+  }
+  announce_round();
+}
+
+/// Only pushes that the whole chain has count: a head that dies must not take one with it that
+/// others have acted on.
+void Replica::announce_round() {
+  if (!whole_at_ || *whole_at_ > committed_ || !is_head()) return;
+  if (place_.job->plant == Plant::ApplyEarly)
+    return append(
+        {.kind = EntryKind::Round, .clock = state_->round(), .norm = std::sqrt(state_->squares())});
+  const auto& chain = host_.view().ranges[0].chain;
+  if (chain.empty()) return;
+  host_.send(node_of(chain[0]), RoundWhole{.table = place_.table,
+                                           .range = place_.range,
+                                           .clock = state_->round(),
+                                           .squares = state_->squares()});
+}
+
+void Replica::on_round_ask(const RoundAsk& ask, NodeId from) {
+  if (!is_head()) return;
+  if (ask.clock == state_->round()) return announce_round();
+  if (ask.clock + 1 == state_->round())
+    host_.send(from, RoundWhole{.table = place_.table,
+                                .range = place_.range,
+                                .clock = ask.clock,
+                                .squares = state_->last_squares()});
+}
+
+void Replica::on_round_ready(const RoundReady& ready) {
+  if (is_head() && state_->is_whole() && ready.clock == state_->round())
+    append({.kind = EntryKind::Round, .clock = ready.clock, .norm = ready.norm});
+}
+
+void Replica::report_snapshot() {
+  const uint64_t wanted = host_.view().snapshot.snapshot;
+  if (wanted != 0 && state_->last_snapshot() == wanted)
+    host_.send(kManager, SnapshotDone{place_.table, place_.range, wanted});
+}
+
+/// Entries go out once as they come. If the acknowledgements make no progress for a while, they go
+/// out again from the first that is missing.
+void Replica::resend() {
+  const Time now = host_.environment().now();
+  const bool is_idle = !next_ || !state_ || (buffer_.empty() && step_ != JoinStep::Copying);
+  if (is_idle) progress_at_ = now;
+  if (is_idle || now - progress_at_ < place_.job->timing.retry) return;
+  progress_at_ = now;
+  if (step_ == JoinStep::Copying) return send_transfer();
+  forward_from(acked_ + 1);
+}
+
+void Replica::tick() {
+  resend();
+  if (!is_head()) return;
+  follow_view();
+  announce_round();
+  report_snapshot();
+}
+
+}  // namespace trireme::ps

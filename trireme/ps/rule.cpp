@@ -1,0 +1,134 @@
+#include "trireme/ps/rule.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace trireme::ps {
+
+namespace {
+
+class Sgd final : public TypedRule<Sgd> {
+ public:
+  explicit Sgd(SgdOptions options) : options_(options) {}
+  size_t state_elems(size_t row_elems) const override {
+    return options_.momentum == 0 ? 0 : row_elems;
+  }
+  template <class T>
+  void update(Row<T> row, std::span<const T> gradient, double rate) const {
+    const T lr = static_cast<T>(options_.lr * rate);
+    const T decay = static_cast<T>(options_.weight_decay);
+    const T momentum = static_cast<T>(options_.momentum);
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      T step = gradient[i] + decay * row.values[i];
+      if (momentum != T(0)) step = row.state[i] = momentum * row.state[i] + step;
+      row.values[i] -= lr * step;
+    }
+  }
+
+ private:
+  SgdOptions options_;
+};
+
+class AdamW final : public TypedRule<AdamW> {
+ public:
+  explicit AdamW(AdamWOptions options) : options_(options) {}
+  /// | steps | first moments | second moments |
+  size_t state_elems(size_t row_elems) const override { return 1 + 2 * row_elems; }
+  template <class T>
+  void update(Row<T> row, std::span<const T> gradient, double rate) const {
+    constexpr double kMostSteps = 1 << 24;  // a float counts no further, and the bias is gone
+    const double steps = std::min(static_cast<double>(row.state[0]) + 1, kMostSteps);
+    row.state[0] = static_cast<T>(steps);
+    const std::span<T> first = row.state.subspan(1, gradient.size());
+    const std::span<T> second = row.state.subspan(1 + gradient.size());
+    const double lr = options_.lr * rate;
+    const T step_size = static_cast<T>(lr / (1 - std::pow(options_.beta1, steps)));
+    const T second_bias = static_cast<T>(std::sqrt(1 - std::pow(options_.beta2, steps)));
+    const T beta1 = static_cast<T>(options_.beta1), beta2 = static_cast<T>(options_.beta2);
+    const T epsilon = static_cast<T>(options_.epsilon);
+    const T shrink = static_cast<T>(1 - lr * options_.weight_decay);
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      first[i] = beta1 * first[i] + (T(1) - beta1) * gradient[i];
+      second[i] = beta2 * second[i] + (T(1) - beta2) * gradient[i] * gradient[i];
+      const T denominator = std::sqrt(second[i]) / second_bias + epsilon;
+      row.values[i] = shrink * row.values[i] - step_size * first[i] / denominator;
+    }
+  }
+
+ private:
+  AdamWOptions options_;
+};
+
+class Adagrad final : public TypedRule<Adagrad> {
+ public:
+  explicit Adagrad(AdagradOptions options) : options_(options) {}
+  size_t state_elems(size_t row_elems) const override { return row_elems; }
+  template <class T>
+  void update(Row<T> row, std::span<const T> gradient, double rate) const {
+    const T lr = static_cast<T>(options_.lr * rate);
+    const T epsilon = static_cast<T>(options_.epsilon);
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      row.state[i] += gradient[i] * gradient[i];
+      row.values[i] -= lr * gradient[i] / (std::sqrt(row.state[i]) + epsilon);
+    }
+  }
+
+ private:
+  AdagradOptions options_;
+};
+
+class RowwiseAdagrad final : public TypedRule<RowwiseAdagrad> {
+ public:
+  explicit RowwiseAdagrad(AdagradOptions options) : options_(options) {}
+  size_t state_elems(size_t) const override { return 1; }
+  template <class T>
+  void update(Row<T> row, std::span<const T> gradient, double rate) const {
+    T squares = 0;
+    for (const T value : gradient) squares += value * value;
+    row.state[0] += squares / static_cast<T>(gradient.size());
+    const T step_size = static_cast<T>(options_.lr * rate) /
+                        (std::sqrt(row.state[0]) + static_cast<T>(options_.epsilon));
+    for (size_t i = 0; i < gradient.size(); ++i) row.values[i] -= step_size * gradient[i];
+  }
+
+ private:
+  AdagradOptions options_;
+};
+
+class Averaging final : public TypedRule<Averaging> {
+ public:
+  explicit Averaging(double share) : share_(share) {}
+  size_t state_elems(size_t) const override { return 0; }
+  template <class T>
+  void update(Row<T> row, std::span<const T> pushed, double rate) const {
+    const T share = static_cast<T>(share_ * rate);
+    for (size_t i = 0; i < pushed.size(); ++i) row.values[i] += share * (pushed[i] - row.values[i]);
+  }
+
+ private:
+  double share_;
+};
+
+}  // namespace
+
+RulePtr make_sgd(SgdOptions options) {
+  return std::make_shared<Sgd>(options);
+}
+
+RulePtr make_adamw(AdamWOptions options) {
+  return std::make_shared<AdamW>(options);
+}
+
+RulePtr make_adagrad(AdagradOptions options) {
+  return std::make_shared<Adagrad>(options);
+}
+
+RulePtr make_rowwise_adagrad(AdagradOptions options) {
+  return std::make_shared<RowwiseAdagrad>(options);
+}
+
+RulePtr make_averaging(double share) {
+  return std::make_shared<Averaging>(share);
+}
+
+}  // namespace trireme::ps

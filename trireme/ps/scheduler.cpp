@@ -1,0 +1,69 @@
+// The manager's scheduler: who does which task.
+//
+// A worker asks for work and says what it has done. A task is handed out to one worker, again when
+// that worker's life ends, and, if backups are wanted, to a second worker that would be idle
+// otherwise. Whoever does it, each range takes each batch once; so a task may safely be done twice.
+#include "trireme/ps/data_order.h"
+#include "trireme/ps/manager.h"
+
+namespace trireme::ps {
+
+void Manager::on_task_request(uint32_t worker, const TaskRequest& request) {
+  TaskReply answer{.life = books_.node({Role::Worker, worker})->life, .number = request.number};
+  if (request.done && *request.done >= books_.tasks().size()) return count("bad request");
+  if (request.done && !books_.tasks()[*request.done].done) decide(TaskDone{*request.done});
+
+  const auto holding = books_.holding(worker);
+  // Until it says that it has done the task, it may not know that it was given it. Then it gets the
+  // same answer, even if a backup was faster: its clocks must have no gap.
+  const bool repeats = holding && request.done != holding->task;
+  const auto task = repeats ? std::optional(holding->task) : choose_task(worker);
+  if (!task) {
+    if (books_.is_active(worker) && !job_.in_lanes()) decide(WorkerIdle{worker});
+    answer.answer = books_.all_done() ? Answer::Finished : Answer::Wait;
+    return reply({Role::Worker, worker}, answer);
+  }
+  if (!repeats) {
+    // A worker that begins takes a clock that nobody has passed yet: so no read was answered
+    // without waiting for it that should have.
+    const Clock clock = job_.in_lanes()            ? lane_clock(job_, batches_of(job_, *task)[0])
+                        : books_.is_active(worker) ? books_.next_clock(worker)
+                                                   : books_.latest_clock();
+    decide(TaskGiven{*task, worker, clock});
+    given_at_.emplace(*task, environment_.now());
+  }
+  answer.answer = Answer::Work;
+  answer.task = *task;
+  answer.clock = books_.holding(worker)->clock;
+  answer.view_version = view_.version;
+  reply({Role::Worker, worker}, answer);
+}
+
+std::optional<Task> Manager::choose_task(uint32_t worker) const {
+  const auto& tasks = books_.tasks();
+  for (Task task = books_.first_undone(); task < tasks.size(); ++task) {
+    if (tasks[task].done) continue;
+    if (job_.in_lanes() ? task % job_.workers == worker : tasks[task].holders.empty()) return task;
+  }
+  return job_.in_lanes() ? std::nullopt : choose_backup(worker);
+}
+
+/// The task that has been in one worker's hands for longest.
+std::optional<Task> Manager::choose_backup(uint32_t worker) const {
+  const Time after = job_.timing.backup_after, now = environment_.now();
+  if (after == Time::zero()) return {};
+  std::optional<Task> chosen;
+  Time chosen_since{};
+  for (Task task = books_.first_undone(); task < books_.tasks().size(); ++task) {
+    const auto& record = books_.tasks()[task];
+    if (record.done || record.holders.size() != 1 || record.holders[0] == worker) continue;
+    const auto given = given_at_.find(task);
+    const Time since = given == given_at_.end() ? started_at_ : given->second;
+    if (now - since < after || (chosen && since >= chosen_since)) continue;
+    chosen = task;
+    chosen_since = since;
+  }
+  return chosen;
+}
+
+}  // namespace trireme::ps
