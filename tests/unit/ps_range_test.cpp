@@ -3,6 +3,7 @@
 
 #include "trireme/core/error.h"
 #include "trireme/ps/range_state.h"
+#include "trireme/ps/rounds.h"
 #include "trireme/ps/values.h"
 
 namespace trireme::ps {
@@ -128,6 +129,40 @@ TEST(RangeState, ComesBackFromItsBytesWithEverythingThatIsPending) {
   EXPECT_EQ(copy.save(), range.save());
   for (size_t cut = 0; cut < bytes.size(); ++cut)
     EXPECT_THROW(copy.load(std::string_view(bytes).substr(0, cut)), CommError);
+}
+
+/// Worker 0 has not come back yet after a return to a snapshot; its batches must not count as
+/// saved.
+TEST(RangeState, ASnapshotInLanesWaitsForAllLanes) {
+  JobConfig job =
+      one_table({.elems = 1, .consistency = Consistency::Stale, .tau = 1, .rule = make_sgd({})}, 2);
+  job.tables.push_back({.name = "lockstep", .elems = 1, .rule = make_sgd({})});
+  RangeState range({&job, 0, 0});
+  begin(range, {{1, 1, 0}});
+  range.apply({.kind = EntryKind::Snapshot, .snapshot = {1, 1}});
+  range.apply({.kind = EntryKind::Push, .request = push_of<float>(1, 0, 1, {1})});
+  EXPECT_FALSE(range.snapshot_due());
+  begin(range, {{0, 1, 0}, {1, 1, 0}});
+  EXPECT_FALSE(range.snapshot_due());
+  range.apply({.kind = EntryKind::Push, .request = push_of<float>(0, 0, 0, {1})});
+  EXPECT_EQ(range.snapshot_due(), 1);
+}
+
+/// A new coordinator hears of clock 1 first, and one range still waits for clock 0.
+TEST(Rounds, AsksAboutTheClockThatOneRangeIsBehind) {
+  JobConfig job = one_table({.elems = 2, .rule = make_sgd({})}, 1);
+  job.ranges = 2;
+  Rounds rounds(job);
+  rounds.add({.table = 0, .range = 0, .clock = 1, .squares = 4});
+  rounds.add({.table = 0, .range = 1, .clock = 0, .squares = 9});
+  const std::vector<RoundAsk> asks = rounds.missing();
+  ASSERT_EQ(asks.size(), 2);
+  EXPECT_EQ(asks[0].range, 0);
+  EXPECT_EQ(asks[0].clock, 0);
+  rounds.add({.table = 0, .range = 0, .clock = 0, .squares = 16});
+  EXPECT_TRUE(rounds.is_whole(0));
+  EXPECT_DOUBLE_EQ(rounds.norm(0, 0), 5);
+  EXPECT_FALSE(rounds.is_whole(1));
 }
 
 }  // namespace
