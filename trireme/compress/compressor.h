@@ -17,8 +17,8 @@ struct BlockPlace {
 };
 
 /// Turns blocks of numbers into fewer bytes, and back into about the same numbers. Derive from it
-/// and write `encode` and `decode` to add a compressor. A reducer calls them on a thread of its own,
-/// and several reducers may share a compressor: keep nothing in it that a call changes.
+/// and write `encode` and `decode` to add a compressor. A reducer calls them on a thread of its
+/// own, and several reducers may share a compressor: keep nothing in it that a call changes.
 ///
 ///   block  float32 or float64, one dim, contiguous, on the CPU
 ///   bytes  uint8, one dim; their number depends on the number of elements and the dtype alone
