@@ -37,11 +37,12 @@ net::Fd open_pidfd(int64_t pid) {
 
 }  // namespace
 
-void wait_for_exit(int64_t pid) {
-  if (pid == ::getpid()) return;
+bool wait_for_exit(int64_t pid) {
+  if (pid == ::getpid()) return false;
   const net::Fd process = open_pidfd(pid);
+  if (!process) return errno == ESRCH;
   pollfd watched{process.get(), POLLIN, 0};
-  if (process) ::poll(&watched, 1, 200);
+  return ::poll(&watched, 1, 200) > 0;
 }
 
 Monitor::Monitor(nanoseconds heartbeat)

@@ -14,8 +14,8 @@ namespace trireme::comm {
 
 class World;
 
-/// Waits until that process of this host has ended, but at most 200 ms.
-void wait_for_exit(int64_t pid);
+/// Waits until that process of this host has ended, but at most 200 ms; whether it has.
+bool wait_for_exit(int64_t pid);
 
 /// Watches the peers of one rank on its own thread: notices when peers of this host die (pidfd) or
 /// hang (heartbeat), and passes failures between hosts over connections between their first ranks.

@@ -194,6 +194,9 @@ bool World::explained(int rank) const {
 }
 
 void World::report_closed(int rank) {
+  // On a busy machine this may be known before the monitor has had its turn.
+  if (here(rank) && wait_for_exit(member(rank).pid))
+    return fail({CauseKind::Died, rank, describe(rank) + " died" + doing(rank)});
   fail({CauseKind::Died, rank,
         fmt::format("the connection to {} broke: it died, or the network between the hosts failed",
                     describe(rank))});
