@@ -96,7 +96,7 @@ TEST(PsProcesses, AnyOfThemMayBeKilled) {
   const int more = asked != nullptr ? std::stoi(asked) : 0;
   const Scratch folder;
   const PsJob job{
-      .servers = 3, .workers = 2, .copies = 1, .batches = 1000 + 400 * static_cast<uint64_t>(more)};
+      .servers = 3, .workers = 2, .copies = 1, .batches = 2000 + 400 * static_cast<uint64_t>(more)};
   PsProcesses processes(folder, job);
   ASSERT_TRUE(processes.worker(0).wait_for("step "));
   std::mt19937 random(1);
