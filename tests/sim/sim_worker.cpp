@@ -1,5 +1,6 @@
 #include "sim/sim_worker.h"
 
+#include <memory>
 #include <stdexcept>
 
 #include "trireme/ps/data_order.h"
@@ -27,7 +28,7 @@ SimWorker::SimWorker(uint32_t index, const Scenario& scenario, ps::Environment& 
       history_(history),
       repeated_(repeated) {
   on_begin = [this] { ask({}); };
-  on_end = [this] { compute_until_.reset(), ask_at_.reset(), open_ = 0; };
+  on_end = [this] { compute_until_.reset(), ask_at_.reset(), open_ = 0, ended_ = false; };
 }
 
 void SimWorker::tick() {
@@ -48,6 +49,7 @@ void SimWorker::ask(std::optional<ps::Task> done) {
 }
 
 void SimWorker::on_task(const ps::TaskReply& reply) {
+  if (reply.answer == ps::Answer::Finished && !ended_) read_the_end();
   if (reply.answer != ps::Answer::Work) {
     ask_at_ = environment_.now() + std::chrono::milliseconds(10);
     return;
@@ -58,6 +60,20 @@ void SimWorker::on_task(const ps::TaskReply& reply) {
   first_clock_ = reply.clock;
   task_view_ = reply.view_version;
   pull();
+}
+
+/// Every worker reads what all have made, also one that came back when no work was left.
+void SimWorker::read_the_end() {
+  const auto open = std::make_shared<size_t>(job_.tables.size());
+  for (TableId table = 0; table < job_.tables.size(); ++table) {
+    Operation op = operation(table);
+    op.clock = job_.in_lockstep(table) ? job_.batches() / job_.workers : 0;
+    op.pull = true;
+    start(op, [this, open](const Result& result) {
+      if (!result.error.empty()) throw std::runtime_error(result.error);
+      if (--*open == 0) ended_ = true;
+    });
+  }
 }
 
 ps::Client::Operation SimWorker::operation(TableId table) const {

@@ -21,6 +21,8 @@ class SimWorker final : public ps::Client {
   SimWorker(uint32_t index, const Scenario& scenario, ps::Environment& environment,
             History& history, uint64_t& repeated);
   void tick() override;
+  /// Whether it was told that all work is done, and has read the tables once more.
+  bool has_ended() const { return ended_; }
 
  private:
   void ask(std::optional<ps::Task> done);
@@ -33,6 +35,7 @@ class SimWorker final : public ps::Client {
   Operation push_of(ps::TableId table) const;
   ps::Clock clock() const { return first_clock_ + step_; }
   void write_down_read();
+  void read_the_end();
 
   const Scenario& scenario_;
   History& history_;
@@ -47,6 +50,7 @@ class SimWorker final : public ps::Client {
   Time began_{};
   size_t write_ = 0;  ///< the present one in the history
   std::optional<Time> compute_until_, ask_at_;
+  bool ended_ = false;
 };
 
 }  // namespace trireme::sim

@@ -102,6 +102,22 @@ class Simulation {
       world_.run(world_.now() + milliseconds(50), never);
     }
     check_end();
+    end_workers();
+  }
+
+  /// A worker that dies when all work is done, and comes back, can still read.
+  void end_workers() {
+    const NodeId last{Role::Worker, 0};
+    world_.crash(last);
+    if (!misfortunes_.gone().contains(last)) world_.restart(last);
+    const auto all_ended = [this] {
+      return std::ranges::all_of(world_.ids(), [this](NodeId id) {
+        const auto* worker = world_.node<SimWorker>(id);
+        return !worker || worker->has_ended();
+      });
+    };
+    if (!world_.run(world_.now() + std::chrono::seconds(5), all_ended))
+      breach(Promise::Progress, "a worker could not read the end");
   }
 
   /// Who waits for what, when nothing goes on.

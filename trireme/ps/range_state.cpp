@@ -40,9 +40,11 @@ std::string RangeState::shape_error(const Request& request) const {
 RangeState::Judgement RangeState::judge(const Request& request) const {
   if (std::string error = shape_error(request); !error.empty())
     return {.verdict = Verdict::Refuse, .sentence = std::move(error)};
+  // A worker without work may read, too: it is not among those that reads wait for.
   const auto worker = workers_.find(request.id.worker);
-  const bool lives = worker != workers_.end() && worker->second.life == request.id.life;
-  if (!lives)
+  const bool works = worker != workers_.end() && worker->second.life == request.id.life;
+  const bool is_over = worker != workers_.end() && worker->second.life > request.id.life;
+  if (is_over || (request.push && !works))
     return {.verdict = Verdict::Refuse,
             .reason = Reason::EarlierLife,
             .sentence = fmt::format("life {} of worker {} is over; ask the manager for another",
