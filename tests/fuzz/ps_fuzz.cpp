@@ -23,13 +23,15 @@ class Desk final : public Environment {
  public:
   Time now() override { return now_ += std::chrono::milliseconds(10); }
   uint64_t random() override { return 7; }
-  void send(NodeId to, std::string message) override { sent.emplace_back(to, std::move(message)); }
+  void send(NodeId to, uint32_t, Frame message) override { sent.emplace_back(to, message.flat()); }
   void append(std::string_view) override {}
   void sync() override {}
   std::string read_log() override { return {}; }
-  void truncate_log(size_t) override {}
-  void save(const std::string&, std::string) override {}
-  std::optional<std::string> load(const std::string&) override { return {}; }
+  void replace_log(std::string_view) override {}
+  void begin(const SnapshotOrder&) override {}
+  void save(const SnapshotPart&, RangeState::Image) override {}
+  void complete(const SnapshotOrder&, const std::vector<std::string>&) override {}
+  std::optional<RangeState::Image> load(const SnapshotPart&) override { return {}; }
   void note(const std::string&) override {}
 
   std::vector<std::pair<NodeId, std::string>> sent;
@@ -108,11 +110,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
         std::min<size_t>(static_cast<uint8_t>(left[0]) | (left[1] & 1) << 8, left.size() - 2);
     std::string message(left.substr(2, length));
     left.remove_prefix(2 + length);
-    const std::string name = encode({.job = job.config.id()}, Hello{}).substr(0, 8);
+    const std::string name = encode({.job = job.config.id()}, Hello{}).flat().substr(0, 8);
     std::copy_n(name.begin(), std::min(name.size(), message.size()), message.begin());
     try {
       const Message parsed = decode(message);
-      fuzz::must(encode(parsed.header, parsed.body) == message);
+      fuzz::must(encode(parsed.header, parsed.body).flat() == message);
     } catch (const CommError&) {
     }
     for (const NodeId id : {kManager, NodeId{Role::Server, 0}, NodeId{Role::Worker, 0}})

@@ -124,7 +124,8 @@ std::vector<double> plain_loop(const ps::JobConfig& job) {
       value /= total;
       squares += value * value;
     }
-    const double scale = clip > 0 ? std::min(1.0, clip / std::sqrt(squares)) : 1.0;
+    // As torch's clip_grad_norm_.
+    const double scale = clip > 0 ? std::min(1.0, clip / (std::sqrt(squares) + 1e-6)) : 1.0;
     for (size_t i = 0; i < mean.size(); ++i) {
       velocity[i] = kMomentum * velocity[i] + scale * mean[i];
       weights[i] -= kLr * velocity[i];

@@ -97,6 +97,10 @@ void Misfortunes::crash(NodeId id) {
   note(fmt::format("{} crashes", ps::name_of(id)));
   ++crashes_;
   world_.crash(id);
+  if (world_.random().chance(0.5))  // its streams end, as those of a dead process do
+    world_.at(world_.now() + Time(world_.random().between(50, 3000)), [this, id] {
+      if (manager() && !world_.is_up(id)) manager()->on_stream_lost(id);
+    });
   world_.at(world_.now() + milliseconds(world_.random().between(3, 200)), [this, id] {
     if (gone_.contains(id)) return;
     note(fmt::format("{} restarts", ps::name_of(id)));

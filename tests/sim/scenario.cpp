@@ -70,12 +70,17 @@ Scenario make_scenario(uint64_t seed, ps::Plant plant) {
               .steps_per_task = random.between(1, 3)};
   job.timing = {.heartbeat = milliseconds(15),
                 .dead_after = milliseconds(90),
+                .gone_after = milliseconds(30),
                 .lost_after = milliseconds(400),
                 .retry = milliseconds(12),
                 .backup_after = random.chance(0.3) ? milliseconds(40) : milliseconds(0),
                 .snapshot_every = random.chance(0.6) ? milliseconds(80) : milliseconds(0),
                 .gather = milliseconds(200)};
   choose_tables(job, random);
+  job.lanes = static_cast<uint32_t>(random.between(1, 2));
+  job.transfer_bytes = random.chance(0.5) ? 300 : 1 << 20;
+  job.short_log = random.chance(0.5);
+  scenario.last_snapshot = random.chance(0.5);
   scenario.weather = {.lose = random.chance(0.5) ? 0.05 : 0,
                       .repeat = random.chance(0.6) ? 0.1 : 0,
                       .late = random.chance(0.6) ? 0.1 : 0};

@@ -91,7 +91,7 @@ void SimWorker::pull() {
     op.pull = true;
     start(op, [this, table](const Result& result) {
       if (!result.error.empty()) throw std::runtime_error(result.error);
-      pulled_[table] = result.values;
+      pulled_[table] = result.values();
       if (--open_ == 0) on_pulled();
     });
   }
@@ -162,7 +162,7 @@ void SimWorker::push() {
     start(op, [this, table = op.table](const Result& result) {
       if (!result.error.empty()) throw std::runtime_error(result.error);
       repeated_ += result.repeated;
-      pulled_[table] = result.values;
+      pulled_[table] = result.values();
       if (--open_ == 0) on_pushed();
     });
   }

@@ -51,7 +51,9 @@ class Simulation {
 
   void start_nodes() {
     world_.add(ps::kManager, [this](ps::Environment& environment) {
-      return std::make_unique<ps::Manager>(job_, environment);
+      auto manager = std::make_unique<ps::Manager>(job_, environment);
+      if (scenario_.last_snapshot) manager->want_last_snapshot();
+      return manager;
     });
     for (uint32_t server = 0; server < job_.servers; ++server) start_server(server);
     for (uint32_t worker = 0; worker < job_.workers; ++worker)
@@ -97,7 +99,7 @@ class Simulation {
       if (world_.now() > limit)
         return breach(Promise::Progress,
                       manager()->is_finished()
-                          ? std::string("chains did not settle in 30 quiet seconds")
+                          ? "chains did not settle in 30 quiet seconds" + standstill()
                           : "the job did not end in 30 quiet seconds" + standstill());
       world_.run(world_.now() + milliseconds(50), never);
     }
@@ -134,11 +136,16 @@ class Simulation {
                             worker->view().version);
     }
     for_each_part([&](ps::TableId table, ps::RangeId range) {
-      for (const ps::Member member : manager()->view().ranges[range].chain)
+      const ps::Assignment& assignment = manager()->view().ranges[range];
+      if (assignment.joiner)
+        text += fmt::format("\n    table {} range {}: server {} joins in epoch {}", table, range,
+                            assignment.joiner->index, assignment.epoch);
+      for (const ps::Member member : assignment.chain)
         if (const auto* here = replica(member, table, range); here && here->state())
           text += fmt::format(
-              "\n    table {} range {} server {}: {} pulls wait, entry {}, round {}", table, range,
-              member.index, here->parked(), here->last(), here->state()->round());
+              "\n    table {} range {} server {}: epoch {}, {} pulls wait, entry {}, round {}{}",
+              table, range, member.index, here->epoch(), here->parked(), here->last(),
+              here->state()->round(), here->has_joined() ? ", joined" : "");
     });
     return text;
   }
@@ -171,12 +178,16 @@ class Simulation {
     return settled;
   }
 
+  std::string bytes_of(ps::Member member, ps::TableId table, ps::RangeId range) {
+    return replica(member, table, range)->state()->image().frame().flat();
+  }
+
   void check_end() {
     for_each_part([&](ps::TableId table, ps::RangeId range) {
       const auto& chain = manager()->view().ranges[range].chain;
-      const std::string head = replica(chain[0], table, range)->state()->save();
+      const std::string head = bytes_of(chain[0], table, range);
       for (const ps::Member member : chain)
-        if (replica(member, table, range)->state()->save() != head)
+        if (bytes_of(member, table, range) != head)
           breach(Promise::Same, fmt::format("table {}, range {}: server {} differs from its head",
                                             table, range, member.index));
     });
@@ -190,7 +201,7 @@ class Simulation {
 
   void check_work() {
     for (ps::RangeId range = 0; range < job_.ranges; ++range) {
-      const auto ledger = ps::values_of<double>(end_state(kLedger, range).read({}));
+      const auto ledger = ps::values_of<double>(end_state(kLedger, range).read({}).view());
       for (size_t batch = 0; batch < ledger.size(); ++batch)
         if (ledger[batch] != 1)
           breach(ledger[batch] > 1 ? Promise::Once : Promise::Work,
@@ -199,7 +210,7 @@ class Simulation {
     }
     for (uint64_t key = 0; key < kKeys; ++key) {
       const ps::RangeId range = ps::range_of(key, job_.ranges);
-      const float count = ps::values_of<float>(end_state(kCounters, range).read({key}))[0];
+      const float count = ps::values_of<float>(end_state(kCounters, range).read({key}).view())[0];
       if (count != static_cast<float>(job_.batches() / kKeys))
         breach(Promise::Work, fmt::format("in the end counter {} is {} of {}", key, count,
                                           job_.batches() / kKeys));
@@ -211,7 +222,7 @@ class Simulation {
     const std::vector<double> expected = plain_loop(job_);
     std::vector<double> weights;
     for (ps::RangeId range = 0; range < job_.ranges; ++range)
-      for (const double value : ps::values_of<double>(end_state(kWeights, range).read({})))
+      for (const double value : ps::values_of<double>(end_state(kWeights, range).read({}).view()))
         weights.push_back(value);
     for (size_t i = 0; i < weights.size(); ++i)
       if (!(std::abs(weights[i] - expected[i]) <= kRounding))

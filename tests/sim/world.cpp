@@ -9,21 +9,26 @@ class World::HostEnvironment final : public ps::Environment {
   HostEnvironment(World& world, NodeId id, Disk& disk) : world_(world), id_(id), disk_(disk) {}
   Time now() override { return world_.now_; }
   uint64_t random() override { return world_.random_.next() | 1; }
-  void send(NodeId to, std::string message) override { world_.send(id_, to, std::move(message)); }
+  void send(NodeId to, uint32_t, ps::Frame message) override {
+    world_.send(id_, to, message.flat());
+  }
   void append(std::string_view record) override { disk_.log += record; }
   void sync() override { disk_.synced = disk_.log.size(); }
   std::string read_log() override { return disk_.log; }
-  void truncate_log(size_t bytes) override {
-    disk_.log.resize(bytes);
-    disk_.synced = bytes;
+  void replace_log(std::string_view log) override {
+    disk_.log = log;
+    disk_.synced = log.size();
   }
-  void save(const std::string& name, std::string bytes) override {
-    world_.files_[name] = std::move(bytes);
+  void begin(const ps::SnapshotOrder&) override {}
+  void save(const ps::SnapshotPart& part, ps::RangeState::Image image) override {
+    world_.save(id_, part, image.frame().flat());
   }
-  std::optional<std::string> load(const std::string& name) override {
-    const auto found = world_.files_.find(name);
-    if (found == world_.files_.end()) return {};
-    return found->second;
+  void complete(const ps::SnapshotOrder& order, const std::vector<std::string>&) override {
+    world_.complete_.insert(order.snapshot);
+  }
+  std::optional<ps::RangeState::Image> load(const ps::SnapshotPart& part) override {
+    if (!world_.complete_.contains(part.snapshot)) return {};
+    return ps::RangeState::Image::parse(world_.saved_.at(part));
   }
   void note(const std::string& line) override {
     if (world_.on_note) world_.on_note(line);
@@ -99,6 +104,17 @@ void World::deliver_later(NodeId from, NodeId to, const std::string& message) {
   at(now_ + delay, [this, from, to, message] {
     Host& host = *hosts_.at(to);
     if (host.node && !is_cut(from, to)) host.node->receive(message);
+  });
+}
+
+/// Writing takes a while; a node that dies meanwhile has not saved its part.
+void World::save(NodeId id, const ps::SnapshotPart& part, std::string bytes) {
+  const uint64_t start = hosts_.at(id)->starts;
+  at(now_ + Time(random_.between(100, 8000)), [this, id, part, start, bytes] {
+    Host& host = *hosts_.at(id);
+    if (!host.node || host.starts != start) return;
+    saved_[part] = bytes;
+    host.node->on_saved(part, "saved");
   });
 }
 

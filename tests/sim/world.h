@@ -93,6 +93,7 @@ class World {
   void send(NodeId from, NodeId to, std::string message);
   void deliver_later(NodeId from, NodeId to, const std::string& message);
   void tick_later(NodeId id, uint64_t start);
+  void save(NodeId id, const ps::SnapshotPart& part, std::string bytes);
 
   Random random_;
   Time now_{0};
@@ -100,7 +101,8 @@ class World {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
   std::map<NodeId, std::unique_ptr<Host>> hosts_;
   std::set<std::pair<NodeId, NodeId>> cuts_;
-  std::map<std::string, std::string> files_;
+  std::map<ps::SnapshotPart, std::string> saved_;
+  std::set<uint64_t> complete_;  ///< snapshots
 };
 
 }  // namespace trireme::sim

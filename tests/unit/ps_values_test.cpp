@@ -61,28 +61,52 @@ TEST(RowIndex, FindsWhatAMapFindsThroughManyErasures) {
     }
 }
 
-TEST(ConsistentHashing, AServerThatComesTakesRangesAndMovesNoOthers) {
-  size_t moved = 0;
-  for (RangeId range = 0; range < 256; ++range) {
-    const auto before = servers_of_range(range, {0, 1, 2}, 2);
-    const auto after = servers_of_range(range, {0, 1, 2, 3}, 2);
-    ASSERT_EQ(before.size(), 2);
-    EXPECT_NE(before[0], before[1]);
-    for (const uint32_t server : after)
-      EXPECT_TRUE(server == 3 || std::ranges::find(before, server) != before.end());
-    moved += after[0] == 3 ? 1 : 0;
+TEST(ConsistentHashing, AServerThatComesTakesItsShareAndMovesFewOthers) {
+  constexpr uint32_t kRanges = 256;
+  const auto before = place_ranges(kRanges, {0, 1, 2}, 2);
+  const auto after = place_ranges(kRanges, {0, 1, 2, 3}, 2);
+  size_t taken = 0, moved = 0;
+  std::map<uint32_t, size_t> heads, copies;
+  for (RangeId range = 0; range < kRanges; ++range) {
+    ASSERT_EQ(before[range].size(), 2);
+    ASSERT_EQ(after[range].size(), 2);
+    EXPECT_NE(after[range][0], after[range][1]);
+    ++heads[after[range][0]];
+    for (const uint32_t server : after[range]) {
+      ++copies[server];
+      const bool was_here = std::ranges::find(before[range], server) != before[range].end();
+      taken += server == 3 ? 1 : 0;
+      moved += server != 3 && !was_here ? 1 : 0;
+    }
   }
-  EXPECT_GT(moved, 256 / 4 / 2);  // about a quarter
-  EXPECT_LT(moved, 256 / 4 * 2);
+  for (uint32_t server = 0; server < 4; ++server) {
+    EXPECT_EQ(heads[server], kRanges / 4);
+    EXPECT_LE(copies[server], kRanges / 2 + 4) << "a full one takes what no other can";
+  }
+  EXPECT_GT(taken, kRanges / 4);
+  EXPECT_LT(moved, kRanges / 4) << "hashing modulo would move three quarters";
+}
+
+TEST(ConsistentHashing, EveryRangeHasItsCopiesHoweverFewServersThereAre) {
+  for (const uint32_t servers : {1, 2, 3, 5})
+    for (const uint32_t ranges : {1, 2, 7, 16})
+      for (size_t count = 1; count <= servers; ++count) {
+        std::vector<uint32_t> all;
+        for (uint32_t server = 0; server < servers; ++server) all.push_back(server * 7);
+        for (const auto& chain : place_ranges(ranges, all, count))
+          EXPECT_EQ(std::set(chain.begin(), chain.end()).size(), count);
+      }
 }
 
 TEST(DataOrder, TasksCoverEveryBatchOnce) {
-  for (const uint32_t workers : {1, 2, 3})
+  for (const auto& [workers, begin] : std::vector<std::pair<uint32_t, uint64_t>>{
+           {1, 0}, {2, 0}, {3, 0}, {1, 5}, {2, 14}, {3, 12}, {3, 24}})
     for (const uint64_t steps : {1, 4, 5, 100})
       for (const Consistency consistency : {Consistency::Lockstep, Consistency::Free}) {
         JobConfig job;
         job.workers = workers;
-        job.data = {.epochs = 2, .batches_per_epoch = 12, .steps_per_task = steps};
+        job.data = {
+            .begin = begin, .epochs = 2, .batches_per_epoch = 12, .steps_per_task = steps};
         job.tables = {{.consistency = consistency}};
         std::set<Batch> batches;
         for (Task task = 0; task < tasks_of(job); ++task)
@@ -90,16 +114,19 @@ TEST(DataOrder, TasksCoverEveryBatchOnce) {
             EXPECT_TRUE(batches.insert(batch).second);
             EXPECT_TRUE(!job.in_lanes() || batch % workers == task % workers);
           }
-        EXPECT_EQ(batches.size(), 24);
+        EXPECT_EQ(batches.size(), 24 - begin);
+        if (begin == 24) continue;
+        EXPECT_EQ(*batches.begin(), begin);
         EXPECT_EQ(*batches.rbegin(), 23);
       }
 }
 
 template <class T>
 std::vector<T> after_two_steps(const RulePtr& rule) {
-  std::vector<T> values{1, -2}, state(rule->state_elems(2));
-  rule->apply(Row<T>{values, state}, std::vector<T>{T(0.5), T(2)}, 1);
-  rule->apply(Row<T>{values, state}, std::vector<T>{T(-1), T(1)}, 0.5);
+  std::vector<T> values{1, -2}, state(rule->state().elems(2));
+  std::vector<T> first{T(0.5), T(2)}, second{T(-2), T(2)};
+  rule->apply(Row<T>{values, state}, first, {.rate = 1});
+  rule->apply(Row<T>{values, state}, second, {.rate = 0.5, .divisor = 2});
   return values;
 }
 
@@ -140,6 +167,11 @@ TEST(Rule, AveragingMovesTowardsWhatIsPushed) {
   expect_steps(make_averaging(1), 0.5 + 0.5 * (-1 - 0.5), 2 + 0.5 * (1 - 2.0));
 }
 
+void push(Storage& storage, const std::vector<uint64_t>& keys, const std::string& values) {
+  const Gradient one{keys, values};
+  storage.apply({&one, 1}, {});
+}
+
 JobConfig job_of(TableConfig table) {
   JobConfig job;
   job.ranges = 1;
@@ -160,8 +192,8 @@ void expect_sparse_is_dense(const RulePtr& row_rule) {
   const auto sparse = make_storage({&job, 0, 0});
   std::vector<std::vector<float>> dense(kRows), state(kRows);
   for (uint64_t key = 0; key < kRows; ++key) {
-    dense[key] = values_of<float>(sparse->read(std::vector<uint64_t>{key}));
-    state[key].resize(row_rule->state_elems(kElems));
+    dense[key] = values_of<float>(sparse->read(std::vector<uint64_t>{key}).view());
+    state[key].resize(row_rule->state().elems(kElems));
   }
   sim::Random random(3);
   for (int step = 0; step < 200; ++step) {
@@ -174,15 +206,16 @@ void expect_sparse_is_dense(const RulePtr& row_rule) {
         for (float& value : gradient) value = static_cast<float>(random.below(100)) / 64 - 0.7F;
         pushed.insert(pushed.end(), gradient.begin(), gradient.end());
       }
-      row_rule->apply(Row<float>{dense[key], state[key]}, gradient, 1);
+      row_rule->apply(Row<float>{dense[key], state[key]}, gradient, {});
     }
-    sparse->apply({.keys = keys, .pushed = bytes_of_values<float>(pushed)});
+    push(*sparse, keys, bytes_of_values<float>(pushed));
   }
   for (uint64_t key = 0; key < kRows; ++key)
-    EXPECT_EQ(values_of<float>(sparse->read(std::vector<uint64_t>{key})), dense[key]) << key;
+    EXPECT_EQ(values_of<float>(sparse->read(std::vector<uint64_t>{key}).view()), dense[key]) << key;
   const auto copy = make_storage({&job, 0, 0});
-  copy->load(sparse->save());
-  EXPECT_EQ(copy->save(), sparse->save());
+  copy->load(sparse->image());
+  EXPECT_EQ(copy->image().parts, sparse->image().parts);
+  EXPECT_EQ(copy->image().sparse.keys, sparse->image().sparse.keys);
 }
 
 TEST(SparseTable, EqualsTheSameEmbeddingTrainedDensely) {
@@ -198,14 +231,14 @@ TEST(SparseTable, ARowIsBornFromTheSeedWhereverItIsRead) {
                                 .init_scale = 2});
   const auto one = make_storage({&job, 0, 0}), other = make_storage({&job, 0, 0});
   const std::vector<uint64_t> keys{7, uint64_t{1} << 63};
-  const std::string first = one->read(keys);
+  const Payload first = one->read(keys);
   EXPECT_EQ(one->rows(), 0);
-  one->apply({.keys = keys, .pushed = std::string(2 * 4 * sizeof(float), '\0')});
+  push(*one, keys, std::string(2 * 4 * sizeof(float), '\0'));
   EXPECT_EQ(one->rows(), 2);
   EXPECT_EQ(one->read(keys), first);
   EXPECT_EQ(other->read(keys), first);
   std::set<float> different;
-  for (const float value : values_of<float>(first)) {
+  for (const float value : values_of<float>(first.view())) {
     EXPECT_LE(std::abs(value), 2);
     different.insert(value);
   }
@@ -219,13 +252,10 @@ TEST(SparseTable, EvictsTheRowLongestUntouched) {
                                 .rule = make_sgd({.lr = -1}),
                                 .most_rows = 2});
   const auto rows = make_storage({&job, 0, 0});
-  const auto push = [&](uint64_t key) {
-    rows->apply({.keys = std::vector<uint64_t>{key},
-                 .pushed = bytes_of_values<float>(std::vector<float>{1})});
-  };
-  for (const uint64_t key : {1, 2, 1, 3}) push(key);  // 3 takes the place of 2
+  for (const uint64_t key : {1, 2, 1, 3})
+    push(*rows, {key}, bytes_of_values<float>(std::vector<float>{1}));  // 3 takes the place of 2
   EXPECT_EQ(rows->rows(), 2);
-  EXPECT_EQ(values_of<float>(rows->read(std::vector<uint64_t>{1, 2, 3})),
+  EXPECT_EQ(values_of<float>(rows->read(std::vector<uint64_t>{1, 2, 3}).view()),
             (std::vector<float>{2, 0, 1}));
 }
 
@@ -236,7 +266,7 @@ TEST(SparseTable, TakesLittleMoreThanItsRows) {
   constexpr size_t kRows = 20'000;
   std::vector<uint64_t> keys(kRows);
   for (size_t i = 0; i < kRows; ++i) keys[i] = i * i;
-  rows->apply({.keys = keys, .pushed = std::string(kRows * 64 * sizeof(float), '\0')});
+  push(*rows, keys, std::string(kRows * 64 * sizeof(float), '\0'));
   EXPECT_LE(static_cast<double>(rows->bytes()), 1.3 * kRows * 64 * sizeof(float));
 }
 

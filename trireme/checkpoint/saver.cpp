@@ -17,8 +17,7 @@
 #include "trireme/core/log.h"
 #include "trireme/format/folder.h"
 #include "trireme/format/index.h"
-#include "trireme/format/load.h"
-#include "trireme/format/safetensors.h"
+#include "trireme/format/parts.h"
 
 namespace trireme::checkpoint {
 
@@ -191,32 +190,14 @@ void Saver::run(Snapshot copy, std::stop_token stop) {
 core::Json Saver::write_part(Snapshot& copy) const {
   const std::string file = part_name(group_.rank());
   try {
-    std::vector<format::Entry> entries;
-    core::Json pieces = core::Json::array();
-    for (const Item& item : copy.items) {
-      const Piece& piece = item.piece;
-      entries.push_back(format::entry_of(piece, dtype_name(item.tensor.scalar_type())));
-      pieces.push_back({{"name", piece.name},
-                        {"dtype", entries.back().dtype},
-                        {"whole", piece.whole},
-                        {"key", entries.back().name},
-                        {"offset", piece.offset},
-                        {"shape", piece.shape},
-                        {"begin", piece.begin},
-                        {"count", piece.count}});
-    }
-    format::SafetensorsWriter writer(copy.folder + "/" + file, std::move(entries),
-                                     {{"format", "pt"}, {"step", std::to_string(copy.step)}});
-    for (Item& item : copy.items) {
-      writer.append(item.tensor.data_ptr(), static_cast<int64_t>(item.tensor.nbytes()));
-      item.tensor.reset();
-    }
-    const format::FileInfo info = writer.finish();
-    return {{"file", file},
-            {"bytes", info.bytes},
-            {"block_bytes", info.block_bytes},
-            {"checksums", info.checksums},
-            {"pieces", pieces}};
+    std::vector<format::PartItem> parts;
+    for (const Item& item : copy.items)
+      parts.push_back({item.piece,
+                       std::string(dtype_name(item.tensor.scalar_type())),
+                       {{static_cast<const std::byte*>(item.tensor.data_ptr()),
+                         static_cast<std::size_t>(item.tensor.nbytes())}}});
+    return format::write_part(copy.folder, file, copy.step, parts,
+                              [&](std::size_t i) { copy.items[i].tensor.reset(); });
   } catch (const std::exception& error) {
     return failure(fmt::format("rank {}: {}", group_.rank(), error.what()));
   }
@@ -262,25 +243,9 @@ std::vector<core::Json> Saver::wait_for_notes(const Snapshot& copy, const core::
 
 /// Makes one index of all notes; throws the error of the first rank that failed.
 format::Index Saver::index_of(const Snapshot& copy, const std::vector<core::Json>& notes) {
-  format::Index index;
-  index.step = copy.step;
-  index.extra = copy.extra;
-  for (const core::Json& note : notes) {
+  for (const core::Json& note : notes)
     if (note.contains("failed")) throw CheckpointError(note.at("failed").get<std::string>());
-    const std::string file = note.at("file");
-    index.files[file] = {note.at("bytes"), note.at("block_bytes"),
-                         note.at("checksums").get<std::vector<std::string>>()};
-    for (const auto& piece : note.at("pieces")) {
-      format::TensorInfo& tensor = index.tensors[piece.at("name")];
-      tensor.dtype = piece.at("dtype");
-      tensor.shape = piece.at("whole").get<std::vector<int64_t>>();
-      tensor.pieces.push_back(
-          {file, piece.at("key"), piece.at("offset").get<std::vector<int64_t>>(),
-           piece.at("shape").get<std::vector<int64_t>>(), piece.at("begin"), piece.at("count")});
-    }
-  }
-  format::check_complete(index, copy.folder);
-  return index;
+  return format::index_of_parts(copy.folder, copy.step, notes, copy.extra);
 }
 
 /// Rank 0: writes the index and renames the folder, which makes the checkpoint complete.

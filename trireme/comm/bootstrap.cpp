@@ -25,12 +25,6 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-std::string link_target(const char* path) {
-  char target[256];
-  const ssize_t length = ::readlink(path, target, sizeof target);
-  return length < 0 ? "" : std::string(target, static_cast<std::size_t>(length));
-}
-
 std::string to_text(const RankEntry& entry) {
   return core::Json{{"host", entry.host},         {"host_key", entry.host_key},
                     {"pid", entry.pid},           {"born", entry.born},
@@ -160,11 +154,6 @@ std::string host_name() {
   char name[256] = "?";
   ::gethostname(name, sizeof name - 1);
   return name;
-}
-
-std::string host_key() {
-  return first_line("/proc/sys/kernel/random/boot_id") + " " + link_target("/proc/self/ns/net") +
-         " " + link_target("/proc/self/ns/pid");
 }
 
 uint64_t process_born(int64_t pid) {

@@ -19,7 +19,7 @@ struct Bootstrap {
   int rank = 0;
   int size = 1;
   std::string address = "127.0.0.1";  ///< of this host, as the other ranks reach it
-  std::string host_key;               ///< the same for ranks of one host; empty: host_key()
+  std::string host_key;               ///< the same for ranks of one host; empty: net::host_key()
   std::string place;                  ///< of the store, for messages: a path or an address
   std::string gpu = {};               ///< this rank's GPU and NCCL (nccl/placement.h), if any
   net::Deadline deadline;
@@ -46,9 +46,6 @@ struct RankEntry {
 std::vector<RankEntry> exchange_entries(const Bootstrap& bootstrap, const RankEntry& mine);
 
 std::vector<Member> members_of(const std::vector<RankEntry>& entries);
-
-/// Identifies this host if the launcher does not: its boot id and namespaces.
-std::string host_key();
 std::string host_name();
 
 /// The start time of a process in the kernel's ticks, which tells a reused pid from the original.

@@ -7,6 +7,7 @@
 
 #include "trireme/core/error.h"
 #include "trireme/net/file_limit.h"
+#include "trireme/net/shared_memory.h"
 
 namespace trireme::comm {
 
@@ -30,7 +31,7 @@ ProcessWorld::ProcessWorld(const Bootstrap& given, TransportKind kind)
                         fmt::format("a rank of a world of {}", bootstrap.size));
   RankEntry entry;
   entry.host = host_name();
-  entry.host_key = bootstrap.host_key.empty() ? host_key() : bootstrap.host_key;
+  entry.host_key = bootstrap.host_key.empty() ? net::host_key() : bootstrap.host_key;
   entry.pid = ::getpid();
   entry.born = process_born(entry.pid);
   entry.wants = to_string(wanted);

@@ -94,7 +94,7 @@ class Listener {
 /// cannot be resolved is a CommError at once.
 Socket connect(const Address& address, Deadline deadline);
 
-/// Begins to connect to a numeric address and returns at once. The descriptor becomes writable when
+/// Begins to connect to a numeric address, or to a unix socket ("@name"), and returns at once. The descriptor becomes writable when
 /// the attempt has ended; SO_ERROR has the result. Returns an empty Fd if the attempt cannot begin
 /// now but may later. Throws CommError if retrying cannot help.
 Fd start_connect(const Address& address);
@@ -104,6 +104,7 @@ Fd start_connect(const Address& address);
 enum class IfAbsent : uint8_t { Wait, Fail };
 Socket connect_unix_abstract(const std::string& name, Deadline deadline,
                              IfAbsent if_absent = IfAbsent::Wait);
+Fd start_connect_unix(const std::string& name);
 Fd listen_unix_abstract(const std::string& name);
 /// The next connection of a listening descriptor, tcp or unix.
 Socket accept_from(int listening_fd, Deadline deadline);

@@ -205,6 +205,7 @@ Socket connect(const Address& address, Deadline deadline) {
 }
 
 Fd start_connect(const Address& address) {
+  if (address.host.starts_with('@')) return start_connect_unix(address.host.substr(1));
   const Resolution resolved = look_up(address, AI_NUMERICHOST | AI_NUMERICSERV);
   core::check(resolved.error == 0, "start_connect: {} is not a numeric address",
               address.to_string());

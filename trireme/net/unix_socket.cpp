@@ -95,6 +95,14 @@ Socket connect_unix_abstract(const std::string& name, Deadline deadline, IfAbsen
   }
 }
 
+Fd start_connect_unix(const std::string& name) {
+  const UnixName unix_name(name);
+  Fd fd = make_unix_socket();
+  if (::connect(fd.get(), unix_name.get(), unix_name.bytes) == 0) return fd;
+  if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return {};
+  throw CommError(fmt::format("cannot connect to @{}: {}", name, core::errno_text(errno)));
+}
+
 void send_fd(int socket, int fd_to_pass, Deadline deadline) {
   FdMessage message;
   cmsghdr* part = CMSG_FIRSTHDR(&message.header);

@@ -349,14 +349,8 @@ std::unique_ptr<Optimizer> make_sgd(std::vector<Slot> slots, SgdOptions options,
   return std::make_unique<Sgd>(std::move(slots), options, where);
 }
 
-constexpr double kClipEpsilon = 1e-6;  // as torch's clip_grad_norm_
-
-double clip_divisor(double norm, double clip) {
-  return clip > 0 ? std::max(1.0, (norm + kClipEpsilon) / clip) : 1;
-}
-
 at::Tensor clip_divisor(const at::Tensor& norm, double clip) {
-  return ((norm + kClipEpsilon) / clip).clamp_min(1.0);
+  return ((norm + core::kClipEpsilon) / clip).clamp_min(1.0);
 }
 
 }  // namespace trireme::optim

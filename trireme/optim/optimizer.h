@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/core/clip.h"
 #include "trireme/optim/resumable.h"
 
 namespace trireme::optim {
@@ -102,8 +103,7 @@ struct SgdOptions {
 std::unique_ptr<Optimizer> make_sgd(std::vector<Slot> slots, SgdOptions options,
                                     StateIn where = StateIn::Device);
 
-/// The divisor that reduces a norm of `norm` to at most `clip` (0: no clipping).
-double clip_divisor(double norm, double clip);
+using core::clip_divisor;
 /// The same of a norm on the device; `clip` is more than 0.
 at::Tensor clip_divisor(const at::Tensor& norm, double clip);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "trireme/core/error.h"
 #include "trireme/core/hash.h"
 #include "trireme/ps/archive.h"
 #include "trireme/ps/data_order.h"
@@ -61,14 +62,36 @@ LogContent read_records(std::string_view log) {
 }
 
 Books::Books(const JobConfig& job)
-    : job_(job), tasks_(tasks_of(job)), done_in_snapshot_(tasks_.size()) {
+    : job_(job),
+      num_tasks_(tasks_of(job)),
+      first_clock_(job.in_lanes() ? job.data.begin / job.workers : 0),
+      snapshot_{.clock = first_clock_},
+      reports_written_(job.data.begin) {
   view_.ranges.resize(job.ranges);
-  count_tasks();
+}
+
+template <class Archive>
+void Books::fields(Archive& archive) {
+  archive(records_, nodes_, view_, num_tasks_, done_, holders_, holdings_, next_clocks_,
+          latest_task_, first_clock_, snapshot_, newest_order_, done_in_snapshot_,
+          done_in_order_, reports_, reports_written_);
+}
+
+BooksImage Books::image() const {
+  Writer writer;
+  const_cast<Books*>(this)->fields(writer);
+  return {writer.take()};
+}
+
+void Books::on(const BooksImage& decision) {
+  Reader reader(std::string_view(decision.bytes));
+  fields(reader);
+  reader.finish();
 }
 
 void Books::apply(const Decision& decision) {
   ++records_;
-  std::visit([&](const auto& fields) { on(fields); }, decision);
+  std::visit([&](const auto& one) { on(one); }, decision);
 }
 
 const Books::NodeRecord* Books::node(NodeId id) const {
@@ -102,6 +125,17 @@ Clock Books::latest_clock() const {
   return latest;
 }
 
+Clock Books::end_clock() const {
+  return num_tasks_ == 0 ? first_clock_
+                         : lane_clock(job_, batches_of(job_, num_tasks_ - 1).back()) + 1;
+}
+
+uint64_t Books::steps_done() const {
+  const Task task = first_undone();
+  const Batch batch = task < tasks_of(job_) ? batches_of(job_, task)[0] : job_.batches();
+  return batch / job_.workers;
+}
+
 void Books::workers_changed() {
   view_changed();
   view_.workers_version = view_.version;
@@ -115,6 +149,17 @@ void Books::on(const LifeBegins& decision) {
   record.nonce = decision.nonce;
   record.lives = true;
   record.leaves = false;
+  record.lanes = decision.lanes;
+  if (decision.node.role == Role::Server) servers_changed();
+}
+
+/// The list has no server that was dead when the last one came.
+void Books::servers_changed() {
+  view_.servers.clear();
+  for (const auto& [id, record] : nodes_)
+    if (id.role == Role::Server && record.lives)
+      view_.servers[id.index] = {record.life, record.lanes};
+  view_changed();
 }
 
 /// In lanes nobody else can do the work of a worker: it stays among the active ones, and the others
@@ -128,7 +173,14 @@ void Books::on(const LifeEnds& decision) {
 
 void Books::release_tasks(uint32_t worker) {
   holdings_.erase(worker);
-  for (TaskRecord& task : tasks_) std::erase(task.holders, worker);
+  for (auto& [task, holders] : holders_) std::erase(holders, worker);
+  std::erase_if(holders_, [](const auto& one) { return one.second.empty(); });
+}
+
+const std::vector<uint32_t>& Books::holders(Task task) const {
+  static const std::vector<uint32_t> kNobody;
+  const auto found = holders_.find(task);
+  return found == holders_.end() ? kNobody : found->second;
 }
 
 void Books::on(const ServerLeaves& decision) {
@@ -145,24 +197,26 @@ void Books::on(const RolledBack& decision) {
   view_.restored = snapshot_;
   view_.ranges = decision.ranges;
   view_.snapshot = {};
-  for (size_t task = 0; task < tasks_.size(); ++task) tasks_[task] = {done_in_snapshot_[task], {}};
-  count_tasks();
+  done_ = done_in_snapshot_;
+  latest_task_ = first_undone();
+  holders_.clear();
   holdings_.clear();
   for (auto& [id, record] : nodes_)
     if (id.role == Role::Worker) record.lives = false;
   view_.workers.clear();
   if (job_.in_lanes()) {
     next_clocks_.clear();
-    first_clock_ = snapshot_clock_;
+    first_clock_ = snapshot_.clock;
   }
   workers_changed();
 }
 
 void Books::on(const TaskGiven& decision) {
-  std::vector<uint32_t>& holders = tasks_.at(decision.task).holders;
+  std::vector<uint32_t>& holders = holders_[decision.task];
   if (std::ranges::find(holders, decision.worker) == holders.end())
     holders.push_back(decision.worker);
   holdings_[decision.worker] = {decision.task, decision.clock};
+  latest_task_ = std::max(latest_task_, decision.task + 1);
   Clock& next = next_clocks_[decision.worker];
   next = std::max(next, decision.clock + batches_of(job_, decision.task).size());
   const Life life = nodes_[{Role::Worker, decision.worker}].life;
@@ -173,18 +227,23 @@ void Books::on(const TaskGiven& decision) {
   workers_changed();
 }
 
-void Books::count_tasks() {
-  undone_ = static_cast<uint64_t>(std::ranges::count(tasks_, false, &TaskRecord::done));
-  first_undone_ =
-      static_cast<Task>(std::ranges::find(tasks_, false, &TaskRecord::done) - tasks_.begin());
+void Books::on(const TaskDone& decision) {
+  done_.insert(decision.task);
+  holders_.erase(decision.task);
 }
 
-void Books::on(const TaskDone& decision) {
-  TaskRecord& task = tasks_.at(decision.task);
-  undone_ -= task.done ? 0 : 1;
-  task.done = true;
-  task.holders.clear();
-  while (first_undone_ < tasks_.size() && tasks_[first_undone_].done) ++first_undone_;
+void Books::on(const EndsAt& decision) {
+  num_tasks_ = std::min(num_tasks_, std::max(decision.task, latest_task_));
+}
+
+/// Work that is done again, after a return to a snapshot, is reported again.
+void Books::on(const Reported& decision) {
+  if (decision.batch >= reports_written_) reports_[decision.batch] = decision.text;
+}
+
+void Books::on(const ReportsWritten& decision) {
+  reports_written_ = decision.before;
+  reports_.erase(reports_.begin(), reports_.lower_bound(decision.before));
 }
 
 void Books::on(const WorkerIdle& decision) {
@@ -199,16 +258,19 @@ void Books::on(const SnapshotOrdered& decision) {
   view_.snapshot = decision.order;
   newest_order_ = decision.order.snapshot;
   view_changed();
-  done_in_order_.assign(tasks_.size(), false);
-  for (size_t task = 0; task < tasks_.size(); ++task)
-    done_in_order_[task] =
-        job_.in_lanes() ? lane_clock(job_, batches_of(job_, task).back()) < decision.order.clock
-                        : tasks_[task].done;
+  done_in_order_ = done_;
+  if (!job_.in_lanes()) return;
+  done_in_order_ = {};
+  for (Task task = 0; task < num_tasks_; ++task) {
+    if (lane_clock(job_, batches_of(job_, task).back()) >= decision.order.clock) break;
+    done_in_order_.insert(task);
+  }
 }
 
 void Books::on(const SnapshotComplete& decision) {
-  snapshot_ = decision.snapshot;
-  snapshot_clock_ = view_.snapshot.clock;
+  core::check(decision.snapshot == view_.snapshot.snapshot, "snapshot {} is complete, but {} is open",
+              decision.snapshot, view_.snapshot.snapshot);
+  snapshot_ = view_.snapshot;
   done_in_snapshot_ = done_in_order_;
   view_.snapshot = {};
   view_changed();

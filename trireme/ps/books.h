@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "trireme/ps/interval_set.h"
 #include "trireme/ps/job.h"
 #include "trireme/ps/protocol.h"
 #include "trireme/ps/view.h"
@@ -20,9 +21,10 @@ struct LifeBegins {
   NodeId node = {};
   Life life = 0;
   uint64_t nonce = 0;
+  std::vector<Endpoint> lanes = {};
   template <class Archive>
   void fields(Archive& archive) {
-    archive(node, life, nonce);
+    archive(node, life, nonce, lanes);
   }
 };
 struct LifeEnds {
@@ -93,8 +95,43 @@ struct SnapshotComplete {
   }
 };
 
+/// A worker said what came of a batch; kept until it is written to the run's files.
+struct Reported {
+  Batch batch = 0;
+  std::string text = {};
+  template <class Archive>
+  void fields(Archive& archive) {
+    archive(batch, text);
+  }
+};
+/// The reports of all batches before this one are in the run's files.
+struct ReportsWritten {
+  Batch before = 0;
+  template <class Archive>
+  void fields(Archive& archive) {
+    archive(before);
+  }
+};
+/// No task that begins at this one or later is handed out any more: the job ends early.
+struct EndsAt {
+  Task task = 0;
+  template <class Archive>
+  void fields(Archive& archive) {
+    archive(task);
+  }
+};
+/// All that the records before it have made: the log begins anew with it.
+struct BooksImage {
+  std::string bytes = {};
+  template <class Archive>
+  void fields(Archive& archive) {
+    archive(bytes);
+  }
+};
+
 using Decision = std::variant<LifeBegins, LifeEnds, ServerLeaves, RangeAssigned, RolledBack,
-                              TaskGiven, TaskDone, WorkerIdle, SnapshotOrdered, SnapshotComplete>;
+                              TaskGiven, TaskDone, WorkerIdle, SnapshotOrdered, SnapshotComplete,
+                              Reported, ReportsWritten, EndsAt, BooksImage>;
 
 std::string encode_record(const Decision& decision);
 
@@ -113,12 +150,20 @@ class Books {
 
   void apply(const Decision& decision);
 
+  /// The sum of the decisions so far, as one.
+  BooksImage image() const;
+
   struct NodeRecord {
     Life life = 0;
     uint64_t nonce = 0;
     bool lives = false;
     bool leaves = false;
     std::set<uint64_t> former = {};  ///< nonces of earlier lives, whose greetings may come late
+    std::vector<Endpoint> lanes = {};
+    template <class Archive>
+    void fields(Archive& archive) {
+      archive(life, nonce, lives, leaves, former, lanes);
+    }
   };
   const NodeRecord* node(NodeId id) const;
   const std::map<NodeId, NodeRecord>& nodes() const { return nodes_; }
@@ -126,26 +171,42 @@ class Books {
 
   const View& view() const { return view_; }
 
-  struct TaskRecord {
-    bool done = false;
-    std::vector<uint32_t> holders = {};  ///< workers that live and were given it
-  };
-  const std::vector<TaskRecord>& tasks() const { return tasks_; }
-  bool all_done() const { return undone_ == 0; }
+  uint64_t num_tasks() const { return num_tasks_; }
+  bool is_done(Task task) const { return done_.contains(task); }
+  bool all_done() const { return first_undone() >= num_tasks_; }
+  uint64_t num_done() const { return done_.size(); }
   /// All tasks before it are done.
-  Task first_undone() const { return first_undone_; }
+  Task first_undone() const { return done_.first_missing(0); }
+  /// The same from `task` on.
+  Task next_undone(Task task) const { return done_.first_missing(task); }
+  /// Workers that live and were given the task.
+  const std::vector<uint32_t>& holders(Task task) const;
   struct Holding {
     Task task = 0;
     Clock clock = 0;
+    template <class Archive>
+    void fields(Archive& archive) {
+      archive(task, clock);
+    }
   };
   std::optional<Holding> holding(uint32_t worker) const;
   bool is_active(uint32_t worker) const;
   /// The clock after the last that this worker, or any, was given.
   Clock next_clock(uint32_t worker) const;
   Clock latest_clock() const;
+  /// The task after the last that was handed out.
+  Task latest_task() const { return latest_task_; }
 
-  uint64_t last_snapshot() const { return snapshot_; }
+  uint64_t last_snapshot() const { return snapshot_.snapshot; }
+  bool snapshot_has_all() const { return snapshot_.snapshot != 0 && done_in_snapshot_ == done_; }
+  /// Lanes: whether all work has been handed out.
+  bool all_given() const { return latest_clock() >= end_clock(); }
+  /// Steps of all workers that are done, counted from the beginning of the data order.
+  uint64_t steps_done() const;
   uint64_t newest_order() const { return newest_order_; }
+  /// What workers said of batches from reports_written() on.
+  const std::map<Batch, std::string>& reports() const { return reports_; }
+  Batch reports_written() const { return reports_written_; }
 
  private:
   void on(const LifeBegins& decision);
@@ -158,27 +219,36 @@ class Books {
   void on(const WorkerIdle& decision);
   void on(const SnapshotOrdered& decision);
   void on(const SnapshotComplete& decision);
+  void on(const Reported& decision);
+  void on(const ReportsWritten& decision);
+  void on(const EndsAt& decision);
+  void on(const BooksImage& decision);
 
+  template <class Archive>
+  void fields(Archive& archive);
   void view_changed() { view_.version = records_; }
+  void servers_changed();
   void workers_changed();
   void release_tasks(uint32_t worker);
-  void count_tasks();
+  Clock end_clock() const;
 
   const JobConfig& job_;
   uint64_t records_ = 0;
   std::map<NodeId, NodeRecord> nodes_;
   View view_;
-  std::vector<TaskRecord> tasks_;
-  uint64_t undone_ = 0;
-  Task first_undone_ = 0;
+  uint64_t num_tasks_ = 0;
+  IntervalSet done_;
+  std::map<Task, std::vector<uint32_t>> holders_;
   std::map<uint32_t, Holding> holdings_;
   std::map<uint32_t, Clock> next_clocks_;
+  Task latest_task_ = 0;
   Clock first_clock_ = 0;     ///< lanes: where this generation began
-  Clock snapshot_clock_ = 0;  ///< lanes: where the next would, after SnapshotComplete
-  uint64_t snapshot_ = 0;     ///< the last complete one
+  SnapshotOrder snapshot_ = {};  ///< the last complete one
   uint64_t newest_order_ = 0;
-  std::vector<bool> done_in_snapshot_;  ///< tasks that the last complete snapshot has
-  std::vector<bool> done_in_order_;     ///< and that the ordered one will have
+  IntervalSet done_in_snapshot_;  ///< tasks that the last complete snapshot has
+  IntervalSet done_in_order_;     ///< and that the ordered one will have
+  std::map<Batch, std::string> reports_;
+  Batch reports_written_ = 0;
 };
 
 }  // namespace trireme::ps

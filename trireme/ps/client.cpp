@@ -1,8 +1,11 @@
 #include "trireme/ps/client.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "trireme/core/error.h"
+#include "trireme/ps/key_lists.h"
+#include "trireme/ps/values.h"
 
 namespace trireme::ps {
 
@@ -12,7 +15,8 @@ void Client::start(Operation operation, OnResult on_result) {
   const TableConfig& config = job_.tables[operation.table];
   const size_t elems =
       config.kind == TableKind::Dense ? config.elems : operation.keys.size() * config.elems;
-  core::check(!operation.push || operation.values.size() == elems * bytes_of(config.type),
+  const bool is_empty = operation.weight == 0 && operation.values.empty();
+  core::check(!operation.push || is_empty || operation.values.size() == elems * bytes_of(config.type),
               "a push to table '{}' has {} bytes, but {} elements have {}", config.name,
               operation.values.size(), elems, elems * bytes_of(config.type));
   const uint64_t number = next_number_++;
@@ -23,7 +27,7 @@ void Client::start(Operation operation, OnResult on_result) {
   else
     cut_sparse(op);
   for (auto& [range, part] : op.parts) {
-    part.request.id = {.worker = id_.index,
+    part.request.id = {.worker = id_.index / job_.worker_ranks,
                        .life = life_,
                        .table = op.operation.table,
                        .clock = op.operation.clock,
@@ -34,7 +38,10 @@ void Client::start(Operation operation, OnResult on_result) {
     part.request.pull = op.operation.pull;
     part.request.batch = op.operation.batch;
     part.request.weight = op.operation.weight;
+    part.request.loss = op.operation.loss;
+    part.request.divisor = op.operation.divisor;
     part.request.rate = op.operation.rate;
+    part.request.delta = delta_ && config.kind == TableKind::Dense;
     part.request.read_version = read_versions_[{op.operation.table, range}];
   }
   if (op.parts.empty()) return complete(number);
@@ -42,28 +49,67 @@ void Client::start(Operation operation, OnResult on_result) {
 }
 
 void Client::cut_dense(InFlight& op) {
-  const size_t width = bytes_of(job_.tables[op.operation.table].type);
-  for (RangeId range = 0; range < job_.ranges; ++range) {
+  const Operation& operation = op.operation;
+  const size_t width = bytes_of(job_.tables[operation.table].type);
+  std::vector<RangeId> ranges = operation.ranges;
+  for (RangeId range = 0; operation.ranges.empty() && range < job_.ranges; ++range)
+    ranges.push_back(range);
+  for (const RangeId range : ranges) {
+    core::check(range < job_.ranges, "there is no range {}; the job has {}", range, job_.ranges);
     Part& part = op.parts[range];
-    const Block block = block_of({&job_, op.operation.table, range});
-    if (op.operation.push)
-      part.request.values = op.operation.values.substr(block.begin * width, block.elems * width);
+    if (!operation.push || operation.values.empty()) continue;
+    const Block block = block_of(job_, operation.table, range);
+    part.request.values =
+        filtered(op, range, operation.values.slice(block.begin * width, block.elems * width));
   }
+}
+
+/// What is pushed, as it travels. A batch that is pushed again, in another life, goes without what
+/// this life's earlier pushes have lost.
+Payload Client::filtered(const InFlight& op, RangeId range, Payload values) {
+  const TableConfig& config = job_.tables[op.operation.table];
+  if (!config.filter || values.empty()) return values;
+  const std::vector<float> numbers = values_of<float>(values.view());
+  std::vector<float>& residual = residuals_[{op.operation.table, range}];
+  if (config.kind == TableKind::Dense) residual.resize(numbers.size());
+  const uint64_t stream = (uint64_t{id_.index} << 32 | op.operation.table) * 1000003 + range;
+  return config.filter->encode(numbers, residual, {stream, op.operation.batch});
 }
 
 /// A push goes to every range, even without a row for it: the range must learn of the clock.
 void Client::cut_sparse(InFlight& op) {
-  const TableConfig& config = job_.tables[op.operation.table];
+  const Operation& operation = op.operation;
+  const TableConfig& config = job_.tables[operation.table];
   const size_t row_bytes = config.elems * bytes_of(config.type);
-  if (op.operation.push)
+  if (operation.push)
     for (RangeId range = 0; range < job_.ranges; ++range) op.parts[range];
-  for (size_t row = 0; row < op.operation.keys.size(); ++row) {
-    Part& part = op.parts[range_of(op.operation.keys[row], job_.ranges)];
+  for (size_t row = 0; row < operation.keys.size(); ++row) {
+    Part& part = op.parts[range_of(operation.keys[row], job_.ranges)];
     part.rows.push_back(row);
-    part.request.keys.push_back(op.operation.keys[row]);
-    if (op.operation.push)
-      part.request.values += op.operation.values.substr(row * row_bytes, row_bytes);
+    part.request.keys.push_back(operation.keys[row]);
   }
+  for (auto& [range, part] : op.parts) {
+    if (operation.push && !operation.values.empty()) {
+      std::string values;
+      values.reserve(part.rows.size() * row_bytes);
+      for (const size_t row : part.rows)
+        values += operation.values.view().substr(row * row_bytes, row_bytes);
+      part.request.values = filtered(op, range, std::move(values));
+    }
+    part.request.id.range = range;
+    part.request.id.table = operation.table;
+    name_keys(part);
+  }
+}
+
+/// If these keys went to the range last time, their name is enough.
+void Client::name_keys(Part& part) {
+  constexpr size_t kWorth = 8;
+  if (part.request.keys.size() < kWorth) return;
+  part.request.key_list = name_of_keys(part.request.keys);
+  uint64_t& last = sent_keys_[{part.request.id.table, part.request.id.range}];
+  if (std::exchange(last, part.request.key_list) == part.request.key_list)
+    part.keys = std::exchange(part.request.keys, {});
 }
 
 void Client::send_part(Part& part) {
@@ -95,10 +141,22 @@ void Client::ask_task(std::optional<Task> done, OnTask on_task) {
   send_to(kManager, question_->request);
 }
 
+void Client::report(Batch batch, std::string text) {
+  const uint64_t number = next_number_++;
+  Told& told = reports_[number];
+  told = {{number, batch, std::move(text)}, environment_.now()};
+  send_to(kManager, told.report);
+}
+
 void Client::tick() {
   ManagedNode::tick();
   if (life_ == 0) return;
   const Time now = environment_.now();
+  for (auto& [number, told] : reports_) {
+    if (now - told.sent_at < job_.timing.retry) continue;
+    told.sent_at = now;
+    send_to(kManager, told.report);
+  }
   for (auto& [number, op] : operations_)
     for (auto& [range, part] : op.parts)
       if (!part.done && now - part.sent_at >= job_.timing.retry) send_part(part);
@@ -119,6 +177,7 @@ void Client::on_view() {
 void Client::on_life_ended() {
   operations_.clear();
   question_.reset();
+  read_versions_.clear();
   has_begun_ = false;
   if (on_end) on_end();
 }
@@ -134,6 +193,10 @@ void Client::handle(Message& message) {
     question_.reset();
     return on_task(*task);
   }
+  if (const auto* taken = std::get_if<ReportTaken>(&message.body)) {
+    if (taken->life == life_) reports_.erase(taken->number);
+    return;
+  }
   count("for another role");
 }
 
@@ -141,7 +204,7 @@ size_t Client::reply_bytes(const InFlight& op, const Part& part) const {
   if (!op.operation.pull) return 0;
   const TableConfig& config = job_.tables[op.operation.table];
   const size_t elems = config.kind == TableKind::Dense
-                           ? block_of({&job_, op.operation.table, part.request.id.range}).elems
+                           ? block_of(job_, op.operation.table, part.request.id.range).elems
                            : part.rows.size() * config.elems;
   return elems * bytes_of(config.type);
 }
@@ -158,7 +221,8 @@ void Client::on_reply(Reply reply) {
   const auto part = op->second.parts.find(reply.id.range);
   if (part == op->second.parts.end() || part->second.done || part->second.request.id != reply.id)
     return;
-  if (reply.values.size() != reply_bytes(op->second, part->second)) return count("malformed");
+  const size_t bytes = reply.unchanged ? 0 : reply_bytes(op->second, part->second);
+  if (reply.values.size() != bytes) return count("malformed");
   if (op->second.operation.pull) read_versions_[{reply.id.table, reply.id.range}] = reply.version;
   const uint64_t number = reply.id.number;
   part->second.done = true;
@@ -174,28 +238,37 @@ void Client::complete(uint64_t number) {
   const size_t row_bytes = config.elems * bytes_of(config.type);
   Result result;
   if (op.operation.pull && config.kind == TableKind::Sparse)
-    result.values.resize(op.operation.keys.size() * row_bytes);
+    result.rows.resize(op.operation.keys.size() * row_bytes);
   for (auto& [range, part] : op.parts) {
     result.repeated += part.reply.repeated ? 1 : 0;
+    result.missed = std::max(result.missed, part.reply.missed);
+    result.totals = part.reply.totals;
     if (!op.operation.pull) continue;
     if (config.kind == TableKind::Dense) {
-      result.values += part.reply.values;
+      result.blocks.push_back({range, block_of(job_, op.operation.table, range).begin,
+                               std::move(part.reply.values), part.reply.unchanged});
       continue;
     }
     for (size_t i = 0; i < part.rows.size(); ++i)
-      result.values.replace(part.rows[i] * row_bytes, row_bytes, part.reply.values, i * row_bytes,
-                            row_bytes);
+      std::memcpy(result.rows.data() + part.rows[i] * row_bytes,
+                  part.reply.values.data() + i * row_bytes, row_bytes);
   }
-  op.on_result(result);
+  op.on_result(std::move(result));
 }
 
 /// A part that met another view goes out again at the next tick after a retry's time, or when the
 /// view changes. Anything else ends the operation.
 void Client::on_refusal(const Refusal& refusal) {
   count("refused by a server");
-  if (refusal.reason != Reason::BadRequest && refusal.reason != Reason::NoMemory) return;
   const auto op = operations_.find(refusal.id.number);
   if (op == operations_.end()) return;
+  if (refusal.reason == Reason::UnknownKeys) {
+    const auto part = op->second.parts.find(refusal.id.range);
+    if (part == op->second.parts.end() || part->second.keys.empty()) return;
+    part->second.request.keys = std::exchange(part->second.keys, {});
+    return send_part(part->second);
+  }
+  if (refusal.reason != Reason::BadRequest && refusal.reason != Reason::NoMemory) return;
   const InFlight failed = std::move(operations_.extract(op).mapped());
   failed.on_result({.error = refusal.sentence});
 }

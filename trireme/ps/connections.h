@@ -5,28 +5,24 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "trireme/net/acceptor.h"
-#include "trireme/net/frame.h"
 #include "trireme/net/socket_handshake.h"
-#include "trireme/ps/ids.h"
+#include "trireme/ps/environment.h"
+#include "trireme/ps/stream.h"
 
 namespace trireme::ps {
 
-/// How many nodes a job has, and which rank each has in the handshake: the manager, the servers,
-/// the workers.
-struct Nodes {
-  uint32_t servers = 1, workers = 1;
-
-  int count() const { return static_cast<int>(1 + servers + workers); }
-  int rank_of(NodeId node) const;
-  /// Throws CommError if there is no such rank.
-  NodeId node_of(int rank) const;
+/// One thread of a node: what streams lead to.
+struct LaneId {
+  NodeId node = {};
+  uint32_t lane = 0;
+  auto operator<=>(const LaneId&) const = default;
 };
 
-/// The streams between this node and others, over tcp. Both ends prove that they know the job's
-/// secret before a message is read.
+/// The streams between this thread of a node and others, over tcp, or over unix sockets between
+/// nodes of one host. Both ends prove that they know the job's secret before a message is read.
 ///
 ///   send(to) ──> a stream to `to`?  ── no ──> dial, if `find` knows where it listens ──> proven
 ///                     │ yes                                 │ no: dropped                  │
@@ -36,7 +32,7 @@ struct Nodes {
 /// A stream serves both directions, so workers need no listener: servers answer over the stream on
 /// which a worker has come. If both ends dial at once there are two streams; each end sends over
 /// the newer one and reads both. A stream that breaks takes its messages with it, as an Environment
-/// may.
+/// may. So does one whose peer reads too slowly.
 ///
 /// Without a thread of its own: call `step` in a loop. Only `wake` may be called by other threads.
 class Connections {
@@ -44,66 +40,82 @@ class Connections {
   struct Options {
     std::string job;
     net::Secret secret;
-    Nodes nodes;
-    NodeId me;
+    uint32_t lanes = 1;  ///< of each server
+    LaneId me = {};
     std::optional<net::Address> listen = {};  ///< port 0: any; workers do not listen
+    bool local = true;  ///< whether nodes of one host use unix sockets and lend each other memory
+    std::shared_ptr<Arena> arena = {};  ///< what is lent; null: nothing
     /// Where a node listens, numeric; nothing: not known (yet).
-    std::function<std::optional<net::Address>(NodeId)> find;
+    std::function<std::optional<Endpoint>(LaneId)> find = {};
   };
-  using OnMessage = std::function<void(std::string_view bytes)>;
+  using OnMessage = std::function<void(Frame)>;
 
   Connections(Options options, OnMessage on_message);
+  ~Connections();
 
-  /// Where this node listens, with the real port.
-  const net::Address& address() const { return address_; }
+  /// Where this thread listens, with the real port.
+  const Endpoint& endpoint() const { return endpoint_; }
 
-  void send(NodeId to, std::string message);
+  void send(LaneId to, const Frame& message);
 
   /// Moves what can be moved and passes on what has come; if there is nothing, waits for it until
-  /// the deadline.
-  void step(net::Deadline until);
+  /// the deadline. Returns whether anything happened.
+  bool step(net::Deadline until);
+  /// Readable when `step` has something to do. There may be more to do: messages of this thread to
+  /// itself.
+  int fd() const { return epoll_.fd(); }
+  bool has_waiting() const { return !to_myself_.empty(); }
   /// Ends a `step` that waits. From any thread.
   void wake() noexcept;
 
+  /// Called when the last stream of a node has ended.
+  std::function<void(NodeId)> on_lost;
+
   int64_t sent_bytes() const { return sent_bytes_; }
-  int64_t num_turned_away() const { return acceptor_ ? acceptor_->num_turned_away() : 0; }
+  int64_t num_turned_away() const;
 
  private:
-  enum class State : uint8_t { Connecting, Proving, Open };
-  struct Stream {
-    NodeId peer;
-    State state = State::Open;
+  /// A stream of ours that is not proven yet.
+  struct Call {
+    LaneId peer;
+    bool local = false;
     net::Fd connecting = {};
     std::optional<net::SocketHandshake> talk = {};
-    net::Socket socket = {};
-    net::FrameReader reader{kMostBytes};
-    std::deque<std::string> out = {};  // headers and messages, in turn
-    std::size_t begin = 0;             // what of the first was sent
-    uint32_t events = 0;               // that epoll waits for
+    std::vector<Frame> waiting = {};
+    uint32_t events = 0;  ///< that epoll waits for
   };
-  static constexpr std::size_t kMostBytes = std::size_t{4} << 30;
+  struct Open {
+    LaneId peer;
+    std::unique_ptr<Stream> stream;
+    bool waits_to_send = false;
+  };
 
-  void welcome(net::Socket socket, const net::Identity& who);
-  Stream* dial(NodeId to);
+  net::Identity identity() const;
+  net::Acceptor make_acceptor(net::Fd listener, bool local);
+  void welcome(net::Socket socket, const net::Identity& who, bool local);
+  void open(uint64_t id, LaneId peer, net::Socket socket, bool local);
+  bool dial(LaneId to, const Frame& first);
+  void prove(uint64_t id, Call& call);
   void on_event(uint64_t id);
-  void prove(uint64_t id, Stream& stream);
-  void read(Stream& stream);
-  void flush(uint64_t id, Stream& stream);
-  void listen_for(uint64_t id, Stream& stream, int fd, uint32_t events);
+  void flush(uint64_t id, Open& open);
   void drop(uint64_t id);
+  void forget_loans();
 
   Options options_;
   OnMessage on_message_;
-  net::Address address_;
+  std::string host_;
+  Endpoint endpoint_;
   net::Epoll epoll_;
   net::Fd wake_;
-  std::optional<net::Acceptor> acceptor_;
-  std::map<uint64_t, Stream> streams_;
-  std::map<NodeId, uint64_t> newest_;           // the stream that messages are sent over
-  std::map<NodeId, net::Deadline> dial_again_;  // after one that failed
-  std::deque<std::string> to_myself_;
-  uint64_t next_id_ = 2;  // 0: the listener, 1: wake
-  std::string buffer_;
+  std::shared_ptr<Buffers> buffers_ = std::make_shared<Buffers>();
+  std::vector<net::Acceptor> acceptors_;
+  std::map<uint64_t, Call> calls_;
+  std::map<uint64_t, Open> streams_;
+  std::map<LaneId, uint64_t> newest_;           ///< the stream, or call, that messages go to
+  std::map<LaneId, net::Deadline> dial_again_;  ///< after one that failed
+  std::deque<Frame> to_myself_;
+  std::vector<Stream::Loan> loans_;  ///< of streams that have ended
+  uint64_t next_id_;
   int64_t sent_bytes_ = 0;
 };
 

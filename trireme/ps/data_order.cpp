@@ -6,31 +6,46 @@ namespace trireme::ps {
 
 namespace {
 
-uint64_t lanes_of(const JobConfig& job) {
-  return job.in_lanes() ? job.workers : 1;
-}
+/// An epoch of one lane, in clocks, and the pieces of S clocks that it is cut into. The first epoch
+/// may begin in its middle.
+struct LaneOrder {
+  explicit LaneOrder(const JobConfig& job)
+      : lanes(job.in_lanes() ? job.workers : 1),
+        epoch_clocks(job.data.batches_per_epoch / lanes),
+        piece_clocks(job.data.steps_per_task),
+        first_epoch(job.data.begin / lanes / epoch_clocks),
+        first_clock(job.data.begin / lanes % epoch_clocks) {}
 
-/// Pieces of S clocks that an epoch of one lane is cut into.
-uint64_t pieces_per_epoch(const JobConfig& job) {
-  const uint64_t clocks = job.data.batches_per_epoch / lanes_of(job);
-  return (clocks + job.data.steps_per_task - 1) / job.data.steps_per_task;
-}
+  uint64_t pieces(uint64_t clocks) const { return (clocks + piece_clocks - 1) / piece_clocks; }
+  uint64_t first_pieces() const { return pieces(epoch_clocks - first_clock); }
+
+  uint64_t lanes, epoch_clocks, piece_clocks, first_epoch, first_clock;
+};
 
 }  // namespace
 
 uint64_t tasks_of(const JobConfig& job) {
-  return job.data.epochs * pieces_per_epoch(job) * lanes_of(job);
+  const LaneOrder order(job);
+  if (order.first_epoch >= job.data.epochs) return 0;
+  const uint64_t whole_epochs = job.data.epochs - order.first_epoch - 1;
+  return order.lanes * (order.first_pieces() + whole_epochs * order.pieces(order.epoch_clocks));
 }
 
 std::vector<Batch> batches_of(const JobConfig& job, Task task) {
-  const uint64_t lanes = lanes_of(job), lane = task % lanes, piece = task / lanes;
-  const uint64_t epoch = piece / pieces_per_epoch(job);
-  const uint64_t clocks = job.data.batches_per_epoch / lanes;
-  const uint64_t begin = (piece % pieces_per_epoch(job)) * job.data.steps_per_task;
-  const uint64_t end = std::min(begin + job.data.steps_per_task, clocks);
+  const LaneOrder order(job);
+  const uint64_t lane = task % order.lanes, per_epoch = order.pieces(order.epoch_clocks);
+  uint64_t piece = task / order.lanes, epoch = order.first_epoch, origin = order.first_clock;
+  if (piece >= order.first_pieces()) {
+    piece -= order.first_pieces();
+    epoch += 1 + piece / per_epoch;
+    piece %= per_epoch;
+    origin = 0;
+  }
+  const uint64_t begin = origin + piece * order.piece_clocks;
+  const uint64_t end = std::min(begin + order.piece_clocks, order.epoch_clocks);
   std::vector<Batch> batches;
   for (uint64_t clock = begin; clock < end; ++clock)
-    batches.push_back((epoch * clocks + clock) * lanes + lane);
+    batches.push_back((epoch * order.epoch_clocks + clock) * order.lanes + lane);
   return batches;
 }
 

@@ -7,9 +7,14 @@
 
 namespace trireme::ps {
 
-enum class Role : uint8_t { Manager, Server, Worker };
+/// A watcher only asks the manager how the job is.
+enum class Role : uint8_t { Manager, Server, Worker, Watcher };
+constexpr Role last_of(Role) {
+  return Role::Watcher;
+}
 
-/// One process of the job: its role and its index among those of the role.
+/// One process of the job: its role and its index among those of the role. A worker of several
+/// ranks has as many processes; the rank k of worker w is number w x ranks + k.
 struct NodeId {
   Role role = Role::Manager;
   uint32_t index = 0;

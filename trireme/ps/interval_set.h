@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 
 namespace trireme::ps {
@@ -27,6 +29,13 @@ class IntervalSet {
     else
       runs_[number] = end;
     return true;
+  }
+
+  /// The first number from `from` on that is not in the set.
+  uint64_t first_missing(uint64_t from) const {
+    const auto after = runs_.upper_bound(from);
+    if (after == runs_.begin()) return from;
+    return std::max(from, std::prev(after)->second);
   }
 
   uint64_t size() const {

@@ -5,11 +5,13 @@
 
 #include "trireme/core/error.h"
 #include "trireme/core/hash.h"
+#include "trireme/ps/archive.h"
 
 namespace trireme::ps {
 
 std::string name_of(NodeId node) {
   if (node.role == Role::Manager) return "the manager";
+  if (node.role == Role::Watcher) return "a watcher";
   return fmt::format("{} {}", node.role == Role::Server ? "server" : "worker", node.index);
 }
 
@@ -19,6 +21,52 @@ size_t bytes_of(ValueType type) {
 
 uint64_t JobConfig::id() const {
   return core::hash64(name);
+}
+
+namespace {
+
+/// What decides over the meaning of messages and the results, and nothing that one node alone
+/// needs, such as times.
+std::string agreed(const JobConfig& job) {
+  Writer writer;
+  writer(job.name, job.seed, job.workers, job.worker_ranks, job.copies, job.ranges, job.lanes,
+         job.data.begin, job.data.epochs, job.data.batches_per_epoch, job.data.steps_per_task);
+  for (const TableConfig& table : job.tables) {
+    writer(table.name, static_cast<uint8_t>(table.kind), static_cast<uint8_t>(table.type),
+           table.elems, static_cast<uint8_t>(table.consistency), table.tau,
+           table.rule->describe(), table.clip_norm, table.staleness_aware, table.init_scale,
+           table.most_rows, table.rank,
+           table.filter ? std::string(table.filter->name()) : std::string());
+    for (const Piece& piece : table.pieces)
+      writer(piece.name, piece.whole, piece.offset, piece.shape, piece.begin, piece.count);
+  }
+  return writer.take();
+}
+
+uint64_t padded(int64_t elems) {
+  return (static_cast<uint64_t>(elems) + kGrain - 1) / kGrain * kGrain;
+}
+
+}  // namespace
+
+uint64_t JobConfig::fingerprint() const {
+  return core::hash64(agreed(*this));
+}
+
+void lay_out(TableConfig& table, std::vector<Piece> pieces) {
+  table.pieces = std::move(pieces);
+  table.elems = 0;
+  for (const Piece& piece : table.pieces) table.elems += padded(piece.count);
+}
+
+std::vector<uint64_t> piece_begins(const TableConfig& table) {
+  std::vector<uint64_t> begins;
+  uint64_t next = 0;
+  for (const Piece& piece : table.pieces) {
+    begins.push_back(next);
+    next += padded(piece.count);
+  }
+  return begins;
 }
 
 bool JobConfig::in_lockstep(TableId table) const {
@@ -42,22 +90,27 @@ void check_table(const TableConfig& table, const JobConfig& job) {
               table.name);
   core::check(table.elems > 0, "table '{}': has rows of 0 elements; give it at least 1",
               table.name);
-  core::check(table.batch_weight > 0 && std::isfinite(table.batch_weight),
-              "table '{}': the batch has weight {}; give it one above 0", table.name,
-              table.batch_weight);
+  core::check(table.kind == TableKind::Sparse || table.rule->is_elementwise(),
+              "table '{}': is dense, and '{}' is a rule for rows; use it for sparse tables",
+              table.name, table.rule->describe());
+  core::check(table.rank < job.worker_ranks,
+              "table '{}': belongs to rank {} of a worker, but workers have {}; use one below",
+              table.name, table.rank, job.worker_ranks);
+  core::check(table.kind == TableKind::Sparse || table.filter == nullptr ||
+                  table.type == ValueType::Float32,
+              "table '{}': filters are for float32; take the filter away", table.name);
   core::check(table.clip_norm >= 0, "table '{}': clip_norm is {}; use 0 for none or more",
               table.name, table.clip_norm);
-  core::check(table.kind == TableKind::Sparse || table.elems >= job.ranges,
-              "table '{}': {} elements cannot lie in {} ranges; use fewer ranges", table.name,
-              table.elems, job.ranges);
 }
 
 }  // namespace
 
 void check(const JobConfig& job) {
-  core::check(job.servers > 0 && job.workers > 0 && job.ranges > 0,
-              "job '{}': {} servers, {} workers, {} ranges; each must be at least 1", job.name,
-              job.servers, job.workers, job.ranges);
+  core::check(job.servers > 0 && job.workers > 0 && job.worker_ranks > 0 && job.ranges > 0 &&
+                  job.lanes > 0,
+              "job '{}': {} servers, {} workers of {} ranks, {} ranges, {} lanes; each must be at "
+              "least 1",
+              job.name, job.servers, job.workers, job.worker_ranks, job.ranges, job.lanes);
   core::check(job.copies < job.servers,
               "job '{}': {} copies need {} servers, but there are {}; use at most {} copies",
               job.name, job.copies, job.copies + 1, job.servers, job.servers - 1);
@@ -65,6 +118,10 @@ void check(const JobConfig& job) {
               job.name);
   core::check(!job.tables.empty(), "job '{}': has no table; give it one", job.name);
   for (const TableConfig& table : job.tables) check_table(table, job);
+  core::check(job.data.begin <= job.batches() &&
+                  (!job.in_lanes() || job.data.begin % job.workers == 0),
+              "job '{}': begins at batch {} of {}, in lockstep at a multiple of the {} workers",
+              job.name, job.data.begin, job.batches(), job.workers);
   core::check(
       !job.in_lanes() || job.data.batches_per_epoch % job.workers == 0,
       "job '{}': lockstep deals {} batches of an epoch to {} workers, which leaves {} over; "

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/core/error.h"
+#include "trireme/ps/data_order.h"
 
 namespace trireme::ps {
 
@@ -10,7 +11,8 @@ Manager::Manager(const JobConfig& job, Environment& environment)
     : Node(kManager, job, environment), books_(job) {
   const std::string log = environment_.read_log();
   const LogContent content = read_records(log);
-  if (content.bytes < log.size()) environment_.truncate_log(content.bytes);
+  if (content.bytes < log.size()) environment_.replace_log(log.substr(0, content.bytes));
+  log_bytes_ = content.bytes;
   for (const Decision& decision : content.decisions) books_.apply(decision);
   view_ = books_.view();
   published_ = view_.version;
@@ -19,14 +21,29 @@ Manager::Manager(const JobConfig& job, Environment& environment)
 }
 
 void Manager::decide(const Decision& decision) {
-  environment_.append(encode_record(decision));
+  const std::string record = encode_record(decision);
+  environment_.append(record);
+  log_bytes_ += record.size();
   must_sync_ = true;
   books_.apply(decision);
   view_ = books_.view();
 }
 
+/// A log that is much longer than what it says is written anew.
+void Manager::shorten_log() {
+  constexpr size_t kShort = 1 << 16, kTimes = 4;
+  if (log_bytes_ < std::max(kShort, kTimes * image_bytes_) && !job_.short_log) return;
+  const std::string record = encode_record(books_.image());
+  image_bytes_ = record.size();
+  if (log_bytes_ < kTimes * image_bytes_) return;
+  environment_.replace_log(record);
+  log_bytes_ = record.size();
+  must_sync_ = false;
+}
+
 void Manager::publish() {
   const bool planted = job_.plant == Plant::SendBeforeSync;
+  if (!planted) shorten_log();
   if (must_sync_ && !planted) environment_.sync();
   must_sync_ = false;
   for (const auto& [to, body] : outbox_) send_to(to, body);
@@ -34,24 +51,37 @@ void Manager::publish() {
   if (view_.version == published_) return;
   published_ = view_.version;
   for (const auto& [id, record] : books_.nodes())
-    if (record.lives) send_to(id, ViewChange{view_});
+    if (record.lives) send_to(node_of(id), ViewChange{view_});
+}
+
+/// The process that speaks for a node of the books: of a worker, its first rank.
+NodeId Manager::node_of(NodeId id) const {
+  return {id.role, id.role == Role::Worker ? id.index * job_.worker_ranks : id.index};
 }
 
 void Manager::handle(Message& message) {
   const auto& [header, body] = message;
   if (header.from.role == Role::Manager) return count("for another role");
+  if (header.from.role == Role::Watcher) {
+    if (!std::holds_alternative<StatusAsk>(body)) return count("for another role");
+    return send_to(header.from, Status{status()});
+  }
+  if (header.from.role == Role::Worker && header.from.index % job_.worker_ranks != 0)
+    return on_follower(message);
   if (const auto* hello = std::get_if<Hello>(&body)) {
     on_hello(header.from, *hello);
     return publish();
   }
-  const auto* record = books_.node(header.from);
+  NodeId from = header.from;  // as in the books: a worker is one, whatever its ranks
+  if (from.role == Role::Worker) from.index /= job_.worker_ranks;
+  const auto* record = books_.node(from);
   if (!record || !record->lives || record->life != header.life) {
     count("of an earlier life");
     return send_to(header.from, LifeEnded{header.life});
   }
-  hear(header.from);
+  hear(from);
   if (const auto* heartbeat = std::get_if<Heartbeat>(&body))
-    on_heartbeat(header.from, *heartbeat);
+    on_heartbeat(from, *heartbeat);
   else if (header.generation != view_.generation)
     count("of another generation");
   else if (const auto* joined = std::get_if<Joined>(&body))
@@ -59,29 +89,66 @@ void Manager::handle(Message& message) {
   else if (const auto* done = std::get_if<SnapshotDone>(&body))
     on_snapshot_done(*done);
   else if (const auto* request = std::get_if<TaskRequest>(&body))
-    on_task_request(header.from.index, *request);
+    on_task_request(header.from.index / job_.worker_ranks, *request);
+  else if (const auto* report = std::get_if<Report>(&body))
+    on_report(header.from.index / job_.worker_ranks, *report);
   else
     count("for another role");
   publish();
 }
 
-void Manager::on_hello(NodeId from, const Hello& hello) {
+/// Other ranks of a worker do not register. They ask for the view in the life of the first one.
+void Manager::on_follower(const Message& message) {
+  const auto* heartbeat = std::get_if<Heartbeat>(&message.body);
+  if (!heartbeat) return count("for another role");
+  const NodeId from = message.header.from;
+  const auto* record = books_.node({Role::Worker, from.index / job_.worker_ranks});
+  if (!record || !record->lives || record->life != message.header.life)
+    return send_to(from, LifeEnded{message.header.life});
+  if (heartbeat->view_version < view_.version) send_to(from, ViewChange{view_});
+}
+
+std::string Manager::reject(NodeId from, const Hello& hello) const {
+  if (hello.fingerprint != job_.fingerprint())
+    return fmt::format(
+        "{} has another job '{}' than the manager: all processes must be given the same tables, "
+        "ranges, data and rules",
+        name_of(from), job_.name);
   constexpr uint32_t kMostServers = 1024;
-  if (from.index >= (from.role == Role::Worker ? job_.workers : kMostServers))
-    return count("from a stranger");
+  const uint32_t most =
+      from.role == Role::Worker ? job_.workers * job_.worker_ranks : kMostServers;
+  if (from.index >= most)
+    return fmt::format("there is no {}: this job has at most {}", name_of(from), most);
+  return {};
+}
+
+void Manager::on_hello(NodeId from, const Hello& hello) {
+  if (const std::string why = reject(from, hello); !why.empty()) {
+    count("from a stranger");
+    return reply(from, Rejected{hello.nonce, why});
+  }
+  from.index /= from.role == Role::Worker ? job_.worker_ranks : 1;
   const auto* record = books_.node(from);
   if (record && record->former.contains(hello.nonce)) return count("of an earlier life");
   const bool is_known = record && record->lives && record->nonce == hello.nonce;
   if (!is_known) {
-    decide(LifeBegins{from, record ? record->life + 1 : 1, hello.nonce});
+    decide(LifeBegins{from, record ? record->life + 1 : 1, hello.nonce, hello.lanes});
     hear(from);
     mend_ranges();
   }
-  reply(from, Welcome{hello.nonce, books_.node(from)->life, books_.view()});
+  reply(node_of(from), Welcome{hello.nonce, books_.node(from)->life, books_.view()});
 }
 
 void Manager::on_heartbeat(NodeId from, const Heartbeat& heartbeat) {
-  if (heartbeat.view_version < view_.version) reply(from, ViewChange{view_});
+  constexpr Time kWindow = std::chrono::seconds(1);
+  Hearing& hearing = heard_[from];
+  if (hearing.last - hearing.before_at >= kWindow) {
+    hearing.before = hearing.figures;
+    hearing.before_at = hearing.figures_at;
+  }
+  hearing.figures = heartbeat.figures;
+  hearing.figures_at = hearing.last;
+  if (heartbeat.view_version < view_.version) reply(node_of(from), ViewChange{view_});
   if (heartbeat.leaving && from.role == Role::Server && !books_.node(from)->leaves) {
     decide(ServerLeaves{from.index});
     mend_ranges();
@@ -98,8 +165,16 @@ void Manager::on_joined(Member from, const Joined& joined) {
   next.epoch = next_epoch(now.epoch);
   next.chain.push_back(*now.joiner);
   next.joiner.reset();
-  decide(RangeAssigned{joined.range, next});
+  assign(joined.range, next);
   mend_ranges();
+}
+
+/// A head that is no more takes its part of an open snapshot with it.
+void Manager::assign(RangeId range, const Assignment& next) {
+  const auto before = view_.ranges[range].chain;
+  decide(RangeAssigned{range, next});
+  const bool head_changed = !before.empty() && before[0] != next.chain[0];
+  if (head_changed && view_.snapshot.snapshot != 0) order_again();
 }
 
 void Manager::tick() {
@@ -114,6 +189,13 @@ void Manager::hear(NodeId id) {
   auto [at, is_new] = heard_.try_emplace(id, Hearing{now, now});
   if (now - at->second.last > job_.timing.dead_after / 2) at->second.since = now;
   at->second.last = now;
+  at->second.lost_at.reset();
+}
+
+void Manager::on_stream_lost(NodeId id) {
+  if (id.role == Role::Worker) id.index /= job_.worker_ranks;
+  const auto found = heard_.find(id);
+  if (found != heard_.end()) found->second.lost_at = environment_.now();
 }
 
 Time Manager::silence_of(NodeId id) const {
@@ -125,7 +207,7 @@ Time Manager::silence_of(NodeId id) const {
 /// may mean that the manager was cut off, and that others are about to be heard, too.
 bool Manager::is_well(Member server) const {
   const auto heard = heard_.find({Role::Server, server.index});
-  if (!books_.lives(server) || heard == heard_.end()) return false;
+  if (!books_.lives(server) || heard == heard_.end() || heard->second.lost_at) return false;
   const Time now = environment_.now(), limit = job_.timing.dead_after;
   return now - heard->second.last <= limit / 3 && now - heard->second.since >= limit / 2;
 }
@@ -151,8 +233,12 @@ void Manager::end_silent_lives() {
     return;
   }
   for (const auto& [id, record] : std::map(books_.nodes())) {
+    if (!record.lives) continue;
     const Time silence = silence_of(id);
-    if (!record.lives || silence <= job_.timing.dead_after) continue;
+    const auto heard = heard_.find(id);
+    const bool is_gone = heard != heard_.end() && heard->second.lost_at &&
+                         now - *heard->second.lost_at > job_.timing.gone_after;
+    if (!is_gone && silence <= job_.timing.dead_after) continue;
     const bool may_cost = id.role == Role::Server && is_last_heard_holder(id);
     if (may_cost && silence <= job_.timing.lost_after) continue;
     environment_.note(
@@ -170,12 +256,16 @@ std::vector<uint32_t> Manager::eligible_servers() const {
   return servers;
 }
 
+std::vector<std::vector<uint32_t>> Manager::targets() const {
+  return place_ranges(job_.ranges, eligible_servers(), job_.copies + 1);
+}
+
 std::vector<Assignment> Manager::deal_ranges() const {
-  const std::vector<uint32_t> servers = eligible_servers();
+  const auto chains = targets();
   std::vector<Assignment> ranges(job_.ranges);
   for (RangeId range = 0; range < job_.ranges; ++range) {
     ranges[range].epoch = view_.ranges[range].epoch + 1;
-    for (const uint32_t server : servers_of_range(range, servers, job_.copies + 1))
+    for (const uint32_t server : chains[range])
       ranges[range].chain.push_back({server, books_.node({Role::Server, server})->life});
   }
   return ranges;
@@ -199,8 +289,9 @@ void Manager::mend_ranges() {
                                 [&](Member member) { return books_.lives(member); });
   });
   if (is_lost) return roll_back();
+  const auto wanted = targets();
   for (RangeId range = 0; range < job_.ranges; ++range)
-    if (const auto next = mended(range)) decide(RangeAssigned{range, *next});
+    if (const auto next = mended(range, wanted[range])) assign(range, *next);
 }
 
 /// The next step from what a range has towards what it should have, if there is one:
@@ -208,7 +299,8 @@ void Manager::mend_ranges() {
 ///   a dead server                    A B   ->  B         the living go on at once
 ///   a server that should have it     B     ->  B (C)     C gets a copy; then, by Joined, B C
 ///   a server that should not         B C   ->  C
-std::optional<Assignment> Manager::mended(RangeId range) const {
+std::optional<Assignment> Manager::mended(RangeId range,
+                                          const std::vector<uint32_t>& targets) const {
   const Assignment& now = view_.ranges[range];
   Assignment next = now;
   next.epoch = next_epoch(now.epoch);
@@ -216,7 +308,6 @@ std::optional<Assignment> Manager::mended(RangeId range) const {
   if (next.joiner && !books_.lives(*next.joiner)) next.joiner.reset();
   if (next.chain != now.chain || next.joiner != now.joiner) return next;
 
-  const auto targets = servers_of_range(range, eligible_servers(), job_.copies + 1);
   const auto is_target = [&](Member member) {
     return std::ranges::find(targets, member.index) != targets.end();
   };
@@ -247,28 +338,75 @@ void Manager::roll_back() {
   environment_.note(fmt::format(
       "manager: a range lost all its servers; all servers return to {} (generation {}); copies "
       "above {} would have kept it",
-      view_.restored == 0 ? "the seed" : fmt::format("snapshot {}", view_.restored),
+      view_.restored.snapshot == 0 ? "the beginning"
+                                   : fmt::format("the snapshot of step {}", view_.restored.step),
       view_.generation, job_.copies));
 }
 
+bool Manager::wants_snapshot() const {
+  if (view_.snapshot.snapshot != 0 || view_.ranges[0].epoch == 0) return false;
+  if (books_.all_done()) return wants_last_ && !books_.snapshot_has_all();
+  const Time every = job_.timing.snapshot_every;
+  return every != Time::zero() && environment_.now() - ordered_at_ >= every;
+}
+
+/// In lanes at the clock that nobody has been given yet. One whose last clock comes is left to the
+/// end of the job.
 void Manager::order_snapshot() {
-  const Time every = job_.timing.snapshot_every, now = environment_.now();
-  if (every == Time::zero() || now - ordered_at_ < every || view_.snapshot.snapshot != 0) return;
-  if (view_.ranges[0].epoch == 0 || books_.all_done()) return;
+  if (!wants_snapshot()) return;
   const Clock clock = job_.in_lanes() ? books_.latest_clock() : 0;
-  ordered_at_ = now;
-  if (job_.in_lanes() && clock * job_.workers >= job_.batches()) return;
+  ordered_at_ = environment_.now();
+  if (job_.in_lanes() && !books_.all_done() && books_.all_given()) return;
+  order(clock);
+}
+
+void Manager::order(Clock clock) {
   snapshot_parts_.clear();
-  decide(SnapshotOrdered{{books_.newest_order() + 1, clock}});
+  const SnapshotOrder next{.snapshot = books_.newest_order() + 1,
+                           .clock = clock,
+                           .step = job_.in_lanes() ? clock : books_.steps_done()};
+  environment_.begin(next);
+  decide(SnapshotOrdered{next});
+}
+
+void Manager::order_again() {
+  environment_.note("manager: a server that was to save its part of a snapshot is gone; again");
+  order(job_.in_lanes() ? books_.latest_clock() : 0);
 }
 
 void Manager::on_snapshot_done(const SnapshotDone& done) {
   if (done.snapshot != view_.snapshot.snapshot || done.snapshot == 0) return;
   if (done.table >= job_.tables.size() || done.range >= job_.ranges) return count("bad request");
-  snapshot_parts_.insert({done.table, done.range});
+  snapshot_parts_[{done.table, done.range}] = done.contents;
   if (snapshot_parts_.size() < job_.tables.size() * job_.ranges) return;
+  std::vector<std::string> contents;
+  for (const auto& [part, text] : snapshot_parts_) contents.push_back(text);
+  environment_.complete(view_.snapshot, contents);
   decide(SnapshotComplete{done.snapshot});
   snapshot_parts_.clear();
+}
+
+bool Manager::is_finished() const {
+  return books_.all_done() && (!wants_last_ || books_.snapshot_has_all());
+}
+
+void Manager::stop_early() {
+  if (books_.all_done()) return;
+  Task end = books_.latest_task();
+  while (end < books_.num_tasks() && batches_of(job_, end)[0] % job_.workers != 0) ++end;
+  decide(EndsAt{end});
+  publish();
+}
+
+void Manager::on_report(uint32_t worker, const Report& report) {
+  if (report.batch >= job_.batches()) return count("bad request");
+  if (on_reports) {
+    if (report.batch >= books_.reports_written()) decide(Reported{report.batch, report.text});
+    const Batch written = on_reports(books_.reports_written(), books_.reports());
+    if (written > books_.reports_written()) decide(ReportsWritten{written});
+  }
+  reply(node_of({Role::Worker, worker}),
+        ReportTaken{books_.node({Role::Worker, worker})->life, report.number});
 }
 
 }  // namespace trireme::ps

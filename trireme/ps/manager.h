@@ -1,8 +1,10 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,7 +26,20 @@ class Manager final : public Node {
   void tick() override;
 
   const Books& books() const { return books_; }
-  bool is_finished() const { return books_.all_done(); }
+  /// Whether all work is done, and, if a last snapshot is wanted, that is complete, too.
+  bool is_finished() const;
+  /// Hands out no more work than it must to come to the end of a step, and ends the job there.
+  void stop_early();
+  /// Takes a snapshot when all work is done, before workers are told so.
+  void want_last_snapshot() { wants_last_ = true; }
+
+  /// Called when reports of batches have come: the first that was not written, and those that are
+  /// there. Returns the batch up to which they are written now.
+  std::function<Batch(Batch first, const std::map<Batch, std::string>&)> on_reports;
+  /// Called for the stream of a node that has ended.
+  void on_stream_lost(NodeId id);
+  /// How the job is, for people: JSON.
+  std::string status() const;
 
  private:
   void handle(Message& message) override;
@@ -33,6 +48,9 @@ class Manager final : public Node {
   void on_joined(Member from, const Joined& joined);
   void on_snapshot_done(const SnapshotDone& done);
   void on_task_request(uint32_t worker, const TaskRequest& request);
+  void on_report(uint32_t worker, const Report& report);
+  void on_follower(const Message& message);
+  std::string reject(NodeId from, const Hello& hello) const;
 
   void end_silent_lives();
   void hear(NodeId id);
@@ -42,10 +60,17 @@ class Manager final : public Node {
   void mend_ranges();
   bool deal_first_ranges();
   void roll_back();
-  std::optional<Assignment> mended(RangeId range) const;
+  std::optional<Assignment> mended(RangeId range, const std::vector<uint32_t>& targets) const;
   std::vector<uint32_t> eligible_servers() const;
   std::vector<Assignment> deal_ranges() const;
+  std::vector<std::vector<uint32_t>> targets() const;
   void order_snapshot();
+  void order(Clock clock);
+  void order_again();
+  void assign(RangeId range, const Assignment& next);
+  NodeId node_of(NodeId id) const;
+  bool wants_snapshot() const;
+  void shorten_log();
 
   std::optional<Task> choose_task(uint32_t worker) const;
   std::optional<Task> choose_backup(uint32_t worker) const;
@@ -58,6 +83,7 @@ class Manager final : public Node {
 
   Books books_;
   std::vector<std::pair<NodeId, Body>> outbox_;
+  size_t log_bytes_ = 0, image_bytes_ = 0;
   bool must_sync_ = false;
   uint64_t published_ = 0;  ///< version of the view that everyone was sent
 
@@ -66,12 +92,16 @@ class Manager final : public Node {
   struct Hearing {
     Time last{};
     Time since{};  ///< without a long pause up to `last`
+    std::optional<Time> lost_at = {};  ///< when its stream ended, if nothing came since
+    Figures figures = {}, before = {};
+    Time figures_at{}, before_at{};
   };
   std::map<NodeId, Hearing> heard_;
   Time heard_any_;
   std::map<Task, Time> given_at_;
-  std::set<std::pair<TableId, RangeId>> snapshot_parts_;
+  std::map<std::pair<TableId, RangeId>, std::string> snapshot_parts_;
   Time ordered_at_;
+  bool wants_last_ = false;
 };
 
 }  // namespace trireme::ps

@@ -6,10 +6,31 @@
 
 namespace trireme::ps {
 
-void Node::receive(std::string_view bytes) {
+namespace {
+
+/// What a coordinator is told is for its lane, whatever range it is about.
+struct RangeOf {
+  std::optional<RangeId> operator()(const Request& body) const { return body.id.range; }
+  std::optional<RangeId> operator()(const RoundWhole&) const { return 0; }
+  template <class T>
+  std::optional<RangeId> operator()(const T& body) const {
+    if constexpr (requires { body.table; body.range; })
+      return body.range;
+    else
+      return std::nullopt;
+  }
+};
+
+}  // namespace
+
+std::optional<RangeId> range_of(const Body& body) {
+  return std::visit(RangeOf(), body);
+}
+
+void Node::receive(const Frame& frame) {
   Message message;
   try {
-    message = decode(bytes);
+    message = decode(frame);
   } catch (const CommError&) {
     return count("malformed");
   }
@@ -24,9 +45,20 @@ void Node::receive(std::string_view bytes) {
 }
 
 void Node::send_to(NodeId to, const Body& body) {
+  const uint32_t lane = to.role == Role::Server ? job_.lane_of(range_of(body).value_or(0)) : 0;
   environment_.send(
-      to,
+      to, lane,
       encode({.job = job_.id(), .generation = view_.generation, .from = id_, .life = life_}, body));
+}
+
+void ManagedNode::adopt(Life life, const View& view) {
+  adopts_ = true;
+  if (life != life_) {
+    if (life_ != 0) on_life_ended();
+    view_ = {};
+  }
+  life_ = life;
+  take_view(view);
 }
 
 void ManagedNode::begin_life() {
@@ -37,15 +69,16 @@ void ManagedNode::begin_life() {
 }
 
 void ManagedNode::tick() {
-  if (nonce_ == 0) begin_life();
+  if (adopts_ && life_ == 0) return;
+  if (nonce_ == 0 && !adopts_) begin_life();
   const Time now = environment_.now();
   if (has_said_ && now - said_at_ < job_.timing.heartbeat) return;
   has_said_ = true;
   said_at_ = now;
   if (life_ == 0)
-    send_to(kManager, Hello{nonce_});
+    send_to(kManager, Hello{nonce_, job_.fingerprint(), endpoints_});
   else
-    send_to(kManager, Heartbeat{view_.version, leaving_});
+    send_to(kManager, Heartbeat{view_.version, leaving_, figures()});
 }
 
 bool ManagedNode::handle_membership(const Message& message) {
@@ -57,6 +90,11 @@ bool ManagedNode::handle_membership(const Message& message) {
     on_view();
     return true;
   }
+  if (const auto* rejected = std::get_if<Rejected>(&message.body)) {
+    if (message.header.from == kManager && rejected->nonce == nonce_ && life_ == 0)
+      throw RejectedError(rejected->sentence);
+    return true;
+  }
   if (const auto* change = std::get_if<ViewChange>(&message.body)) {
     if (life_ != 0 && message.header.from.role != Role::Worker) take_view(change->view);
     return true;
@@ -64,7 +102,10 @@ bool ManagedNode::handle_membership(const Message& message) {
   if (const auto* ended = std::get_if<LifeEnded>(&message.body)) {
     if (life_ == 0 || ended->life != life_) return true;
     on_life_ended();
-    begin_life();
+    if (adopts_)
+      life_ = 0;
+    else
+      begin_life();
     return true;
   }
   return false;

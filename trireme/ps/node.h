@@ -1,9 +1,11 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
-#include <string_view>
+#include <vector>
 
+#include "trireme/core/error.h"
 #include "trireme/ps/environment.h"
 #include "trireme/ps/job.h"
 #include "trireme/ps/protocol.h"
@@ -21,14 +23,17 @@ class Node {
   Node& operator=(const Node&) = delete;
 
   /// Takes one message. What is no message of this job changes nothing and is counted.
-  void receive(std::string_view bytes);
+  void receive(const Frame& message);
   /// To be called every few milliseconds.
   virtual void tick() = 0;
+  /// What Environment::save has begun is done.
+  virtual void on_saved(const SnapshotPart& /*part*/, std::string /*contents*/) {}
 
-  const View& view() const { return view_; }
+  virtual const View& view() const { return view_; }
   Life life() const { return life_; }
   /// Messages that were refused or passed over, by why.
-  const std::map<std::string, uint64_t>& refused() const { return refused_; }
+  using Counts = std::map<std::string, uint64_t>;
+  virtual Counts refused() const { return refused_; }
 
  protected:
   /// May take what it wants out of the message.
@@ -43,7 +48,15 @@ class Node {
   Life life_ = 0;
 
  private:
-  std::map<std::string, uint64_t> refused_;
+  Counts refused_;
+};
+
+/// The range that a message between servers and workers is about; nothing: it is about none.
+std::optional<RangeId> range_of(const Body& body);
+
+/// The manager does not let this node take part, and says why.
+class RejectedError : public Error {
+  using Error::Error;
 };
 
 /// A server or a worker: registers with the manager, sends heartbeats and follows the view.
@@ -51,6 +64,11 @@ class ManagedNode : public Node {
  public:
   using Node::Node;
   void tick() override;
+  /// Where a server's lanes listen, before the first tick.
+  void set_endpoints(std::vector<Endpoint> lanes) { endpoints_ = std::move(lanes); }
+  /// The other ranks of a worker do not register: they speak in the life of the worker's first
+  /// rank, and hear the view from servers and manager.
+  void adopt(Life life, const View& view);
   /// Asks to be given no more work, and to be relieved of what it has.
   void leave() { leaving_ = true; }
 
@@ -60,6 +78,7 @@ class ManagedNode : public Node {
   virtual void on_view() = 0;
   /// This life is over; whatever belonged to it must go.
   virtual void on_life_ended() = 0;
+  virtual Figures figures() const { return {}; }
 
   bool leaving_ = false;
 
@@ -68,6 +87,8 @@ class ManagedNode : public Node {
   void take_view(const View& view);
   void begin_life();
 
+  std::vector<Endpoint> endpoints_;
+  bool adopts_ = false;
   uint64_t nonce_ = 0;
   Time said_at_{};
   bool has_said_ = false;

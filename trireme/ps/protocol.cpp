@@ -15,15 +15,15 @@ bool read_body(uint8_t kind, Reader& reader, Body& body, std::index_sequence<Kin
 
 }  // namespace
 
-std::string encode(const Header& header, const Body& body) {
+Frame encode(const Header& header, const Body& body) {
   Writer writer;
   writer(header, static_cast<uint8_t>(body.index()));
   std::visit([&](const auto& fields) { writer(fields); }, body);
-  return writer.take();
+  return writer.take_frame();
 }
 
-Message decode(std::string_view bytes) {
-  Reader reader(bytes);
+Message decode(const Frame& frame) {
+  Reader reader(frame);
   Message message;
   uint8_t kind = 0;
   reader(message.header, kind);

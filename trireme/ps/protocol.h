@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/ps/ids.h"
+#include "trireme/ps/payload.h"
 #include "trireme/ps/view.h"
 
 namespace trireme::ps {
@@ -19,9 +20,21 @@ namespace trireme::ps {
 /// message from another start.
 struct Hello {
   uint64_t nonce = 0;
+  uint64_t fingerprint = 0;            ///< of the job as this node knows it
+  std::vector<Endpoint> lanes = {};    ///< of a server
   template <class Archive>
   void fields(Archive& archive) {
-    archive(nonce);
+    archive(nonce, fingerprint, lanes);
+  }
+};
+
+/// Manager -> node: it cannot take part, and why. Its process ends.
+struct Rejected {
+  uint64_t nonce = 0;
+  std::string sentence = {};
+  template <class Archive>
+  void fields(Archive& archive) {
+    archive(nonce, sentence);
   }
 };
 
@@ -44,13 +57,28 @@ struct LifeEnded {
   }
 };
 
+/// What a server, or a worker, has done since its life began, for people who watch the job.
+struct Figures {
+  uint64_t bytes = 0;      ///< that its ranges have in memory
+  uint64_t rows = 0;
+  uint64_t pushes = 0, pulls = 0;
+  uint64_t behind = 0;     ///< entries of logs that it has and its successors do not
+  uint64_t refused = 0;    ///< messages
+  bool operator==(const Figures&) const = default;
+  template <class Archive>
+  void fields(Archive& archive) {
+    archive(bytes, rows, pushes, pulls, behind, refused);
+  }
+};
+
 /// Node -> manager. The manager answers with the view if the node's is older.
 struct Heartbeat {
   uint64_t view_version = 0;
   bool leaving = false;
+  Figures figures = {};
   template <class Archive>
   void fields(Archive& archive) {
-    archive(view_version, leaving);
+    archive(view_version, leaving, figures);
   }
 };
 
@@ -85,15 +113,31 @@ struct Request {
   uint64_t view_version = 0;  ///< the range must know this view or a later one
   bool push = false;
   bool pull = false;  ///< with push: reads at the next clock
+  bool delta = false; ///< of a pull: no values if nothing has changed since read_version
   Batch batch = 0;
-  double weight = 1;
+  double weight = 1;   ///< samples or tokens in the sum; 0: there is nothing to apply
+  double loss = 0;     ///< their sum of losses
+  double divisor = 1;  ///< of the values; in lockstep the sum of the weights takes its place
   double rate = 1;
   uint64_t read_version = 0;  ///< of the pull that the gradient comes from
   std::vector<uint64_t> keys = {};
-  std::string values = {};
+  uint64_t key_list = 0;  ///< not 0: the hash of the keys, which the server may know already
+  Payload values = {};
   template <class Archive>
   void fields(Archive& archive) {
-    archive(id, epoch, view_version, push, pull, batch, weight, rate, read_version, keys, values);
+    archive(id, epoch, view_version, push, pull, delta, batch, weight, loss, divisor, rate, read_version,
+            keys, key_list, values);
+  }
+};
+
+/// The sums of the last clock that was applied in lockstep, over all workers.
+struct ClockTotals {
+  double weight = 0, loss = 0;
+  double norm = 0;  ///< of the mean gradient of all tables that clip, before clipping
+  bool operator==(const ClockTotals&) const = default;
+  template <class Archive>
+  void fields(Archive& archive) {
+    archive(weight, loss, norm);
   }
 };
 
@@ -101,21 +145,21 @@ struct Reply {
   RequestId id = {};
   Epoch epoch = 0;
   uint64_t version = 0;   ///< updates that the range has applied
+  uint64_t missed = 0;    ///< of a push: updates between its pull and itself
   bool repeated = false;  ///< the batch had been applied already, from another worker
-  std::string values = {};
+  bool unchanged = false; ///< of a pull: the client has these values already
+  ClockTotals totals = {};
+  Payload values = {};
   template <class Archive>
   void fields(Archive& archive) {
-    archive(id, epoch, version, repeated, values);
+    archive(id, epoch, version, missed, repeated, unchanged, totals, values);
   }
 };
 
-/// After the first three the client tries again; the others end its operation.
-enum class Reason : uint8_t { OtherView, TooEarly, EarlierLife, BadRequest, NoMemory };
+/// After the first four the client tries again; the others end its operation.
+enum class Reason : uint8_t { OtherView, TooEarly, EarlierLife, UnknownKeys, BadRequest, NoMemory };
 constexpr Reason last_of(Reason) {
   return Reason::NoMemory;
-}
-constexpr Role last_of(Role) {
-  return Role::Worker;
 }
 
 /// Nothing was changed, and why, in one sentence.
@@ -142,14 +186,14 @@ struct Entry {
   uint64_t workers_version = 0;
   std::vector<ActiveWorker> workers = {};  ///< Workers
   Clock clock = 0;                         ///< Round
-  double norm = 0;                         ///< Round: of the summed gradient over all ranges
+  double squares = 0;                      ///< Round: of the summed gradient of all that clips
   SnapshotOrder snapshot = {};             ///< Snapshot
   template <class Archive>
   void fields(Archive& archive) {
     archive(kind);
     if (kind == EntryKind::Push) archive(request);
     if (kind == EntryKind::Workers) archive(workers_version, workers);
-    if (kind == EntryKind::Round) archive(clock, norm);
+    if (kind == EntryKind::Round) archive(clock, squares);
     if (kind == EntryKind::Snapshot) archive(snapshot);
   }
 };
@@ -167,28 +211,43 @@ struct Forward {
   }
 };
 
-/// Server -> its predecessor: this server and all after it have the log up to `sequence`.
+/// Server -> its predecessor: this server and all after it have the log up to `sequence`, and room
+/// for so many bytes more.
 struct Ack {
   TableId table = 0;
   RangeId range = 0;
   Epoch epoch = 0;
   Sequence sequence = 0;
+  uint64_t room_bytes = 0;
   template <class Archive>
   void fields(Archive& archive) {
-    archive(table, range, epoch, sequence);
+    archive(table, range, epoch, sequence, room_bytes);
   }
 };
 
-/// Tail -> joiner: the whole range as it was after the entry `sequence`.
+/// Tail -> joiner: a piece of the range as it was after the entry `sequence`.
 struct Transfer {
   TableId table = 0;
   RangeId range = 0;
   Epoch epoch = 0;
   Sequence sequence = 0;
-  std::string state = {};
+  uint64_t begin = 0, whole_bytes = 0;
+  Payload bytes = {};
   template <class Archive>
   void fields(Archive& archive) {
-    archive(table, range, epoch, sequence, state);
+    archive(table, range, epoch, sequence, begin, whole_bytes, bytes);
+  }
+};
+
+/// Joiner -> tail: the copy has come as far as that.
+struct TransferAck {
+  TableId table = 0;
+  RangeId range = 0;
+  Epoch epoch = 0;
+  uint64_t bytes = 0;
+  template <class Archive>
+  void fields(Archive& archive) {
+    archive(table, range, epoch, bytes);
   }
 };
 
@@ -230,10 +289,10 @@ struct RoundReady {
   TableId table = 0;
   RangeId range = 0;
   Clock clock = 0;
-  double norm = 0;
+  double squares = 0;  ///< of all ranges of all tables that clip
   template <class Archive>
   void fields(Archive& archive) {
-    archive(table, range, clock, norm);
+    archive(table, range, clock, squares);
   }
 };
 
@@ -242,9 +301,10 @@ struct SnapshotDone {
   TableId table = 0;
   RangeId range = 0;
   uint64_t snapshot = 0;
+  std::string contents = {};  ///< what the index of the snapshot must say of it
   template <class Archive>
   void fields(Archive& archive) {
-    archive(table, range, snapshot);
+    archive(table, range, snapshot, contents);
   }
 };
 
@@ -276,9 +336,45 @@ struct TaskReply {
   }
 };
 
-using Body = std::variant<Hello, Welcome, LifeEnded, Heartbeat, ViewChange, Request, Reply, Refusal,
-                          Forward, Ack, Transfer, Joined, RoundWhole, RoundAsk, RoundReady,
-                          SnapshotDone, TaskRequest, TaskReply>;
+/// Worker -> manager, until the ReportTaken comes: what came of a batch, as bytes that the manager
+/// passes on to whoever writes the run's files.
+struct Report {
+  uint64_t number = 0;
+  Batch batch = 0;
+  std::string text = {};
+  template <class Archive>
+  void fields(Archive& archive) {
+    archive(number, batch, text);
+  }
+};
+
+struct ReportTaken {
+  Life life = 0;  ///< of the worker; numbers begin anew in each
+  uint64_t number = 0;
+  template <class Archive>
+  void fields(Archive& archive) {
+    archive(life, number);
+  }
+};
+
+/// Anyone who knows the secret -> manager: how is the job? And the answer, for people.
+struct StatusAsk {
+  template <class Archive>
+  void fields(Archive&) {}
+};
+struct Status {
+  std::string json = {};
+  template <class Archive>
+  void fields(Archive& archive) {
+    archive(json);
+  }
+};
+
+using Body =
+    std::variant<Hello, Welcome, Rejected, LifeEnded, Heartbeat, ViewChange, Request, Reply,
+                 Refusal, Forward, Ack, Transfer, TransferAck, Joined, RoundWhole, RoundAsk,
+                 RoundReady, SnapshotDone, TaskRequest, TaskReply, Report, ReportTaken, StatusAsk,
+                 Status>;
 
 struct Header {
   uint64_t job = 0;
@@ -296,8 +392,8 @@ struct Message {
   Body body = {};
 };
 
-std::string encode(const Header& header, const Body& body);
+Frame encode(const Header& header, const Body& body);
 /// Throws CommError, in one sentence, if the bytes are no message.
-Message decode(std::string_view bytes);
+Message decode(const Frame& frame);
 
 }  // namespace trireme::ps

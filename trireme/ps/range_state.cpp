@@ -3,15 +3,27 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trireme/core/clip.h"
 #include "trireme/core/error.h"
 #include "trireme/ps/archive.h"
+#include "trireme/ps/values.h"
 
 namespace trireme::ps {
 
 RangeState::RangeState(const Place& place)
     : place_(place),
       lockstep_(place.job->in_lockstep(place.table)),
-      storage_(make_storage(place)) {}
+      storage_(make_storage(place)),
+      round_(lockstep_ ? place.job->data.begin / place.job->workers : 0) {}
+
+/// The bytes that a push must have: as they travel, so fewer with a filter.
+size_t RangeState::pushed_bytes(const Request& request) const {
+  const TableConfig& config = place_.config();
+  const size_t elems = config.kind == TableKind::Dense
+                           ? block_of(*place_.job, place_.table, place_.range).elems
+                           : request.keys.size() * config.elems;
+  return config.filter ? config.filter->num_bytes(elems) : elems * bytes_of(config.type);
+}
 
 std::string RangeState::shape_error(const Request& request) const {
   const TableConfig& config = place_.config();
@@ -24,16 +36,16 @@ std::string RangeState::shape_error(const Request& request) const {
       return fmt::format("key {} of table '{}' does not lie in range {}", key, config.name,
                          place_.range);
   if (!request.push) return {};
-  const size_t elems = dense ? block_of(place_).elems : request.keys.size() * config.elems;
-  if (request.values.size() != elems * bytes_of(config.type))
+  const size_t bytes = pushed_bytes(request);
+  if (request.values.size() != bytes && !(request.weight == 0 && request.values.empty()))
     return fmt::format("a push to range {} of table '{}' has {} bytes, but {} are expected",
-                       place_.range, config.name, request.values.size(),
-                       elems * bytes_of(config.type));
-  if (!(request.weight > 0) || !std::isfinite(request.weight) || !std::isfinite(request.rate))
+                       place_.range, config.name, request.values.size(), bytes);
+  if (!(request.weight >= 0) || !(request.divisor > 0) ||
+      !std::isfinite(request.weight + request.divisor + request.rate))
     return fmt::format(
-        "a push to table '{}' has weight {} and rate {}; both must be finite, and "
-        "the weight above 0",
-        config.name, request.weight, request.rate);
+        "a push to table '{}' has weight {}, divisor {} and rate {}; all must be finite, the "
+        "weight at least 0 and the divisor more",
+        config.name, request.weight, request.divisor, request.rate);
   return {};
 }
 
@@ -104,45 +116,65 @@ void RangeState::apply_push(Request request) {
     pending_[lane] = std::move(request);
     return;
   }
-  if (!applied_.insert(request.batch)) return;
-  constexpr uint64_t kMostCounted = 1024;  // the last count of the histogram: as many, or more
-  const uint64_t missed = version_ - std::min(version_, request.read_version);
-  ++staleness_[std::min(missed, kMostCounted)];
-  const double slower =
-      place_.config().staleness_aware ? 1.0 / (1.0 + static_cast<double>(missed)) : 1.0;
-  storage_->apply({.keys = request.keys,
-                   .pushed = request.values,
-                   .divisor = place_.config().batch_weight,
-                   .rate = request.rate * slower});
+  if (!applied_.insert(request.batch) || request.weight == 0) return;
+  const double slower = place_.config().staleness_aware
+                            ? 1.0 / (1.0 + static_cast<double>(missed(request)))
+                            : 1.0;
+  const Payload values = unfiltered(request);
+  const Gradient push{request.keys, values.view()};
+  storage_->apply({&push, 1}, {.rate = request.rate * slower, .divisor = request.divisor});
   ++version_;
+}
+
+Payload RangeState::unfiltered(const Request& request) const {
+  const TableConfig& config = place_.config();
+  if (!config.filter) return request.values;
+  const size_t elems = config.kind == TableKind::Dense
+                           ? block_of(*place_.job, place_.table, place_.range).elems
+                           : request.keys.size() * config.elems;
+  std::vector<float> numbers(elems);
+  config.filter->decode(request.values.view(), numbers);
+  return bytes_of_values<float>(numbers);
 }
 
 bool RangeState::is_whole() const {
   return lockstep_ && pending_.size() == place_.job->workers;
 }
 
-double RangeState::squares() const {
-  if (place_.config().clip_norm == 0) return 0;
-  const auto sum = make_gradient_sum(place_);
-  for (const auto& [lane, push] : pending_) sum->add(push.keys, push.values);
-  return sum->squares();
+/// The pushes of this clock that have something to add, in the order of the lanes.
+std::vector<Gradient> RangeState::pending_gradients(std::vector<Payload>& kept) const {
+  std::vector<Gradient> pushes;
+  for (const auto& [lane, push] : pending_) {
+    if (push.weight == 0) continue;
+    kept.push_back(unfiltered(push));
+    pushes.push_back({push.keys, kept.back().view()});
+  }
+  return pushes;
 }
 
+double RangeState::squares() const {
+  std::vector<Payload> kept;
+  const auto pushes = pending_gradients(kept);
+  return place_.config().clip_norm == 0 || pushes.empty() ? 0 : storage_->squares(pushes);
+}
+
+/// Divides by the weights that came, and by more where the gradient is too long.
 void RangeState::apply_round(const Entry& entry) {
   if (entry.clock != round_ || !is_whole()) return;
-  const auto sum = make_gradient_sum(place_);
-  double weight = 0;
-  for (const auto& [lane, push] : pending_) {
-    sum->add(push.keys, push.values);
-    weight += push.weight;
-  }
   const double clip = place_.config().clip_norm;
-  const double too_long = clip > 0 ? std::max(1.0, entry.norm / weight / clip) : 1.0;
-  storage_->apply({.keys = sum->keys(),
-                   .pushed = sum->values(),
-                   .divisor = weight * too_long,
-                   .rate = pending_.begin()->second.rate});
-  last_squares_ = clip > 0 ? sum->squares() : 0;
+  last_squares_ = squares();
+  totals_ = {};
+  for (const auto& [lane, push] : pending_) {
+    totals_.weight += push.weight;
+    totals_.loss += push.loss;
+  }
+  std::vector<Payload> kept;
+  const auto pushes = pending_gradients(kept);
+  if (totals_.weight > 0) {
+    totals_.norm = std::sqrt(entry.squares) / totals_.weight;
+    storage_->apply(pushes, {.rate = pending_.begin()->second.rate,
+                             .divisor = totals_.weight * core::clip_divisor(totals_.norm, clip)});
+  }
   pending_.clear();
   ++round_;
   ++version_;
@@ -187,28 +219,45 @@ void RangeState::snapshot_taken() {
 
 template <class Archive>
 void RangeState::fields(Archive& archive) {
-  archive(applied_, workers_, workers_version_, version_, round_, pending_, last_squares_, order_,
-          saved_, staleness_);
+  archive(applied_, workers_, workers_version_, version_, round_, pending_, last_squares_, totals_,
+          order_, saved_);
 }
 
-std::string RangeState::save() const {
+RangeState::Image RangeState::image() const {
   Writer writer;
   const_cast<RangeState*>(this)->fields(writer);
-  writer(storage_->save());
-  return writer.take();
+  return {writer.take(), storage_->image()};
 }
 
-void RangeState::load(std::string_view bytes) {
-  Reader reader(bytes);
-  std::string values;
+void RangeState::load(const Image& image) {
+  Reader reader(std::string_view(image.fields));
   fields(reader);
-  reader(values);
   reader.finish();
-  storage_ = make_storage(place_);
-  storage_->load(values);
+  storage_->load(image.storage);
   for (const auto& [lane, push] : pending_)
     if (const std::string error = shape_error(push); !error.empty()) throw CommError(error);
   if (place_.job->plant == Plant::ForgetApplied) applied_ = {};
+}
+
+void RangeState::adopt_batches(std::string_view bytes) {
+  Reader reader(bytes);
+  reader(applied_);
+}
+
+Frame RangeState::Image::frame() const {
+  Writer writer;
+  writer(fields, storage.sparse.keys, storage.sparse.touched, storage.sparse.touches,
+         storage.parts);
+  return writer.take_frame();
+}
+
+RangeState::Image RangeState::Image::parse(const Frame& frame) {
+  Reader reader(frame);
+  Image image;
+  reader(image.fields, image.storage.sparse.keys, image.storage.sparse.touched,
+         image.storage.sparse.touches, image.storage.parts);
+  reader.finish();
+  return image;
 }
 
 }  // namespace trireme::ps

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,7 +43,7 @@ class RangeState {
 
   /// Whether a worker at this clock would see all that it must.
   bool can_read(Clock clock) const;
-  std::string read(const std::vector<uint64_t>& keys) const { return storage_->read(keys); }
+  Payload read(const std::vector<uint64_t>& keys) const { return storage_->read(keys); }
 
   /// Lockstep: whether all pushes of clock round() are here, and the squares of their sum.
   bool is_whole() const;
@@ -50,6 +51,7 @@ class RangeState {
   Clock round() const { return round_; }
   /// Of the clock before round().
   double last_squares() const { return last_squares_; }
+  const ClockTotals& totals() const { return totals_; }
 
   /// A snapshot that must be taken now, before the next entry.
   std::optional<uint64_t> snapshot_due() const;
@@ -60,13 +62,26 @@ class RangeState {
   uint64_t version() const { return version_; }
   uint64_t workers_version() const { return workers_version_; }
   const IntervalSet& applied() const { return applied_; }
-  /// How many updates lay between a pull and the push that came of it -> number of pushes.
-  const std::map<uint64_t, uint64_t>& staleness() const { return staleness_; }
+  /// How many updates lie between the pull that a push came of and now.
+  uint64_t missed(const Request& request) const {
+    return version_ - std::min(version_, request.read_version);
+  }
   const Storage& storage() const { return *storage_; }
 
-  std::string save() const;
-  /// Throws CommError for bytes that are no such range.
-  void load(std::string_view bytes);
+  /// All of it as it is now; see StorageImage.
+  struct Image {
+    std::string fields;  ///< all but the values
+    StorageImage storage;
+    /// As one message.
+    Frame frame() const;
+    /// Throws CommError for bytes that are no image.
+    static Image parse(const Frame& frame);
+  };
+  Image image() const;
+  /// Throws CommError for an image that is not of such a range.
+  void load(const Image& image);
+  /// Takes the batches that are in an image's values, and nothing else of it: for another job.
+  void adopt_batches(std::string_view fields);
 
  private:
   struct Progress {
@@ -81,6 +96,9 @@ class RangeState {
   template <class Archive>
   void fields(Archive& archive);
   Judgement judge_push(const Request& request, const Progress& progress) const;
+  size_t pushed_bytes(const Request& request) const;
+  Payload unfiltered(const Request& request) const;
+  std::vector<Gradient> pending_gradients(std::vector<Payload>& kept) const;
   void apply_push(Request request);
   void apply_round(const Entry& entry);
   void apply_workers(const Entry& entry);
@@ -95,9 +113,9 @@ class RangeState {
   Clock round_ = 0;
   std::map<uint32_t, Request> pending_;  ///< pushes of clock round_, by lane
   double last_squares_ = 0;
+  ClockTotals totals_;  ///< of the clock before round_
   SnapshotOrder order_;
   uint64_t saved_ = 0;
-  std::map<uint64_t, uint64_t> staleness_;
 };
 
 }  // namespace trireme::ps

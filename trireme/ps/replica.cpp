@@ -1,15 +1,33 @@
 #include "trireme/ps/replica.h"
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "trireme/core/error.h"
 
 namespace trireme::ps {
 
-std::string snapshot_name(uint64_t snapshot, TableId table, RangeId range) {
-  return fmt::format("snapshot-{}/table-{}/range-{}", snapshot, table, range);
+namespace {
+
+/// Bytes [begin, begin + count) of a frame, copied only where they lie in several parts.
+Payload slice_of(const Frame& frame, uint64_t begin, uint64_t count) {
+  std::string joined;
+  for (const Payload& part : frame.parts()) {
+    if (begin >= part.size()) {
+      begin -= part.size();
+      continue;
+    }
+    const uint64_t here = std::min<uint64_t>(count, part.size() - begin);
+    if (joined.empty() && here == count) return part.slice(begin, here);
+    joined += part.view().substr(begin, here);
+    count -= here;
+    begin = 0;
+    if (count == 0) break;
+  }
+  return joined;
 }
+
+}  // namespace
 
 void Replica::install(const Assignment& assignment) {
   if (assignment == assignment_) return;
@@ -19,6 +37,7 @@ void Replica::install(const Assignment& assignment) {
   if (at == assignment.chain.end()) {  // the joiner starts anew in each epoch
     retire();
     state_.reset();
+    incoming_.clear();
     next_.reset();
     buffer_.clear();
     step_ = JoinStep::None;
@@ -36,19 +55,19 @@ void Replica::install(const Assignment& assignment) {
 /// all members begin with the snapshot of this generation, or with the seed.
 void Replica::build_first_state() {
   state_.emplace(place_);
-  const uint64_t snapshot = host_.view().restored;
-  if (snapshot == 0) return;
-  const auto bytes = host_.environment().load(snapshot_name(snapshot, place_.table, place_.range));
-  if (!bytes)
-    throw CommError(fmt::format("snapshot {} has no range {} of table '{}'", snapshot, place_.range,
-                                place_.config().name));
-  state_->load(*bytes);
+  const auto& [snapshot, clock, step] = host_.view().restored;
+  const auto image = host_.environment().load({snapshot, step, place_.table, place_.range});
+  if (!image && snapshot != 0)
+    throw CheckpointError(fmt::format("snapshot {} has no range {} of table '{}'", snapshot,
+                                      place_.range, place_.config().name));
+  if (image) state_->load(*image);
 }
 
 void Replica::choose_next() {
   const bool is_tail = place_in_chain_ + 1 == assignment_.chain.size();
   step_ = JoinStep::None;
-  transfer_.clear();
+  transfer_ = {};
+  room_behind_ = UINT64_MAX;
   if (!is_tail) {
     // A new successor has at least what the old one acknowledged; the buffer has the rest.
     next_ = assignment_.chain[place_in_chain_ + 1];
@@ -59,7 +78,8 @@ void Replica::choose_next() {
   acked_ = last_;
   if (!next_) return;
   step_ = JoinStep::Copying;
-  transfer_ = state_->save();
+  transfer_ = state_->image().frame();
+  transfer_sent_ = transfer_acked_ = 0;
   send_transfer();
 }
 
@@ -84,6 +104,8 @@ void Replica::on_request(Request request, NodeId from) {
     return refuse(request, from, Reason::OtherView,
                   fmt::format("range {} is in epoch {} here, and the request is for epoch {}",
                               place_.range, assignment_.epoch, request.epoch));
+  if (!know_keys(request))
+    return refuse(request, from, Reason::UnknownKeys, "these keys are not known; send them");
   const bool waits = std::ranges::any_of(
       waiting_, [&](const auto& other) { return other.second.reply.id == request.id; });
   if (waits) return;  // sent again; the answer is on its way
@@ -96,26 +118,57 @@ void Replica::on_request(Request request, NodeId from) {
   serve_parked();
 }
 
+/// Puts in the keys that the request only names. Returns false if they are not known.
+bool Replica::know_keys(Request& request) {
+  if (request.key_list == 0) return true;
+  if (!request.keys.empty()) {
+    if (name_of_keys(request.keys) == request.key_list)
+      key_lists_.add(request.key_list, request.keys);
+    return true;
+  }
+  const auto* keys = key_lists_.find(request.key_list);
+  if (keys) request.keys = *keys;
+  return keys != nullptr;
+}
+
 void Replica::admit_push(Request request, NodeId from) {
   const auto judgement = state_->judge(request);
   if (judgement.verdict == RangeState::Verdict::Refuse)
     return refuse(request, from, judgement.reason, judgement.sentence);
-  Parked pull{.request = {.id = request.id, .push = true, .keys = request.keys},
+  const uint64_t missed = state_->missed(request);
+  Parked pull{.request = {.id = request.id,
+                          .push = true,
+                          .delta = request.delta,
+                          .read_version = request.read_version,
+                          .keys = request.keys},
               .from = from,
+              .missed = missed,
               .repeated = judgement.repeated};
   const bool then_pulls = request.pull;
   if (place_.job->plant == Plant::ReadBeforeWrite && request.pull &&
       place_.config().consistency == Consistency::Free)
     return answer_pull(pull), append({.kind = EntryKind::Push, .request = request});
   if (judgement.verdict == RangeState::Verdict::Apply) {
-    const std::string no_room = host_.no_room_for(state_->storage().growth_bytes(request.keys));
-    if (!no_room.empty()) return refuse(request, from, Reason::NoMemory, no_room);
+    const size_t more = state_->storage().growth_bytes(request.keys);
+    if (more > chain_room())
+      return refuse(request, from, Reason::NoMemory,
+                    fmt::format("{}, and {} bytes are left where range {} is held; a push needs {} "
+                                "more: add servers, raise server_bytes, or evict rows with "
+                                "most_rows",
+                                host_.describe_memory(), chain_room(), place_.range, more));
+    ++pushes_;
+    host_.grew(more);
+    // A worker gets its answer before the round, and then uses its memory again.
+    if (!then_pulls && place_.job->in_lockstep(place_.table))
+      request.values = request.values.kept();
     append({.kind = EntryKind::Push, .request = std::move(request)});
   }
   if (!then_pulls)
-    return answer_when_committed(
-        from,
-        {.id = pull.request.id, .version = state_->version(), .repeated = judgement.repeated});
+    return answer_when_committed(from, {.id = pull.request.id,
+                                        .version = state_->version(),
+                                        .missed = missed,
+                                        .repeated = judgement.repeated,
+                                        .totals = state_->totals()});
   parked_[pull.request.id] = std::move(pull);
   serve_parked();
 }
@@ -133,10 +186,15 @@ void Replica::serve_parked() {
 }
 
 void Replica::answer_pull(const Parked& pull) {
+  ++pulls_;
   Reply reply{.id = pull.request.id,
               .version = state_->version(),
+              .missed = pull.missed,
               .repeated = pull.repeated,
-              .values = state_->read(pull.request.keys)};
+              .totals = state_->totals()};
+  // Nothing has changed since the client read these values; it has kept them.
+  reply.unchanged = pull.request.delta && pull.request.read_version == reply.version;
+  if (!reply.unchanged) reply.values = state_->read(pull.request.keys);
   if (place_.job->plant == Plant::DirtyRead) {
     reply.epoch = assignment_.epoch;
     return host_.send(pull.from, reply);
@@ -165,6 +223,9 @@ void Replica::append(Entry entry) {
   const EntryKind kind = entry.kind;
   ++last_;
   if (next_) buffer_.push_back(entry);
+  // The joiner is sent this later than the worker is answered.
+  if (step_ == JoinStep::Copying)
+    buffer_.back().request.values = buffer_.back().request.values.kept();
   apply(std::move(entry));
   if (step_ != JoinStep::Copying) forward_from(last_);
   advance();
@@ -176,7 +237,9 @@ void Replica::apply(Entry entry) {
   look_whether_whole();
   if (const auto snapshot = state_->snapshot_due()) {
     state_->snapshot_taken();
-    host_.environment().save(snapshot_name(*snapshot, place_.table, place_.range), state_->save());
+    if (is_head())
+      host_.environment().save(
+          {*snapshot, state_->snapshot_order().step, place_.table, place_.range}, state_->image());
   }
 }
 
@@ -201,12 +264,29 @@ void Replica::forward_from(Sequence first) {
                      .entries = {begin, begin + static_cast<std::ptrdiff_t>(count)}});
 }
 
+/// Sends pieces, but never more than a few that have not been acknowledged.
 void Replica::send_transfer() {
-  host_.send(node_of(*next_), Transfer{.table = place_.table,
-                                       .range = place_.range,
-                                       .epoch = assignment_.epoch,
-                                       .sequence = acked_,
-                                       .state = transfer_});
+  constexpr uint64_t kMostPieces = 4;
+  const uint64_t piece = place_.job->transfer_bytes, whole = transfer_.bytes();
+  while (transfer_sent_ < whole && transfer_sent_ < transfer_acked_ + kMostPieces * piece) {
+    const uint64_t bytes = std::min(piece, whole - transfer_sent_);
+    host_.send(node_of(*next_), Transfer{.table = place_.table,
+                                         .range = place_.range,
+                                         .epoch = assignment_.epoch,
+                                         .sequence = acked_,
+                                         .begin = transfer_sent_,
+                                         .whole_bytes = whole,
+                                         .bytes = slice_of(transfer_, transfer_sent_, bytes)});
+    transfer_sent_ += bytes;
+  }
+}
+
+void Replica::on_transfer_ack(const TransferAck& ack, Member from) {
+  if (ack.epoch != assignment_.epoch || next_ != from || step_ != JoinStep::Copying) return;
+  if (ack.bytes <= transfer_acked_ || ack.bytes > transfer_sent_) return;
+  transfer_acked_ = ack.bytes;
+  progress_at_ = host_.environment().now();
+  send_transfer();
 }
 
 void Replica::on_forward(Forward forward, Member from) {
@@ -232,13 +312,19 @@ void Replica::on_forward(Forward forward, Member from) {
 void Replica::on_transfer(const Transfer& transfer, Member from) {
   const bool is_joiner = place_in_chain_ == assignment_.chain.size();
   if (transfer.epoch != assignment_.epoch || !is_joiner || from != assignment_.chain.back()) return;
-  if (!state_) {
-    RangeState state(place_);
-    state.load(transfer.state);
-    state_ = std::move(state);
-    last_ = transfer.sequence;
-    look_whether_whole();
-  }
+  if (state_) return advance();  // repeats: the acknowledgement was lost
+  if (transfer.begin == incoming_.size() && transfer.bytes.size() <= transfer.whole_bytes)
+    incoming_ += transfer.bytes.view();
+  host_.send(node_of(from), TransferAck{.table = place_.table,
+                                        .range = place_.range,
+                                        .epoch = assignment_.epoch,
+                                        .bytes = incoming_.size()});
+  if (incoming_.size() < transfer.whole_bytes) return;
+  RangeState state(place_);
+  state.load(RangeState::Image::parse(std::exchange(incoming_, {})));
+  state_ = std::move(state);
+  last_ = transfer.sequence;
+  look_whether_whole();
   advance();
 }
 
@@ -249,9 +335,10 @@ void Replica::on_ack(const Ack& ack, Member from) {
                 buffer_.begin() + static_cast<std::ptrdiff_t>(ack.sequence - acked_));
   if (ack.sequence > acked_) progress_at_ = host_.environment().now();
   acked_ = ack.sequence;
+  room_behind_ = ack.room_bytes;
   if (step_ == JoinStep::Copying) {
     step_ = JoinStep::Requiring;
-    transfer_.clear();
+    transfer_ = {};
     join_mark_ = committed_;
     forward_from(acked_ + 1);
   }
@@ -268,7 +355,8 @@ void Replica::advance() {
     host_.send(node_of(before), Ack{.table = place_.table,
                                     .range = place_.range,
                                     .epoch = assignment_.epoch,
-                                    .sequence = committed_});
+                                    .sequence = committed_,
+                                    .room_bytes = chain_room()});
     return;
   }
   while (!waiting_.empty() && waiting_.begin()->first <= committed_) {
@@ -285,7 +373,7 @@ void Replica::announce_round() {
   if (!whole_at_ || *whole_at_ > committed_ || !is_head()) return;
   if (place_.job->plant == Plant::ApplyEarly)
     return append(
-        {.kind = EntryKind::Round, .clock = state_->round(), .norm = std::sqrt(state_->squares())});
+        {.kind = EntryKind::Round, .clock = state_->round(), .squares = state_->squares()});
   const auto& chain = host_.view().ranges[0].chain;
   if (chain.empty()) return;
   host_.send(node_of(chain[0]), RoundWhole{.table = place_.table,
@@ -306,13 +394,18 @@ void Replica::on_round_ask(const RoundAsk& ask, NodeId from) {
 
 void Replica::on_round_ready(const RoundReady& ready) {
   if (is_head() && state_->is_whole() && ready.clock == state_->round())
-    append({.kind = EntryKind::Round, .clock = ready.clock, .norm = ready.norm});
+    append({.kind = EntryKind::Round, .clock = ready.clock, .squares = ready.squares});
 }
 
 void Replica::report_snapshot() {
   const uint64_t wanted = host_.view().snapshot.snapshot;
-  if (wanted != 0 && state_->last_snapshot() == wanted)
-    host_.send(kManager, SnapshotDone{place_.table, place_.range, wanted});
+  if (wanted != 0 && saved_ == wanted)
+    host_.send(kManager, SnapshotDone{place_.table, place_.range, wanted, saved_contents_});
+}
+
+void Replica::on_saved(uint64_t snapshot, std::string contents) {
+  saved_ = snapshot;
+  saved_contents_ = std::move(contents);
 }
 
 /// Entries go out once as they come. If the acknowledgements make no progress for a while, they go
@@ -323,7 +416,12 @@ void Replica::resend() {
   if (is_idle) progress_at_ = now;
   if (is_idle || now - progress_at_ < place_.job->timing.retry) return;
   progress_at_ = now;
-  if (step_ == JoinStep::Copying) return send_transfer();
+  if (step_ == JoinStep::Copying) {
+    // Of a copy that has come whole, the last piece: it asks for the Ack again.
+    const uint64_t whole = transfer_.bytes(), piece = std::min(place_.job->transfer_bytes, whole);
+    transfer_sent_ = transfer_acked_ < whole ? transfer_acked_ : whole - piece;
+    return send_transfer();
+  }
   forward_from(acked_ + 1);
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cmath>
 #include <map>
 #include <utility>
 #include <vector>
@@ -13,8 +12,8 @@ namespace trireme::ps {
 /// The coordinator of lockstep, at the head of range 0. It collects which ranges have all pushes of
 /// a clock, and tells all of them when everyone has.
 ///
-///   heads -- RoundWhole(clock, squares) --> coordinator -- RoundReady(clock, norm) --> heads
-///         <---------- RoundAsk ------------              (norm of a table over all its ranges)
+///   heads -- RoundWhole(clock, squares) --> coordinator -- RoundReady(clock, squares) --> heads
+///         <---------- RoundAsk ------------               (of all ranges that clip)
 ///
 /// It keeps nothing that matters: another coordinator asks again, and a range that has applied the
 /// clock already repeats what it said. No range is more than one clock ahead of another.
@@ -36,11 +35,11 @@ class Rounds {
     return found != clocks_.end() && found->second.size() == all_parts().size();
   }
 
-  double norm(Clock clock, TableId table) const {
+  /// Of the sums of all tables that clip (of others it is 0).
+  double squares(Clock clock) const {
     double squares = 0;
-    for (const auto& [part, value] : clocks_.at(clock))
-      if (part.first == table) squares += value;
-    return std::sqrt(squares);
+    for (const auto& [part, value] : clocks_.at(clock)) squares += value;
+    return squares;
   }
 
   std::vector<Part> all_parts() const {

@@ -9,9 +9,9 @@ namespace trireme::ps {
 /// 64-bit key -> number of a row, by open addressing: 12 bytes a place, at most 4 of 5 places
 /// taken.
 ///
-///   place   0   1   2   3   4   5        A key sits at its home or at the next free place after
-///   it. key         a   b   c       d        Erasing a moves b and c up, unless they sit at their
-///   home; home        1   1   2       5        so a search ends at the first free place.
+///   place   0   1   2   3   4   5      A key sits at its home or at the next free place after it.
+///   key         a   b   c       d      Erasing a moves b and c up, unless they sit at their home;
+///   home        1   1   2       5      so a search ends at the first free place.
 class RowIndex {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -19,6 +19,14 @@ class RowIndex {
   uint32_t find(uint64_t key) const {
     if (rows_.empty()) return kNone;
     return rows_[place_of(key)];
+  }
+
+  /// Asks for the memory that `find` will look at.
+  void prefetch(uint64_t key) const {
+    if (rows_.empty()) return;
+    const size_t home = home_of(key);
+    __builtin_prefetch(&keys_[home]);
+    __builtin_prefetch(&rows_[home]);
   }
 
   /// The key must be new.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trireme/core/error.h"
+
 namespace trireme::ps {
 
 namespace {
@@ -10,8 +12,13 @@ namespace {
 class Sgd final : public TypedRule<Sgd> {
  public:
   explicit Sgd(SgdOptions options) : options_(options) {}
-  size_t state_elems(size_t row_elems) const override {
-    return options_.momentum == 0 ? 0 : row_elems;
+  std::string describe() const override {
+    return fmt::format("sgd lr {} momentum {} weight_decay {}", options_.lr, options_.momentum,
+                       options_.weight_decay);
+  }
+  StateLayout state() const override {
+    if (options_.momentum == 0) return {};
+    return {.arrays = {"momentum"}};
   }
   template <class T>
   void update(Row<T> row, std::span<const T> gradient, double rate) const {
@@ -32,15 +39,19 @@ class Sgd final : public TypedRule<Sgd> {
 class AdamW final : public TypedRule<AdamW> {
  public:
   explicit AdamW(AdamWOptions options) : options_(options) {}
-  /// | steps | first moments | second moments |
-  size_t state_elems(size_t row_elems) const override { return 1 + 2 * row_elems; }
+  std::string describe() const override {
+    return fmt::format("adamw lr {} betas {} {} epsilon {} weight_decay {}", options_.lr,
+                       options_.beta1, options_.beta2, options_.epsilon, options_.weight_decay);
+  }
+  /// The scalar counts steps.
+  StateLayout state() const override { return {{"exp_avg", "exp_avg_sq"}, 1}; }
   template <class T>
   void update(Row<T> row, std::span<const T> gradient, double rate) const {
     constexpr double kMostSteps = 1 << 24;  // a float counts no further, and the bias is gone
-    const double steps = std::min(static_cast<double>(row.state[0]) + 1, kMostSteps);
-    row.state[0] = static_cast<T>(steps);
-    const std::span<T> first = row.state.subspan(1, gradient.size());
-    const std::span<T> second = row.state.subspan(1 + gradient.size());
+    const double steps = std::min(static_cast<double>(row.state.back()) + 1, kMostSteps);
+    row.state.back() = static_cast<T>(steps);
+    const std::span<T> first = row.state.subspan(0, gradient.size());
+    const std::span<T> second = row.state.subspan(gradient.size(), gradient.size());
     const double lr = options_.lr * rate;
     const T step_size = static_cast<T>(lr / (1 - std::pow(options_.beta1, steps)));
     const T second_bias = static_cast<T>(std::sqrt(1 - std::pow(options_.beta2, steps)));
@@ -62,7 +73,10 @@ class AdamW final : public TypedRule<AdamW> {
 class Adagrad final : public TypedRule<Adagrad> {
  public:
   explicit Adagrad(AdagradOptions options) : options_(options) {}
-  size_t state_elems(size_t row_elems) const override { return row_elems; }
+  std::string describe() const override {
+    return fmt::format("adagrad lr {} epsilon {}", options_.lr, options_.epsilon);
+  }
+  StateLayout state() const override { return {.arrays = {"sum"}}; }
   template <class T>
   void update(Row<T> row, std::span<const T> gradient, double rate) const {
     const T lr = static_cast<T>(options_.lr * rate);
@@ -80,7 +94,11 @@ class Adagrad final : public TypedRule<Adagrad> {
 class RowwiseAdagrad final : public TypedRule<RowwiseAdagrad> {
  public:
   explicit RowwiseAdagrad(AdagradOptions options) : options_(options) {}
-  size_t state_elems(size_t) const override { return 1; }
+  std::string describe() const override {
+    return fmt::format("row-wise adagrad lr {} epsilon {}", options_.lr, options_.epsilon);
+  }
+  StateLayout state() const override { return {.scalars = 1}; }
+  bool is_elementwise() const override { return false; }
   template <class T>
   void update(Row<T> row, std::span<const T> gradient, double rate) const {
     T squares = 0;
@@ -98,7 +116,8 @@ class RowwiseAdagrad final : public TypedRule<RowwiseAdagrad> {
 class Averaging final : public TypedRule<Averaging> {
  public:
   explicit Averaging(double share) : share_(share) {}
-  size_t state_elems(size_t) const override { return 0; }
+  std::string describe() const override { return fmt::format("averaging {}", share_); }
+  StateLayout state() const override { return {}; }
   template <class T>
   void update(Row<T> row, std::span<const T> pushed, double rate) const {
     const T share = static_cast<T>(share_ * rate);

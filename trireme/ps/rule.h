@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 namespace trireme::ps {
 
@@ -13,6 +15,21 @@ struct Row {
   std::span<T> state;  ///< zeros at first
 };
 
+/// The learning rate of an update, as a factor of the rule's own, and what sums of gradients are
+/// divided by.
+struct Step {
+  double rate = 1;
+  double divisor = 1;
+};
+
+/// What a rule keeps for a row of n values: | array 0: n | array 1: n | ... | scalars |. Arrays
+/// have names, under which checkpoints hold them.
+struct StateLayout {
+  std::vector<std::string> arrays = {};
+  size_t scalars = 0;
+  size_t elems(size_t row_elems) const { return arrays.size() * row_elems + scalars; }
+};
+
 /// How a gradient changes a row. Servers of one range must get the same bits, so a rule is a
 /// function of its arguments alone.
 ///
@@ -21,28 +38,41 @@ struct Row {
 class Rule {
  public:
   virtual ~Rule() = default;
-  /// Elements of state for a row of so many values.
-  virtual size_t state_elems(size_t row_elems) const = 0;
-  /// `rate` scales the rule's own learning rate.
-  virtual void apply(Row<float> row, std::span<const float> gradient, double rate) const = 0;
-  virtual void apply(Row<double> row, std::span<const double> gradient, double rate) const = 0;
+  /// Such as "sgd lr 0.1 momentum 0.9": all nodes of a job must say the same.
+  virtual std::string describe() const = 0;
+  virtual StateLayout state() const = 0;
+  /// Whether each value depends on its own gradient and state alone. Dense tables, which are cut
+  /// anywhere, need that.
+  virtual bool is_elementwise() const { return true; }
+  /// May use the gradient's memory as it likes.
+  virtual void apply(Row<float> row, std::span<float> gradient, const Step& step) const = 0;
+  virtual void apply(Row<double> row, std::span<double> gradient, const Step& step) const = 0;
 };
 
-/// One rule is one class with `state_elems` and one template:
+/// One rule is one class with `describe`, `state` and one template, which gets divided gradients:
 ///
 ///   struct Sign : TypedRule<Sign> {
-///     size_t state_elems(size_t) const override { return 0; }
-///     template <class T> void update(Row<T> row, std::span<const T> gradient, double rate) const
-///     {...}
+///     std::string describe() const override { return "sign"; }
+///     StateLayout state() const override { return {}; }
+///     template <class T>
+///     void update(Row<T> row, std::span<const T> gradient, double rate) const {...}
 ///   };
 template <class Derived>
 class TypedRule : public Rule {
  public:
-  void apply(Row<float> row, std::span<const float> gradient, double rate) const final {
-    static_cast<const Derived*>(this)->update(row, gradient, rate);
+  void apply(Row<float> row, std::span<float> gradient, const Step& step) const final {
+    apply_typed(row, gradient, step);
   }
-  void apply(Row<double> row, std::span<const double> gradient, double rate) const final {
-    static_cast<const Derived*>(this)->update(row, gradient, rate);
+  void apply(Row<double> row, std::span<double> gradient, const Step& step) const final {
+    apply_typed(row, gradient, step);
+  }
+
+ private:
+  template <class T>
+  void apply_typed(Row<T> row, std::span<T> gradient, const Step& step) const {
+    if (const T divisor = static_cast<T>(step.divisor); divisor != T(1))
+      for (T& value : gradient) value /= divisor;
+    static_cast<const Derived*>(this)->update(row, std::span<const T>(gradient), step.rate);
   }
 };
 
@@ -71,7 +101,7 @@ struct AdagradOptions {
 };
 /// h += g g;  x -= lr g / (sqrt(h) + epsilon)
 RulePtr make_adagrad(AdagradOptions options);
-/// One h for a row: h += mean(g g).
+/// One h for a row: h += mean(g g). For sparse tables.
 RulePtr make_rowwise_adagrad(AdagradOptions options);
 
 /// Workers push weights, not gradients: x += share (pushed - x). In lockstep with share 1 the

@@ -10,8 +10,8 @@ namespace trireme::ps {
 
 void Manager::on_task_request(uint32_t worker, const TaskRequest& request) {
   TaskReply answer{.life = books_.node({Role::Worker, worker})->life, .number = request.number};
-  if (request.done && *request.done >= books_.tasks().size()) return count("bad request");
-  if (request.done && !books_.tasks()[*request.done].done) decide(TaskDone{*request.done});
+  if (request.done && *request.done >= books_.num_tasks()) return count("bad request");
+  if (request.done && !books_.is_done(*request.done)) decide(TaskDone{*request.done});
 
   const auto holding = books_.holding(worker);
   // Until it says that it has done the task, it may not know that it was given it. Then it gets the
@@ -20,8 +20,8 @@ void Manager::on_task_request(uint32_t worker, const TaskRequest& request) {
   const auto task = repeats ? std::optional(holding->task) : choose_task(worker);
   if (!task) {
     if (books_.is_active(worker) && !job_.in_lanes()) decide(WorkerIdle{worker});
-    answer.answer = books_.all_done() ? Answer::Finished : Answer::Wait;
-    return reply({Role::Worker, worker}, answer);
+    answer.answer = is_finished() ? Answer::Finished : Answer::Wait;
+    return reply(node_of({Role::Worker, worker}), answer);
   }
   if (!repeats) {
     // A worker that begins takes a clock that nobody has passed yet: so no read was answered
@@ -36,15 +36,14 @@ void Manager::on_task_request(uint32_t worker, const TaskRequest& request) {
   answer.task = *task;
   answer.clock = books_.holding(worker)->clock;
   answer.view_version = view_.version;
-  reply({Role::Worker, worker}, answer);
+  reply(node_of({Role::Worker, worker}), answer);
 }
 
 std::optional<Task> Manager::choose_task(uint32_t worker) const {
-  const auto& tasks = books_.tasks();
-  for (Task task = books_.first_undone(); task < tasks.size(); ++task) {
-    if (tasks[task].done) continue;
-    if (job_.in_lanes() ? task % job_.workers == worker : tasks[task].holders.empty()) return task;
-  }
+  for (Task task = books_.first_undone(); task < books_.num_tasks();
+       task = books_.next_undone(task + 1))
+    if (job_.in_lanes() ? task % job_.workers == worker : books_.holders(task).empty())
+      return task;
   return job_.in_lanes() ? std::nullopt : choose_backup(worker);
 }
 
@@ -54,9 +53,10 @@ std::optional<Task> Manager::choose_backup(uint32_t worker) const {
   if (after == Time::zero()) return {};
   std::optional<Task> chosen;
   Time chosen_since{};
-  for (Task task = books_.first_undone(); task < books_.tasks().size(); ++task) {
-    const auto& record = books_.tasks()[task];
-    if (record.done || record.holders.size() != 1 || record.holders[0] == worker) continue;
+  for (Task task = books_.first_undone(); task < books_.num_tasks();
+       task = books_.next_undone(task + 1)) {
+    const auto& holders = books_.holders(task);
+    if (holders.size() != 1 || holders[0] == worker) continue;
     const auto given = given_at_.find(task);
     const Time since = given == given_at_.end() ? started_at_ : given->second;
     if (now - since < after || (chosen && since >= chosen_since)) continue;

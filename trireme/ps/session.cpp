@@ -10,79 +10,105 @@ namespace trireme::ps {
 namespace {
 
 constexpr std::chrono::milliseconds kAskPause{10};
+constexpr std::chrono::seconds kProgressAfter{5};
 
 std::exception_ptr lost() {
   return std::make_exception_ptr(
-      LifeLost("the manager took this worker for dead and gave its work to others; ask for work "
-               "again"));
+      LifeLost("the manager has ended this worker's life and hands its work out again; ask for "
+               "work"));
+}
+
+NodeOptions with_arena(NodeOptions options, const std::shared_ptr<Arena>& arena, uint32_t process) {
+  options.connections.me = {{Role::Worker, process}, 0};
+  options.connections.arena = arena;
+  return options;
 }
 
 }  // namespace
 
-Session::Session(NodeProcess::Options options, const JobConfig& job, uint32_t worker)
-    : job_(job), process_(std::move(options), [&, worker](Environment& environment) {
-        auto made = std::make_unique<Client>(worker, job, environment);
-        made->on_begin = [this] { lives_ = true; };
-        made->on_end = [this] { lose_life(); };
-        return made;
-      }) {}
+Session::Session(NodeOptions options, const JobConfig& job, uint32_t process)
+    : job_(job), note_(options.note), thread_(with_arena(std::move(options), arena_, process)) {
+  thread_.start([&, process](Environment& environment) {
+    auto made = std::make_unique<Client>(process, job, environment);
+    made->on_begin = [this] { lives_ = true; };
+    made->on_end = [this] { lose_life(); };
+    return made;
+  });
+}
 
 void Session::lose_life() {
   lives_ = false;
   ++lives_lost_;
-  for (auto& [number, promise] : std::exchange(waiting_, {})) promise.set_exception(lost());
-  if (asking_) asking_->set_exception(lost());
-  asking_.reset();
+  for (const auto& [number, state] : std::exchange(waiting_, {})) {
+    state->done = true;
+    state->error = lost();
+  }
 }
 
-std::future<Client::Result> Session::start(Client::Operation operation) {
-  std::promise<Client::Result> promise;
-  auto result = promise.get_future();
-  process_.run([&](Node& node) {
-    if (!lives_) return promise.set_exception(lost());
+Session::Pending Session::start(Client::Operation operation) {
+  Pending pending;
+  pending.state_ = std::make_shared<Pending::State>();
+  std::exception_ptr misuse;
+  thread_.call([&](Node& node) {
+    auto& state = *pending.state_;
+    if (!lives_) {
+      state.done = true;
+      state.error = lost();
+      return;
+    }
     const uint64_t number = next_operation_++;
-    waiting_.emplace(number, std::move(promise));
+    waiting_[number] = pending.state_;
     try {
-      client(node).start(std::move(operation), [this, number](const Client::Result& given) {
-        auto found = waiting_.extract(number);
-        if (given.error.empty())
-          found.mapped().set_value(given);
-        else
-          found.mapped().set_exception(std::make_exception_ptr(CommError(given.error)));
+      client(node).start(std::move(operation), [this, number](Client::Result result) {
+        const auto found = waiting_.extract(number).mapped();
+        found->done = true;
+        if (!result.error.empty())
+          found->error = std::make_exception_ptr(CommError(result.error));
+        found->result = std::move(result);
       });
     } catch (const MisuseError&) {  // of this call: the node goes on
-      waiting_.extract(number).mapped().set_exception(std::current_exception());
+      waiting_.erase(number);
+      misuse = std::current_exception();
     }
   });
-  return result;
+  if (misuse) std::rethrow_exception(misuse);
+  return pending;
+}
+
+void Session::wait_with_progress(const std::function<bool()>& done) {
+  while (!thread_.wait(done, net::Clock::now() + kProgressAfter)) {
+    std::string line;
+    thread_.call([&](Node& node) { line = client(node).waiting_for(); });
+    if (!line.empty()) note_(line);
+  }
+}
+
+Client::Result Session::wait(const Pending& pending) {
+  Pending::State& state = *pending.state_;
+  wait_with_progress([&] { return state.done; });
+  if (state.error) std::rethrow_exception(state.error);
+  return std::move(state.result);
 }
 
 /// Asks once; nothing if this life has not begun yet.
 std::optional<TaskReply> Session::ask() {
-  std::promise<TaskReply> promise;
-  auto reply = promise.get_future();
+  std::optional<TaskReply> reply;
   bool asked = false;
-  process_.run([&](Node& node) {
+  const uint64_t lost_before = lives_lost_;
+  thread_.call([&](Node& node) {
     if (!lives_) return;
     asked = true;
-    asking_ = std::move(promise);
-    client(node).ask_task(done_, [this](const TaskReply& given) {
-      asking_->set_value(given);
-      asking_.reset();
-    });
+    client(node).ask_task(done_, [&](const TaskReply& given) { reply = given; });
   });
   if (!asked) return std::nullopt;
-  try {
-    const TaskReply given = reply.get();
-    done_.reset();
-    return given;
-  } catch (const LifeLost&) {
-    done_.reset();  // the work belongs to the life
-    throw;
-  }
+  wait_with_progress([&] { return reply || lives_lost_ != lost_before; });
+  done_.reset();  // the work belongs to the life
+  if (!reply) std::rethrow_exception(lost());
+  return reply;
 }
 
 std::optional<Session::Work> Session::next() {
+  if (done_) finish();  // a report that is lost with this process belongs to work that is not done
   for (;;) {
     const auto reply = ask();
     if (reply && reply->answer == Answer::Finished) return std::nullopt;
@@ -90,9 +116,35 @@ std::optional<Session::Work> Session::next() {
       return Work{.task = reply->task,
                   .batches = batches_of(job_, reply->task),
                   .clock = reply->clock,
-                  .view_version = reply->view_version};
-    std::this_thread::sleep_for(kAskPause);
+                  .view_version = reply->view_version,
+                  .life = reply->life};
+    thread_.wait([] { return false; }, net::Clock::now() + kAskPause);
   }
+}
+
+void Session::report(Batch batch, std::string text) {
+  thread_.call([&](Node& node) {
+    if (lives_) client(node).report(batch, std::move(text));
+  });
+}
+
+void Session::finish() {
+  size_t left = 1;
+  thread_.call([&](Node& node) { left = client(node).reports_in_flight(); });
+  if (left == 0) return;
+  Client* node = nullptr;
+  thread_.call([&](Node& one) { node = &client(one); });
+  wait_with_progress([&] { return node->reports_in_flight() == 0; });
+}
+
+void Session::follow(Life life, const View& view) {
+  thread_.call([&](Node& node) { client(node).adopt(life, view); });
+}
+
+View Session::view() {
+  View view;
+  thread_.call([&](Node& node) { view = node.view(); });
+  return view;
 }
 
 }  // namespace trireme::ps

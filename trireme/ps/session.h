@@ -1,66 +1,106 @@
 #pragma once
 
-#include <future>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "trireme/core/error.h"
+#include "trireme/ps/arena.h"
 #include "trireme/ps/client.h"
-#include "trireme/ps/process.h"
+#include "trireme/ps/node_thread.h"
 
 namespace trireme::ps {
 
-/// The manager has ended this worker's life, because it heard nothing for too long: what was under
-/// way is lost here, and its work is given to others. Go on with `Session::next`.
+/// The manager has ended this worker's life, because it heard nothing for too long, or because all
+/// servers went back to a snapshot: what was under way is lost here, and the work is handed out
+/// again. Go on with `Session::next`.
 class LifeLost : public CommError {
   using CommError::CommError;
 };
 
-/// A worker's blocking calls to servers and manager: a Client that runs on a thread of its own.
+/// A worker's calls to servers and manager. A Client runs on a thread of its own, which keeps the
+/// worker alive while it computes; a call that waits handles messages itself.
 ///
 ///   while (const auto work = session.next()) {
 ///     for (size_t step = 0; step < work->batches.size(); ++step) {
-///       pull, compute, push: session.start({.clock = work->clock + step, ...}).get();
+///       pull, compute, push: session.wait(session.start({.clock = work->clock + step, ...}));
 ///     }
 ///     session.done(*work);
 ///   }
+///
+/// Of a worker of several processes, the first asks for work and passes it on; the others `follow`.
 class Session {
  public:
-  Session(NodeProcess::Options options, const JobConfig& job, uint32_t worker);
+  /// `worker`: the number of this process among those of all workers. The job must outlive it.
+  Session(NodeOptions options, const JobConfig& job, uint32_t process);
 
-  /// The result comes when all ranges have answered. A life that ends first is a LifeLost.
-  std::future<Client::Result> start(Client::Operation operation);
+  const JobConfig& job() const { return job_; }
+  /// Memory that servers of this host can read where it is.
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
+
+  /// An operation under way.
+  class Pending {
+   public:
+    Pending() = default;
+
+   private:
+    friend class Session;
+    struct State {
+      bool done = false;
+      Client::Result result = {};
+      std::exception_ptr error = {};
+    };
+    std::shared_ptr<State> state_;
+  };
+  /// Begins an operation. Its memory belongs to it until it is done.
+  Pending start(Client::Operation operation);
+  /// Waits until all ranges have answered, with a line of progress every few seconds. Throws
+  /// LifeLost if this life ends first, CommError if a server refuses.
+  Client::Result wait(const Pending& pending);
 
   struct Work {
     Task task = 0;
     std::vector<Batch> batches = {};
     Clock clock = 0;            ///< of the first
     uint64_t view_version = 0;  ///< for the operations
+    Life life = 0;
   };
   /// The next work, for which it waits; nothing: all work of the job is done. Throws LifeLost.
   std::optional<Work> next();
   /// All updates of this work are acknowledged. Said with the next call of `next`.
   void done(const Work& work) { done_ = work.task; }
+  /// Tells the manager what came of a batch. `finish` waits until it knows.
+  void report(Batch batch, std::string text);
+  void finish();
+
+  /// Of a worker's other processes: takes part in the life of the first, in which it has seen this
+  /// view.
+  void follow(Life life, const View& view);
+  View view();
 
   /// How often a life of this worker has ended.
   uint64_t lives_lost() const { return lives_lost_; }
+  int64_t sent_bytes() const { return thread_.sent_bytes(); }
 
  private:
-  Client& client(Node& node) { return static_cast<Client&>(node); }
+  static Client& client(Node& node) { return static_cast<Client&>(node); }
   std::optional<TaskReply> ask();
   void lose_life();
+  void wait_with_progress(const std::function<bool()>& done);
 
   const JobConfig& job_;
+  std::function<void(const std::string&)> note_;
+  std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();
   std::optional<Task> done_;
   std::atomic<uint64_t> lives_lost_ = 0;
-  // Of the thread.
+  // Of whoever has the node.
   bool lives_ = false;
   uint64_t next_operation_ = 0;
-  std::map<uint64_t, std::promise<Client::Result>> waiting_;
-  std::optional<std::promise<TaskReply>> asking_;
-  NodeProcess process_;  // last: its thread uses the others
+  std::map<uint64_t, std::shared_ptr<Pending::State>> waiting_;
+  NodeThread thread_;  // last: it uses the others
 };
 
 }  // namespace trireme::ps

@@ -10,12 +10,28 @@
 
 namespace trireme::ps {
 
-/// Numbers out of the bytes of a message, which may lie at any address.
+/// Copies numbers out of the bytes of a message, which may lie at any address.
+template <class T>
+void copy_bytes(std::string_view bytes, T* to) {
+  if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
+}
+
 template <class T>
 std::vector<T> values_of(std::string_view bytes) {
   std::vector<T> values(bytes.size() / sizeof(T));
-  if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+  copy_bytes(bytes.substr(0, values.size() * sizeof(T)), values.data());
   return values;
+}
+
+/// sum[i] += number i of the bytes.
+template <class T>
+void add_values(std::string_view bytes, std::span<T> sum) {
+  const char* from = bytes.data();
+  for (size_t i = 0; i < sum.size(); ++i, from += sizeof(T)) {
+    T value;
+    std::memcpy(&value, from, sizeof(T));
+    sum[i] += value;
+  }
 }
 
 template <class T>

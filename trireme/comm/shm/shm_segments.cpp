@@ -1,14 +1,9 @@
 #include "trireme/comm/shm/shm_segments.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "trireme/core/error.h"
-#include "trireme/core/units.h"
+#include "trireme/net/shared_memory.h"
 
 namespace trireme::comm {
 
@@ -16,42 +11,9 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(60);
 
-[[noreturn]] void refuse(const char* what, std::size_t bytes) {
-  throw CommError(fmt::format(
-      "{} {} of shared memory: {}; free some, raise the limit (ulimit -v, the cgroup), or use "
-      "TRIREME_BACKEND=tcp, which shares none",
-      what, core::format_bytes(static_cast<int64_t>(bytes)), core::errno_text(errno)));
-}
-
-/// The size may never change: touching a page beyond the end of the file is a SIGBUS.
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-net::Fd make_memory(std::size_t bytes) {
-  net::Fd fd(::memfd_create("trireme", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
-      ::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0)
-    refuse("cannot make", bytes);
-  return fd;
-}
-
-/// Throws unless the memory that another process passed has the right size and seals.
-void check_memory(int fd, std::size_t bytes) {
-  struct stat info {};
-  const int seals = ::fcntl(fd, F_GET_SEALS);
-  if (::fstat(fd, &info) != 0 || info.st_size != static_cast<off_t>(bytes) || seals < 0 ||
-      (seals & kSeals) != kSeals)
-    throw CommError(
-        fmt::format("received a segment of {} bytes (seals {:#x}) instead of one of {} bytes that "
-                    "cannot change "
-                    "its size; do all ranks run the same build?",
-                    info.st_size, seals, bytes));
-}
-
 Mapping map(int fd, std::size_t bytes) {
-  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (base == MAP_FAILED) refuse("cannot map", bytes);
-  return {static_cast<std::byte*>(base), bytes,
-          std::shared_ptr<void>(base, [bytes](void* p) { ::munmap(p, bytes); })};
+  auto memory = net::map_shared_memory(fd, bytes);
+  return {memory.get(), bytes, memory};
 }
 
 }  // namespace
@@ -102,11 +64,11 @@ Mapping ShmSegments::make_by(uint64_t id, std::size_t bytes, const std::vector<i
                              net::Deadline deadline) {
   if (ranks.front() != me_.rank) {
     const net::Fd fd = fetch_from(ranks.front(), id, deadline);
-    check_memory(fd.get(), bytes);
+    net::check_shared_memory(fd.get(), bytes);
     return map(fd.get(), bytes);
   }
   try {
-    net::Fd fd = make_memory(bytes);
+    net::Fd fd = net::make_shared_memory(bytes);
     Mapping mapping = map(fd.get(), bytes);
     server_->put(id, std::move(fd), static_cast<int>(ranks.size()) - 1);
     return mapping;

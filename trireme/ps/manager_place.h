@@ -1,0 +1,27 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "trireme/ps/manager_log.h"
+#include "trireme/ps/view.h"
+
+namespace trireme::ps {
+
+/// Where nodes find the manager, and where it keeps its log. (Servers are found through the view.)
+class ManagerPlace {
+ public:
+  virtual ~ManagerPlace() = default;
+  /// Of the manager: opens the log of the job. No second manager can do that at the same time.
+  virtual std::unique_ptr<ManagerLog> open_log() = 0;
+  /// Of the manager: it listens there from now on.
+  virtual void announce(const Endpoint& endpoint) = 0;
+  /// Where the manager listens, as far as is known. Returns at once; from any thread.
+  virtual std::optional<Endpoint> find() = 0;
+};
+
+/// FOLDER/manager.log and FOLDER/manager.address, in a folder that all nodes see.
+std::unique_ptr<ManagerPlace> manager_in_folder(const std::string& folder);
+
+}  // namespace trireme::ps

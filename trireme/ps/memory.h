@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+namespace trireme::ps {
+
+/// Where the values of ranges lie. A server that has clients on its own host takes memory that
+/// those have mapped, too.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  /// Aligned to 64 bytes; what it contains is not defined. From any thread.
+  virtual std::shared_ptr<void> take(size_t bytes) = 0;
+};
+
+/// Plain memory of the process.
+class HeapMemory final : public Memory {
+ public:
+  std::shared_ptr<void> take(size_t bytes) override {
+    constexpr std::align_val_t kAlign{64};
+    return {::operator new(bytes, kAlign), [](void* memory) { ::operator delete(memory, kAlign); }};
+  }
+};
+
+}  // namespace trireme::ps

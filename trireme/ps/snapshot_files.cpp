@@ -1,0 +1,271 @@
+#include "trireme/ps/snapshot_files.h"
+
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "trireme/core/error.h"
+#include "trireme/format/folder.h"
+#include "trireme/ps/archive.h"
+
+namespace trireme::ps {
+
+namespace {
+
+using Bytes = std::span<const std::byte>;
+
+Bytes bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+std::string dtype_of(ValueType type) {
+  return type == ValueType::Float32 ? "F32" : "F64";
+}
+
+/// An item that is a whole tensor.
+format::PartItem whole_item(const std::string& name, std::vector<int64_t> shape,
+                            const std::string& dtype, std::vector<Bytes> memory) {
+  return {format::whole_piece(name, shape), dtype, std::move(memory)};
+}
+
+/// Consecutive rows of one piece become one item.
+void add_row(std::vector<format::PartItem>& items, Piece piece, const std::string& dtype,
+             std::string_view memory) {
+  if (!items.empty()) {
+    Piece& last = items.back().piece;
+    if (last.name == piece.name && last.offset == piece.offset &&
+        last.begin + last.count == piece.begin) {
+      last.count += piece.count;
+      items.back().memory.push_back(bytes_of(memory));
+      return;
+    }
+  }
+  items.push_back({std::move(piece), dtype, {bytes_of(memory)}});
+}
+
+}  // namespace
+
+std::string SnapshotFiles::folder_of(const SnapshotPart& part) const {
+  return options_.folder + "/" + format::step_name(static_cast<int64_t>(part.step));
+}
+
+std::string SnapshotFiles::range_name(const SnapshotPart& part, uint32_t range) const {
+  return fmt::format("{}/range-{}", job_.tables[part.table].name, range);
+}
+
+void SnapshotFiles::begin(const SnapshotOrder& order) const {
+  format::begin(options_.folder, static_cast<int64_t>(order.step));
+}
+
+/// Values, then each array of the state, each in the order of the rows.
+std::vector<format::PartItem> SnapshotFiles::dense_items(const SnapshotPart& part,
+                                                         const StorageImage& image) const {
+  const TableConfig& table = job_.tables[part.table];
+  const StateLayout layout = table.rule->state();
+  const std::string dtype = dtype_of(table.type);
+  const size_t width = ps::bytes_of(table.type);
+  const auto rows = rows_of(job_, part.table, part.range);
+  std::vector<format::PartItem> items;
+  for (const DenseRow& row : rows)
+    add_row(items, row.piece, dtype,
+            image.parts[0].view().substr(row.offset * width, row.elems() * width));
+  for (size_t array = 0; array < layout.arrays.size(); ++array) {
+    size_t begin = 0;
+    for (const DenseRow& row : rows) {
+      Piece piece = row.piece;
+      piece.name = fmt::format("optim/{}/{}", layout.arrays[array], piece.name);
+      add_row(items, std::move(piece), dtype,
+              image.parts[1].view().substr((begin + array * row.elems()) * width,
+                                           row.elems() * width));
+      begin += layout.elems(row.elems());
+    }
+  }
+  if (layout.scalars == 0) return items;
+  std::vector<Bytes> scalars;
+  size_t begin = 0;
+  for (const DenseRow& row : rows) {
+    const size_t arrays = layout.arrays.size() * row.elems();
+    scalars.push_back(bytes_of(
+        image.parts[1].view().substr((begin + arrays) * width, layout.scalars * width)));
+    begin += layout.elems(row.elems());
+  }
+  items.push_back(whole_item(
+      "ps/" + range_name(part, part.range) + "/scalars",
+      {static_cast<int64_t>(rows.size()), static_cast<int64_t>(layout.scalars)}, dtype, scalars));
+  return items;
+}
+
+std::vector<format::PartItem> SnapshotFiles::sparse_items(const SnapshotPart& part,
+                                                          const StorageImage& image) const {
+  const TableConfig& table = job_.tables[part.table];
+  const size_t stride = table.elems + table.rule->state().elems(table.elems);
+  const auto rows = static_cast<int64_t>(image.sparse.keys.size());
+  size_t left = static_cast<size_t>(rows) * stride * ps::bytes_of(table.type);
+  std::vector<Bytes> slabs;  // the last may have room for more rows
+  for (const Payload& slab : image.parts) {
+    slabs.push_back(bytes_of(slab.view().substr(0, std::min(left, slab.size()))));
+    left -= slabs.back().size();
+  }
+  const auto numbers = [](const std::vector<uint64_t>& all) {
+    return std::vector{std::as_bytes(std::span(all))};
+  };
+  const std::string name = range_name(part, part.range);
+  std::vector<format::PartItem> items{
+      whole_item(name + "/keys", {rows}, "I64", numbers(image.sparse.keys)),
+      whole_item(name + "/rows", {rows, static_cast<int64_t>(stride)}, dtype_of(table.type),
+                 std::move(slabs))};
+  if (table.most_rows > 0)
+    items.push_back(
+        whole_item(name + "/touched", {rows}, "I64", numbers(image.sparse.touched)));
+  return items;
+}
+
+std::string SnapshotFiles::save(const SnapshotPart& part, const RangeState::Image& image) const {
+  const bool dense = job_.tables[part.table].kind == TableKind::Dense;
+  auto items = dense ? dense_items(part, image.storage) : sparse_items(part, image.storage);
+  std::string fields;
+  net::put(fields, image.storage.sparse.touches);
+  fields += image.fields;
+  items.push_back(whole_item("ps/" + range_name(part, part.range),
+                             {static_cast<int64_t>(fields.size())}, "U8", {bytes_of(fields)}));
+  std::erase_if(items, [](const format::PartItem& item) { return item.piece.count == 0; });
+  const std::string file =
+      fmt::format("part-{}-{}-{}.safetensors", part.snapshot, part.table, part.range);
+  return format::write_part(folder_of(part) + ".tmp", file, static_cast<int64_t>(part.step), items)
+      .dump();
+}
+
+void SnapshotFiles::complete(const SnapshotOrder& order,
+                             const std::vector<std::string>& contents) const {
+  const std::string folder =
+      options_.folder + "/" + format::step_name(static_cast<int64_t>(order.step)) + ".tmp";
+  std::vector<core::Json> notes;
+  for (const std::string& text : contents) notes.push_back(core::parse_json(text, folder));
+  const auto index =
+      format::index_of_parts(folder, static_cast<int64_t>(order.step), notes,
+                             options_.extra ? options_.extra(order) : core::Json::object());
+  // An earlier order of the same step may have left parts.
+  for (const auto& file : std::filesystem::directory_iterator(folder))
+    if (!index.files.contains(file.path().filename())) format::remove_all(file.path());
+  format::write_file(folder + "/" + format::kIndexName, format::to_text(index));
+  format::commit(options_.folder, static_cast<int64_t>(order.step));
+  format::prune(options_.folder, options_.keep);
+}
+
+std::optional<RangeState::Image> SnapshotFiles::load(const SnapshotPart& part) const {
+  if (part.snapshot == 0 && job_.start_from.empty()) return {};
+  format::Checkpoint from(part.snapshot == 0 ? job_.start_from : folder_of(part));
+  return load_from(from, part);
+}
+
+/// Of a job that starts from a checkpoint, only the values and the batches that are in them.
+RangeState::Image SnapshotFiles::load_from(format::Checkpoint& from,
+                                           const SnapshotPart& part) const {
+  RangeState fresh({&job_, part.table, part.range});
+  RangeState::Image image = fresh.image();
+  const bool dense = job_.tables[part.table].kind == TableKind::Dense;
+  image.storage = dense ? load_dense(from, part) : load_sparse(from, part);
+  const std::string name = "ps/" + range_name(part, part.range);
+  const auto found = from.index().tensors.find(name);
+  if (found == from.index().tensors.end()) return image;
+  std::string fields(static_cast<size_t>(found->second.shape[0]), '\0');
+  from.read(format::whole_piece(name, found->second.shape), "U8", fields.data());
+  net::ByteReader reader(fields);
+  image.storage.sparse.touches = reader.number<uint64_t>();
+  if (part.snapshot != 0) {
+    image.fields = reader.rest();
+    return image;
+  }
+  const core::Json& extra = from.index().extra;
+  const bool same_batches = extra.contains("ps") &&
+                            extra.at("ps").value("workers", 0U) == job_.workers &&
+                            extra.at("ps").value("ranges", 0U) == job_.ranges;
+  if (same_batches) fresh.adopt_batches(reader.rest());
+  image.fields = fresh.image().fields;
+  return image;
+}
+
+StorageImage SnapshotFiles::load_dense(format::Checkpoint& from, const SnapshotPart& part) const {
+  const TableConfig& table = job_.tables[part.table];
+  const StateLayout layout = table.rule->state();
+  const std::string dtype = dtype_of(table.type);
+  const size_t width = ps::bytes_of(table.type);
+  const auto rows = rows_of(job_, part.table, part.range);
+  std::string values(block_of(job_, part.table, part.range).elems * width, '\0'), state;
+  const auto& tensors = from.index().tensors;
+  const core::Json& extra = from.index().extra;
+  const std::string scalars_name = "ps/" + range_name(part, part.range) + "/scalars";
+  const auto scalars = tensors.find(scalars_name);
+  const bool same_rows = scalars != tensors.end() &&
+                         scalars->second.shape[0] == static_cast<int64_t>(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const DenseRow& row = rows[i];
+    from.read(row.piece, dtype, values.data() + row.offset * width);
+    const size_t begin = state.size();
+    state.resize(begin + layout.elems(row.elems()) * width);
+    for (size_t array = 0; array < layout.arrays.size(); ++array) {
+      Piece piece = row.piece;
+      piece.name = fmt::format("optim/{}/{}", layout.arrays[array], piece.name);
+      if (tensors.contains(piece.name))
+        from.read(piece, dtype, state.data() + begin + array * row.elems() * width);
+    }
+    char* const own = state.data() + begin + layout.arrays.size() * row.elems() * width;
+    if (layout.scalars > 0 && same_rows) {
+      const auto count = static_cast<int64_t>(layout.scalars);
+      Piece piece = format::whole_piece(scalars_name, scalars->second.shape);
+      piece.begin = static_cast<int64_t>(i) * count;
+      piece.count = count;
+      from.read(piece, dtype, own);
+    } else if (layout.scalars == 1 && extra.contains("optimizer")) {
+      // As a run without servers counts its updates.
+      const double steps = extra.at("optimizer").at("steps").value(row.piece.name, 0.0);
+      const auto single = static_cast<float>(steps);
+      std::memcpy(own, table.type == ValueType::Float32 ? static_cast<const void*>(&single) : &steps,
+                  width);
+    }
+  }
+  return {.sparse = {}, .parts = {std::move(values), std::move(state)}};
+}
+
+/// The snapshot may have another number of ranges: every range takes its keys out of all of them.
+StorageImage SnapshotFiles::load_sparse(format::Checkpoint& from, const SnapshotPart& part) const {
+  constexpr size_t kSlabRows = kSparseSlabRows;
+  const TableConfig& table = job_.tables[part.table];
+  const size_t stride = table.elems + table.rule->state().elems(table.elems);
+  const size_t row_bytes = stride * ps::bytes_of(table.type);
+  const auto& tensors = from.index().tensors;
+  StorageImage image;
+  std::string slabs;
+  for (uint32_t range = 0;; ++range) {
+    const std::string name = range_name(part, range);
+    if (!tensors.contains("ps/" + name)) break;
+    const bool mine = range == part.range;
+    const auto keys = tensors.find(name + "/keys");
+    if (keys == tensors.end()) continue;  // no rows
+    const auto rows = static_cast<size_t>(keys->second.shape[0]);
+    std::vector<uint64_t> all(rows), touched(table.most_rows > 0 ? rows : 0);
+    from.read(format::whole_piece(keys->first, keys->second.shape), "I64", all.data());
+    if (table.most_rows > 0)
+      from.read(format::whole_piece(name + "/touched", keys->second.shape), "I64", touched.data());
+    const Piece whole = format::whole_piece(
+        name + "/rows", {static_cast<int64_t>(rows), static_cast<int64_t>(stride)});
+    for (size_t row = 0; row < rows; ++row) {
+      if (!(mine && part.snapshot != 0) && range_of(all[row], job_.ranges) != part.range) continue;
+      image.sparse.keys.push_back(all[row]);
+      if (table.most_rows > 0) image.sparse.touched.push_back(touched[row]);
+      Piece piece = whole;
+      piece.begin = static_cast<int64_t>(row * stride);
+      piece.count = static_cast<int64_t>(stride);
+      slabs.resize(slabs.size() + row_bytes);
+      from.read(piece, dtype_of(table.type), slabs.data() + slabs.size() - row_bytes);
+    }
+  }
+  const size_t slab_bytes = kSlabRows * row_bytes;
+  slabs.resize((image.sparse.keys.size() + kSlabRows - 1) / kSlabRows * slab_bytes);
+  const Payload whole(std::move(slabs));
+  for (size_t begin = 0; begin < whole.size(); begin += slab_bytes)
+    image.parts.push_back(whole.slice(begin, slab_bytes));
+  return image;
+}
+
+}  // namespace trireme::ps

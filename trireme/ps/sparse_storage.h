@@ -1,0 +1,225 @@
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "trireme/core/error.h"
+#include "trireme/ps/row_index.h"
+#include "trireme/ps/shared_array.h"
+#include "trireme/ps/storage.h"
+#include "trireme/ps/values.h"
+
+namespace trireme::ps {
+
+/// Rows by key. They lie in slabs, so that growing copies nothing and wastes at most one slab, and
+/// a snapshot makes an update copy only the slab that it touches.
+///
+///   RowIndex:  key -> row        slab 0: | values state | values state | ... 256 rows
+///                                slab 1: | ...
+template <class T>
+class SparseStorage final : public Storage {
+ public:
+  explicit SparseStorage(const Place& place)
+      : place_(place),
+        elems_(place.config().elems),
+        stride_(elems_ + place.config().rule->state().elems(elems_)) {}
+
+  void apply(std::span<const Gradient> pushes, const Step& step) override {
+    if (pushes.size() == 1) {
+      std::vector<T> gradient = values_of<T>(pushes[0].values);
+      return apply_rows(pushes[0].keys, gradient, step);
+    }
+    Sum sum = add_up(pushes);
+    apply_rows(sum.keys, sum.values, step);
+  }
+
+  double squares(std::span<const Gradient> pushes) const override {
+    double sum = 0;
+    for (const T value : add_up(pushes).values)
+      sum += static_cast<double>(value) * static_cast<double>(value);
+    return sum;
+  }
+
+  Payload read(std::span<const uint64_t> keys) const override {
+    HeapMemory memory;
+    SharedArray<T> values(memory, keys.size() * elems_);
+    read_rows(keys, values.mutable_data());
+    return values.payload();
+  }
+
+  size_t growth_bytes(std::span<const uint64_t> keys) const override {
+    const auto fresh = std::ranges::count_if(
+        keys, [&](uint64_t key) { return index_.find(key) == RowIndex::kNone; });
+    return static_cast<size_t>(fresh) * stride_ * sizeof(T);
+  }
+  size_t bytes() const override {
+    return slabs_.size() * kSlabRows * stride_ * sizeof(T) + index_.bytes() +
+           rows_.keys.capacity() * sizeof(uint64_t);
+  }
+  size_t rows() const override { return index_.size(); }
+
+  StorageImage image() const override {
+    StorageImage image{.sparse = rows_, .parts = {}};
+    for (const SharedArray<T>& slab : slabs_) image.parts.push_back(slab.payload());
+    return image;
+  }
+
+  void load(const StorageImage& image) override {
+    const size_t rows = image.sparse.keys.size(), slab_bytes = kSlabRows * stride_ * sizeof(T);
+    const bool evicts = place_.config().most_rows > 0;
+    if (image.parts.size() != (rows + kSlabRows - 1) / kSlabRows ||
+        image.sparse.touched.size() != (evicts ? rows : 0) ||
+        std::ranges::any_of(image.parts, [&](auto& slab) { return slab.size() != slab_bytes; }))
+      throw CommError(fmt::format("sent {} rows in {} slabs, but a slab of this table has {} rows "
+                                  "in {} bytes",
+                                  rows, image.parts.size(), kSlabRows, slab_bytes));
+    rows_ = image.sparse;
+    slabs_.clear();
+    for (const Payload& part : image.parts) {
+      slabs_.emplace_back(heap_, kSlabRows * stride_);
+      copy_bytes(part.view(), slabs_.back().mutable_data());
+    }
+    index_ = {};
+    oldest_.clear();
+    for (uint32_t row = 0; row < rows; ++row) {
+      if (index_.find(rows_.keys[row]) != RowIndex::kNone)
+        throw CommError(fmt::format("sent the row {} twice", rows_.keys[row]));
+      index_.insert(rows_.keys[row], row);
+      if (evicts) oldest_[rows_.touched[row]] = row;
+    }
+  }
+
+ private:
+  static constexpr size_t kSlabRows = kSparseSlabRows;
+  /// Memory that is needed soon is asked for this many keys ahead.
+  static constexpr size_t kAhead = 16;
+
+  struct Sum {
+    std::vector<uint64_t> keys;
+    std::vector<T> values;
+  };
+
+  /// Adds up rows of several pushes, in the order in which keys appear first.
+  Sum add_up(std::span<const Gradient> pushes) const {
+    Sum sum;
+    RowIndex found;
+    for (const Gradient& push : pushes) {
+      for (size_t i = 0; i < push.keys.size(); ++i) {
+        uint32_t row = found.find(push.keys[i]);
+        if (row == RowIndex::kNone) {
+          row = static_cast<uint32_t>(sum.keys.size());
+          found.insert(push.keys[i], row);
+          sum.keys.push_back(push.keys[i]);
+          sum.values.resize(sum.values.size() + elems_);
+        }
+        add_values(push.values.substr(i * elems_ * sizeof(T), elems_ * sizeof(T)),
+                   std::span<T>(sum.values).subspan(row * elems_, elems_));
+      }
+    }
+    return sum;
+  }
+
+  void apply_rows(std::span<const uint64_t> keys, std::vector<T>& gradient, const Step& step) {
+    const Rule& rule = *place_.config().rule;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      look_ahead(keys, i);
+      T* row = touch(keys[i]);
+      rule.apply(Row<T>{{row, elems_}, {row + elems_, stride_ - elems_}},
+                 std::span<T>(gradient).subspan(i * elems_, elems_), step);
+    }
+  }
+
+  void read_rows(std::span<const uint64_t> keys, T* values) const {
+    for (size_t i = 0; i < keys.size(); ++i, values += elems_) {
+      look_ahead(keys, i);
+      const uint32_t row = index_.find(keys[i]);
+      if (row == RowIndex::kNone)
+        fill_first(keys[i], values);
+      else
+        std::copy_n(row_at(row), elems_, values);
+    }
+  }
+
+  /// A table is much larger than the caches: the index and the row of a key are two misses, which
+  /// overlap with those of other keys.
+  void look_ahead(std::span<const uint64_t> keys, size_t i) const {
+    if (i + 2 * kAhead < keys.size()) index_.prefetch(keys[i + 2 * kAhead]);
+    if (i + kAhead >= keys.size()) return;
+    const uint32_t row = index_.find(keys[i + kAhead]);
+    if (row == RowIndex::kNone) return;
+    const char* memory = reinterpret_cast<const char*>(row_at(row));
+    for (size_t byte = 0; byte < stride_ * sizeof(T); byte += 64)
+      __builtin_prefetch(memory + byte);
+  }
+
+  const T* row_at(uint32_t row) const {
+    return slabs_[row / kSlabRows].data() + (row % kSlabRows) * stride_;
+  }
+  T* writable_row(uint32_t row) {
+    SharedArray<T>& slab = slabs_[row / kSlabRows];
+    if (!slab.is_alone()) {
+      SharedArray<T> copy(heap_, slab.size());
+      std::copy_n(slab.data(), slab.size(), copy.mutable_data());
+      slab = std::move(copy);
+    }
+    return slab.mutable_data() + (row % kSlabRows) * stride_;
+  }
+
+  void fill_first(uint64_t key, T* values) const {
+    const double scale = place_.config().init_scale;
+    for (size_t i = 0; i < elems_; ++i)
+      values[i] = scale == 0
+                      ? T(0)
+                      : static_cast<T>(scale * first_value(place_.job->seed, place_.table, key, i));
+  }
+
+  uint32_t add_row(uint64_t key) {
+    const auto row = static_cast<uint32_t>(rows_.keys.size());
+    if (row % kSlabRows == 0) {
+      slabs_.emplace_back(heap_, kSlabRows * stride_);
+      std::fill_n(slabs_.back().mutable_data(), kSlabRows * stride_, T(0));
+    }
+    rows_.keys.push_back(key);
+    if (place_.config().most_rows > 0) rows_.touched.push_back(0);
+    index_.insert(key, row);
+    return row;
+  }
+
+  /// Returns the row, created if need be, in the place of the row longest untouched if the range is
+  /// full.
+  T* touch(uint64_t key) {
+    const uint64_t most = place_.config().most_rows;
+    uint32_t row = index_.find(key);
+    const bool is_new = row == RowIndex::kNone;
+    if (is_new && most > 0 && rows_.keys.size() >= most) {
+      row = oldest_.begin()->second;
+      index_.erase(rows_.keys[row]);
+      index_.insert(key, row);
+      rows_.keys[row] = key;
+    } else if (is_new) {
+      row = add_row(key);
+    }
+    T* values = writable_row(row);
+    if (is_new) {
+      std::fill_n(values, stride_, T(0));
+      fill_first(key, values);
+    }
+    if (most > 0) {
+      oldest_.erase(rows_.touched[row]);
+      rows_.touched[row] = ++rows_.touches;
+      oldest_[rows_.touches] = row;
+    }
+    return values;
+  }
+
+  Place place_;
+  HeapMemory heap_;
+  size_t elems_, stride_;
+  RowIndex index_;
+  std::vector<SharedArray<T>> slabs_;
+  SparseRows rows_;
+  std::map<uint64_t, uint32_t> oldest_;  ///< with eviction only: rows by when they were touched
+};
+
+}  // namespace trireme::ps
