@@ -95,8 +95,9 @@ int main(int argc, char** argv) {
     if (role == "server") serve(ps::ServerProcess(options, job, number(2)));
     options.log = options.place->open_log();
     ps::NodeThread manager(options);
-    manager.start(
-        [&](ps::Environment& environment) { return std::make_unique<ps::Manager>(job, environment); });
+    manager.start([&](ps::Environment& environment) {
+      return std::make_unique<ps::Manager>(job, environment);
+    });
     options.place->announce(manager.endpoint());
     serve(manager);
   } catch (const std::exception& error) {

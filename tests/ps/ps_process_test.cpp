@@ -95,8 +95,10 @@ TEST(PsProcesses, AnyOfThemMayBeKilled) {
   const char* asked = std::getenv("TRIREME_PS_KILLS");
   const int more = asked != nullptr ? std::stoi(asked) : 0;
   const Scratch folder;
-  const PsJob job{
-      .servers = 3, .workers = 2, .copies = 1, .batches = 2000 + 400 * static_cast<uint64_t>(more)};
+  const PsJob job{.servers = 3,
+                  .workers = 2,
+                  .copies = 1,
+                  .batches = 2000 + 1200 * static_cast<uint64_t>(more)};
   PsProcesses processes(folder, job);
   ASSERT_TRUE(processes.worker(0).wait_for("step "));
   std::mt19937 random(1);

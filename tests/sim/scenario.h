@@ -14,9 +14,9 @@ struct Scenario {
   uint64_t seed = 0;
   ps::JobConfig job = {};
   Weather weather = {};
-  bool last_snapshot = false; ///< the job ends with one
-  bool push_pull = false;     ///< workers push and read the next clock in one operation
-  uint32_t slow_workers = 0;  ///< the first ones take 8 times as long
+  bool last_snapshot = false;  ///< the job ends with one
+  bool push_pull = false;      ///< workers push and read the next clock in one operation
+  uint32_t slow_workers = 0;   ///< the first ones take 8 times as long
   Time step = std::chrono::milliseconds(8);
   size_t crashes = 0;
   size_t partitions = 0;

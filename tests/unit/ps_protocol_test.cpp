@@ -40,7 +40,11 @@ std::vector<Body> one_of_each() {
           Heartbeat{4, true, {.bytes = 5}},
           ViewChange{some_view()},
           some_push(),
-          Reply{.id = some_push().id, .epoch = 1, .version = 2, .repeated = true, .values = std::string("xy")},
+          Reply{.id = some_push().id,
+                .epoch = 1,
+                .version = 2,
+                .repeated = true,
+                .values = std::string("xy")},
           Refusal{.id = some_push().id, .reason = Reason::NoMemory, .sentence = "no"},
           Forward{1,
                   2,
@@ -330,8 +334,9 @@ TEST_F(Refusals, StrangersAndGarbageChangeNothing) {
   worker().shout(kServer, "garbage");
   worker().shout(kServer,
                  encode({.job = job.id(), .from = kWorker, .life = 1}, push).flat().substr(0, 60));
-  worker().shout(kServer,
-                 encode({.job = job.id(), .from = kWorker, .life = 1}, Forward{0, 0, 1, 1, {{}}}).flat());
+  worker().shout(
+      kServer,
+      encode({.job = job.id(), .from = kWorker, .life = 1}, Forward{0, 0, 1, 1, {{}}}).flat());
   run();
   EXPECT_EQ(server().refused().at("of another job"), 1);
   EXPECT_EQ(server().refused().at("malformed"), 2);

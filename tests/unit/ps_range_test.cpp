@@ -34,14 +34,12 @@ void begin(RangeState& range, std::vector<ActiveWorker> workers) {
 
 TEST(RangeState, OneWorkerOnFreeIsOneProcessToTheBit) {
   const RulePtr rule = make_adamw({.lr = 0.01});
-  const JobConfig job = one_table({.elems = 3,
-                                   .consistency = Consistency::Free,
-                                   .rule = rule,
-                                   .init_scale = 1},
-                                  1);
+  const JobConfig job =
+      one_table({.elems = 3, .consistency = Consistency::Free, .rule = rule, .init_scale = 1}, 1);
   RangeState range({&job, 0, 0});
   begin(range, {{0, 1, 0}});
-  std::vector<float> weights = values_of<float>(range.read({}).view()), state(rule->state().elems(3));
+  std::vector<float> weights = values_of<float>(range.read({}).view()),
+                     state(rule->state().elems(3));
   for (Clock clock = 0; clock < 50; ++clock) {
     std::vector<float> sum(3), mean(3);
     for (size_t i = 0; i < 3; ++i) {
@@ -109,7 +107,8 @@ TEST(RangeState, LockstepDividesByTheWeightsThatCame) {
   EXPECT_FALSE(range.can_read(1));
   range.apply({.kind = EntryKind::Push, .request = first});
   EXPECT_TRUE(range.is_whole());
-  EXPECT_DOUBLE_EQ(values_of<double>(range.read({}).view())[0], 0) << "shown only when it is applied";
+  EXPECT_DOUBLE_EQ(values_of<double>(range.read({}).view())[0], 0)
+      << "shown only when it is applied";
   range.apply({.kind = EntryKind::Round, .clock = 0});
   EXPECT_DOUBLE_EQ(values_of<double>(range.read({}).view())[0], -2);
   EXPECT_TRUE(range.can_read(1));

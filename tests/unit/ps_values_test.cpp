@@ -105,8 +105,7 @@ TEST(DataOrder, TasksCoverEveryBatchOnce) {
       for (const Consistency consistency : {Consistency::Lockstep, Consistency::Free}) {
         JobConfig job;
         job.workers = workers;
-        job.data = {
-            .begin = begin, .epochs = 2, .batches_per_epoch = 12, .steps_per_task = steps};
+        job.data = {.begin = begin, .epochs = 2, .batches_per_epoch = 12, .steps_per_task = steps};
         job.tables = {{.consistency = consistency}};
         std::set<Batch> batches;
         for (Task task = 0; task < tasks_of(job); ++task)

@@ -94,9 +94,10 @@ class Listener {
 /// cannot be resolved is a CommError at once.
 Socket connect(const Address& address, Deadline deadline);
 
-/// Begins to connect to a numeric address, or to a unix socket ("@name"), and returns at once. The descriptor becomes writable when
-/// the attempt has ended; SO_ERROR has the result. Returns an empty Fd if the attempt cannot begin
-/// now but may later. Throws CommError if retrying cannot help.
+/// Begins to connect to a numeric address, or to a unix socket ("@name"), and returns at once. The
+/// descriptor becomes writable when the attempt has ended; SO_ERROR has the result. Returns an
+/// empty Fd if the attempt cannot begin now but may later. Throws CommError if retrying cannot
+/// help.
 Fd start_connect(const Address& address);
 
 /// `connect` over a unix socket in Linux' abstract namespace, which leaves no file behind. It has

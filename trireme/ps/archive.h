@@ -33,7 +33,8 @@ namespace trireme::ps {
 ///   | fields ... | length | zeros |  payload  | fields ... |
 ///   '------- a part ------------''-- a part --''-- a part --
 constexpr size_t kApartBytes = 512, kAlignBytes = 64;
-static_assert(std::endian::native == std::endian::little, "lists of numbers are copied as they lie");
+static_assert(std::endian::native == std::endian::little,
+              "lists of numbers are copied as they lie");
 
 inline size_t padding_at(size_t position) {
   return (kAlignBytes - position % kAlignBytes) % kAlignBytes;

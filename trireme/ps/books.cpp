@@ -73,8 +73,8 @@ Books::Books(const JobConfig& job)
 template <class Archive>
 void Books::fields(Archive& archive) {
   archive(records_, nodes_, view_, num_tasks_, done_, holders_, holdings_, next_clocks_,
-          latest_task_, first_clock_, snapshot_, newest_order_, done_in_snapshot_,
-          done_in_order_, reports_, reports_written_);
+          latest_task_, first_clock_, snapshot_, newest_order_, done_in_snapshot_, done_in_order_,
+          reports_, reports_written_);
 }
 
 BooksImage Books::image() const {
@@ -268,8 +268,9 @@ void Books::on(const SnapshotOrdered& decision) {
 }
 
 void Books::on(const SnapshotComplete& decision) {
-  core::check(decision.snapshot == view_.snapshot.snapshot, "snapshot {} is complete, but {} is open",
-              decision.snapshot, view_.snapshot.snapshot);
+  core::check(decision.snapshot == view_.snapshot.snapshot,
+              "snapshot {} is complete, but {} is open", decision.snapshot,
+              view_.snapshot.snapshot);
   snapshot_ = view_.snapshot;
   done_in_snapshot_ = done_in_order_;
   view_.snapshot = {};

@@ -242,7 +242,7 @@ class Books {
   std::map<uint32_t, Holding> holdings_;
   std::map<uint32_t, Clock> next_clocks_;
   Task latest_task_ = 0;
-  Clock first_clock_ = 0;     ///< lanes: where this generation began
+  Clock first_clock_ = 0;        ///< lanes: where this generation began
   SnapshotOrder snapshot_ = {};  ///< the last complete one
   uint64_t newest_order_ = 0;
   IntervalSet done_in_snapshot_;  ///< tasks that the last complete snapshot has

@@ -16,9 +16,10 @@ void Client::start(Operation operation, OnResult on_result) {
   const size_t elems =
       config.kind == TableKind::Dense ? config.elems : operation.keys.size() * config.elems;
   const bool is_empty = operation.weight == 0 && operation.values.empty();
-  core::check(!operation.push || is_empty || operation.values.size() == elems * bytes_of(config.type),
-              "a push to table '{}' has {} bytes, but {} elements have {}", config.name,
-              operation.values.size(), elems, elems * bytes_of(config.type));
+  core::check(
+      !operation.push || is_empty || operation.values.size() == elems * bytes_of(config.type),
+      "a push to table '{}' has {} bytes, but {} elements have {}", config.name,
+      operation.values.size(), elems, elems * bytes_of(config.type));
   const uint64_t number = next_number_++;
   InFlight& op = operations_[number];
   op = {std::move(operation), std::move(on_result), environment_.now()};

@@ -46,7 +46,7 @@ class Client : public ManagedNode {
   struct Result {
     std::vector<PulledBlock> blocks = {};  ///< of a pull of a dense table
     std::string rows = {};                 ///< of a sparse one, in the order of the keys
-    size_t repeated = 0;  ///< ranges that had this batch from another worker
+    size_t repeated = 0;                   ///< ranges that had this batch from another worker
     uint64_t missed = 0;  ///< updates between the last pull and this push, of the range with most
     ClockTotals totals = {};  ///< lockstep: of the clock before that of the read
     std::string error = {};   ///< the sentence of a refusal
@@ -85,8 +85,8 @@ class Client : public ManagedNode {
  private:
   struct Part {
     Request request;
-    std::vector<size_t> rows = {};      ///< sparse: which of the operation's keys
-    std::vector<uint64_t> keys = {};    ///< sparse: these, if the request only names them
+    std::vector<size_t> rows = {};    ///< sparse: which of the operation's keys
+    std::vector<uint64_t> keys = {};  ///< sparse: these, if the request only names them
     bool done = false;
     Time sent_at{};
     Reply reply = {};
@@ -121,8 +121,8 @@ class Client : public ManagedNode {
   uint64_t next_number_ = 1;
   using TableRange = std::pair<TableId, RangeId>;
   std::map<TableRange, uint64_t> read_versions_;
-  std::map<TableRange, uint64_t> sent_keys_;              ///< the name of the last list
-  std::map<TableRange, std::vector<float>> residuals_;    ///< what filters have lost so far
+  std::map<TableRange, uint64_t> sent_keys_;            ///< the name of the last list
+  std::map<TableRange, std::vector<float>> residuals_;  ///< what filters have lost so far
   struct Told {
     Report report;
     Time sent_at{};

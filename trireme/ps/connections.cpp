@@ -126,9 +126,10 @@ void Connections::welcome(net::Socket socket, const net::Identity& who, bool loc
 void Connections::open(uint64_t id, LaneId peer, net::Socket socket, bool local) {
   std::optional<Stream::Local> lending;
   if (local)
-    lending = {.arena = options_.arena ? options_.arena : std::make_shared<Arena>(),
-               .peer_lends = peer.node.role == Role::Worker ? Payload::Lent::Yes : Payload::Lent::No,
-               .wake = [this] { wake(); }};
+    lending = {
+        .arena = options_.arena ? options_.arena : std::make_shared<Arena>(),
+        .peer_lends = peer.node.role == Role::Worker ? Payload::Lent::Yes : Payload::Lent::No,
+        .wake = [this] { wake(); }};
   auto stream = std::make_unique<Stream>(std::move(socket), buffers_, std::move(lending));
   epoll_.add(stream->fd(), EPOLLIN, id);
   streams_[id] = {peer, std::move(stream)};

@@ -78,9 +78,10 @@ class DenseStorage final : public Storage {
   void load(const StorageImage& image) override {
     if (image.parts.size() != 2 || image.parts[0].size() != values_.size() * sizeof(T) ||
         image.parts[1].size() != state_.size() * sizeof(T))
-      throw CommError(fmt::format("sent another range than the {} values and {} numbers of state "
-                                  "that this one has",
-                                  values_.size(), state_.size()));
+      throw CommError(
+          fmt::format("sent another range than the {} values and {} numbers of state "
+                      "that this one has",
+                      values_.size(), state_.size()));
     values_ = SharedArray<T>(*place_.memory, values_.size());
     state_ = SharedArray<T>(heap_, state_.size());
     copy_bytes(image.parts[0].view(), values_.mutable_data());
@@ -95,7 +96,8 @@ class DenseStorage final : public Storage {
     return copy;
   }
   std::span<T> state_of(size_t row) {
-    return {state_.mutable_data() + state_begins_[row], state_begins_[row + 1] - state_begins_[row]};
+    return {state_.mutable_data() + state_begins_[row],
+            state_begins_[row + 1] - state_begins_[row]};
   }
 
   /// Elements between pieces are 0 for ever.
@@ -117,8 +119,7 @@ class DenseStorage final : public Storage {
         config.first_values->fill(row.piece, values);
         continue;
       }
-      const uint64_t begin =
-          block_of(*place_.job, place_.table, place_.range).begin + row.offset;
+      const uint64_t begin = block_of(*place_.job, place_.table, place_.range).begin + row.offset;
       for (size_t i = 0; i < values.size(); ++i)
         values[i] = config.init_scale == 0
                         ? T(0)

@@ -33,9 +33,8 @@ std::string agreed(const JobConfig& job) {
          job.data.begin, job.data.epochs, job.data.batches_per_epoch, job.data.steps_per_task);
   for (const TableConfig& table : job.tables) {
     writer(table.name, static_cast<uint8_t>(table.kind), static_cast<uint8_t>(table.type),
-           table.elems, static_cast<uint8_t>(table.consistency), table.tau,
-           table.rule->describe(), table.clip_norm, table.staleness_aware, table.init_scale,
-           table.most_rows, table.rank,
+           table.elems, static_cast<uint8_t>(table.consistency), table.tau, table.rule->describe(),
+           table.clip_norm, table.staleness_aware, table.init_scale, table.most_rows, table.rank,
            table.filter ? std::string(table.filter->name()) : std::string());
     for (const Piece& piece : table.pieces)
       writer(piece.name, piece.whole, piece.offset, piece.shape, piece.begin, piece.count);
@@ -106,11 +105,11 @@ void check_table(const TableConfig& table, const JobConfig& job) {
 }  // namespace
 
 void check(const JobConfig& job) {
-  core::check(job.servers > 0 && job.workers > 0 && job.worker_ranks > 0 && job.ranges > 0 &&
-                  job.lanes > 0,
-              "job '{}': {} servers, {} workers of {} ranks, {} ranges, {} lanes; each must be at "
-              "least 1",
-              job.name, job.servers, job.workers, job.worker_ranks, job.ranges, job.lanes);
+  core::check(
+      job.servers > 0 && job.workers > 0 && job.worker_ranks > 0 && job.ranges > 0 && job.lanes > 0,
+      "job '{}': {} servers, {} workers of {} ranks, {} ranges, {} lanes; each must be at "
+      "least 1",
+      job.name, job.servers, job.workers, job.worker_ranks, job.ranges, job.lanes);
   core::check(job.copies < job.servers,
               "job '{}': {} copies need {} servers, but there are {}; use at most {} copies",
               job.name, job.copies, job.copies + 1, job.servers, job.servers - 1);
@@ -118,10 +117,10 @@ void check(const JobConfig& job) {
               job.name);
   core::check(!job.tables.empty(), "job '{}': has no table; give it one", job.name);
   for (const TableConfig& table : job.tables) check_table(table, job);
-  core::check(job.data.begin <= job.batches() &&
-                  (!job.in_lanes() || job.data.begin % job.workers == 0),
-              "job '{}': begins at batch {} of {}, in lockstep at a multiple of the {} workers",
-              job.name, job.data.begin, job.batches(), job.workers);
+  core::check(
+      job.data.begin <= job.batches() && (!job.in_lanes() || job.data.begin % job.workers == 0),
+      "job '{}': begins at batch {} of {}, in lockstep at a multiple of the {} workers", job.name,
+      job.data.begin, job.batches(), job.workers);
   core::check(
       !job.in_lanes() || job.data.batches_per_epoch % job.workers == 0,
       "job '{}': lockstep deals {} batches of an epoch to {} workers, which leaves {} over; "

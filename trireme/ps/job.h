@@ -81,13 +81,13 @@ struct JobConfig {
   uint32_t servers = 1;
   uint32_t workers = 1;
   uint32_t worker_ranks = 1;  ///< processes of each worker
-  uint32_t copies = 0;  ///< successors that hold each range
+  uint32_t copies = 0;        ///< successors that hold each range
   uint32_t ranges = 16;
   uint32_t lanes = 1;  ///< threads of a server: lane l has ranges l, l + lanes, ...
   DataOrder data = {};
   std::vector<TableConfig> tables = {};
-  std::string start_from = {};  ///< the folder of a checkpoint; empty: from the first values
-  uint64_t server_bytes = 0;  ///< memory budget of a server; 0: none
+  std::string start_from = {};        ///< the folder of a checkpoint; empty: from the first values
+  uint64_t server_bytes = 0;          ///< memory budget of a server; 0: none
   uint64_t transfer_bytes = 1 << 20;  ///< pieces in which a range moves
   Timing timing = {};
   bool short_log = false;  ///< of the manager: written anew as often as it can be, for tests
@@ -104,8 +104,8 @@ struct JobConfig {
   uint64_t batches() const { return data.epochs * data.batches_per_epoch; }
 };
 
-/// Places pieces one after the other in a dense table. Each begins at a multiple of 16 elements, and
-/// so do ranges: vector kernels then round every element as they do in the whole parameter.
+/// Places pieces one after the other in a dense table. Each begins at a multiple of 16 elements,
+/// and so do ranges: vector kernels then round every element as they do in the whole parameter.
 ///
 ///   | piece 0 ...... pad | piece 1 .. pad | piece 2 ...
 constexpr uint64_t kGrain = 16;

@@ -115,8 +115,7 @@ std::string Manager::reject(NodeId from, const Hello& hello) const {
         "ranges, data and rules",
         name_of(from), job_.name);
   constexpr uint32_t kMostServers = 1024;
-  const uint32_t most =
-      from.role == Role::Worker ? job_.workers * job_.worker_ranks : kMostServers;
+  const uint32_t most = from.role == Role::Worker ? job_.workers * job_.worker_ranks : kMostServers;
   if (from.index >= most)
     return fmt::format("there is no {}: this job has at most {}", name_of(from), most);
   return {};

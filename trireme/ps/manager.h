@@ -91,7 +91,7 @@ class Manager final : public Node {
   Time started_at_;
   struct Hearing {
     Time last{};
-    Time since{};  ///< without a long pause up to `last`
+    Time since{};                      ///< without a long pause up to `last`
     std::optional<Time> lost_at = {};  ///< when its stream ended, if nothing came since
     Figures figures = {}, before = {};
     Time figures_at{}, before_at{};

@@ -26,8 +26,7 @@ class FolderPlace final : public ManagerPlace {
     const std::string beside = path() + ".new";
     format::write_file(beside, to_bytes(endpoint));
     if (::rename(beside.c_str(), path().c_str()) != 0)
-      throw CheckpointError(
-          fmt::format("cannot rename {}: {}", beside, core::errno_text(errno)));
+      throw CheckpointError(fmt::format("cannot rename {}: {}", beside, core::errno_text(errno)));
   }
 
   std::optional<Endpoint> find() override {

@@ -14,7 +14,10 @@ struct RangeOf {
   std::optional<RangeId> operator()(const RoundWhole&) const { return 0; }
   template <class T>
   std::optional<RangeId> operator()(const T& body) const {
-    if constexpr (requires { body.table; body.range; })
+    if constexpr (requires {
+                    body.table;
+                    body.range;
+                  })
       return body.range;
     else
       return std::nullopt;

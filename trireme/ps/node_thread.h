@@ -18,9 +18,9 @@ namespace trireme::ps {
 
 /// What a node of a real process needs, whatever its role.
 struct NodeOptions {
-  Connections::Options connections;     ///< `find` is filled in
-  std::shared_ptr<ManagerPlace> place;  ///< where the manager is
-  std::shared_ptr<ManagerLog> log = {};             ///< the manager's
+  Connections::Options connections;                     ///< `find` is filled in
+  std::shared_ptr<ManagerPlace> place;                  ///< where the manager is
+  std::shared_ptr<ManagerLog> log = {};                 ///< the manager's
   std::shared_ptr<const SnapshotFiles> snapshots = {};  ///< null: there are none
   std::function<void(const std::string&)> note = [](const std::string&) {};
 };

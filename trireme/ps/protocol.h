@@ -20,8 +20,8 @@ namespace trireme::ps {
 /// message from another start.
 struct Hello {
   uint64_t nonce = 0;
-  uint64_t fingerprint = 0;            ///< of the job as this node knows it
-  std::vector<Endpoint> lanes = {};    ///< of a server
+  uint64_t fingerprint = 0;          ///< of the job as this node knows it
+  std::vector<Endpoint> lanes = {};  ///< of a server
   template <class Archive>
   void fields(Archive& archive) {
     archive(nonce, fingerprint, lanes);
@@ -59,11 +59,11 @@ struct LifeEnded {
 
 /// What a server, or a worker, has done since its life began, for people who watch the job.
 struct Figures {
-  uint64_t bytes = 0;      ///< that its ranges have in memory
+  uint64_t bytes = 0;  ///< that its ranges have in memory
   uint64_t rows = 0;
   uint64_t pushes = 0, pulls = 0;
-  uint64_t behind = 0;     ///< entries of logs that it has and its successors do not
-  uint64_t refused = 0;    ///< messages
+  uint64_t behind = 0;   ///< entries of logs that it has and its successors do not
+  uint64_t refused = 0;  ///< messages
   bool operator==(const Figures&) const = default;
   template <class Archive>
   void fields(Archive& archive) {
@@ -112,8 +112,8 @@ struct Request {
   Epoch epoch = 0;
   uint64_t view_version = 0;  ///< the range must know this view or a later one
   bool push = false;
-  bool pull = false;  ///< with push: reads at the next clock
-  bool delta = false; ///< of a pull: no values if nothing has changed since read_version
+  bool pull = false;   ///< with push: reads at the next clock
+  bool delta = false;  ///< of a pull: no values if nothing has changed since read_version
   Batch batch = 0;
   double weight = 1;   ///< samples or tokens in the sum; 0: there is nothing to apply
   double loss = 0;     ///< their sum of losses
@@ -125,8 +125,8 @@ struct Request {
   Payload values = {};
   template <class Archive>
   void fields(Archive& archive) {
-    archive(id, epoch, view_version, push, pull, delta, batch, weight, loss, divisor, rate, read_version,
-            keys, key_list, values);
+    archive(id, epoch, view_version, push, pull, delta, batch, weight, loss, divisor, rate,
+            read_version, keys, key_list, values);
   }
 };
 
@@ -144,10 +144,10 @@ struct ClockTotals {
 struct Reply {
   RequestId id = {};
   Epoch epoch = 0;
-  uint64_t version = 0;   ///< updates that the range has applied
-  uint64_t missed = 0;    ///< of a push: updates between its pull and itself
-  bool repeated = false;  ///< the batch had been applied already, from another worker
-  bool unchanged = false; ///< of a pull: the client has these values already
+  uint64_t version = 0;    ///< updates that the range has applied
+  uint64_t missed = 0;     ///< of a push: updates between its pull and itself
+  bool repeated = false;   ///< the batch had been applied already, from another worker
+  bool unchanged = false;  ///< of a pull: the client has these values already
   ClockTotals totals = {};
   Payload values = {};
   template <class Archive>
@@ -370,11 +370,10 @@ struct Status {
   }
 };
 
-using Body =
-    std::variant<Hello, Welcome, Rejected, LifeEnded, Heartbeat, ViewChange, Request, Reply,
-                 Refusal, Forward, Ack, Transfer, TransferAck, Joined, RoundWhole, RoundAsk,
-                 RoundReady, SnapshotDone, TaskRequest, TaskReply, Report, ReportTaken, StatusAsk,
-                 Status>;
+using Body = std::variant<Hello, Welcome, Rejected, LifeEnded, Heartbeat, ViewChange, Request,
+                          Reply, Refusal, Forward, Ack, Transfer, TransferAck, Joined, RoundWhole,
+                          RoundAsk, RoundReady, SnapshotDone, TaskRequest, TaskReply, Report,
+                          ReportTaken, StatusAsk, Status>;
 
 struct Header {
   uint64_t job = 0;

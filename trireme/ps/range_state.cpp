@@ -117,9 +117,8 @@ void RangeState::apply_push(Request request) {
     return;
   }
   if (!applied_.insert(request.batch) || request.weight == 0) return;
-  const double slower = place_.config().staleness_aware
-                            ? 1.0 / (1.0 + static_cast<double>(missed(request)))
-                            : 1.0;
+  const double slower =
+      place_.config().staleness_aware ? 1.0 / (1.0 + static_cast<double>(missed(request))) : 1.0;
   const Payload values = unfiltered(request);
   const Gradient push{request.keys, values.view()};
   storage_->apply({&push, 1}, {.rate = request.rate * slower, .divisor = request.divisor});

@@ -133,10 +133,10 @@ class Replica {
   Time progress_at_{};  ///< when the last new acknowledgement came
 
   JoinStep step_ = JoinStep::None;
-  Frame transfer_;                ///< the state after acked_, while Copying
-  uint64_t transfer_sent_ = 0;    ///< bytes of it
+  Frame transfer_;              ///< the state after acked_, while Copying
+  uint64_t transfer_sent_ = 0;  ///< bytes of it
   uint64_t transfer_acked_ = 0;
-  std::string incoming_;          ///< of a joiner: as far as it has come
+  std::string incoming_;  ///< of a joiner: as far as it has come
   Sequence join_mark_ = 0;
   uint64_t room_behind_ = UINT64_MAX;
 
@@ -144,8 +144,8 @@ class Replica {
   std::multimap<Sequence, Waiting> waiting_;  ///< replies that wait for the chain
   std::optional<Sequence> whole_at_;          ///< the entry that made the round whole
   KeyLists key_lists_;
-  uint64_t saved_ = 0;                        ///< the last snapshot that this server has on disk,
-  std::string saved_contents_;                ///< and what its index must say
+  uint64_t saved_ = 0;          ///< the last snapshot that this server has on disk,
+  std::string saved_contents_;  ///< and what its index must say
   uint64_t pushes_ = 0, pulls_ = 0;
 };
 

@@ -13,7 +13,8 @@
 namespace trireme::ps {
 
 /// Writes parts of snapshots to the disk, one after the other, while the node goes on. A part that
-/// cannot be written (a full disk) is tried again until it can, or a later snapshot wants the range.
+/// cannot be written (a full disk) is tried again until it can, or a later snapshot wants the
+/// range.
 class SaveThread {
  public:
   using OnSaved = std::function<void(const SnapshotPart&, std::string contents)>;

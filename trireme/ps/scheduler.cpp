@@ -42,8 +42,7 @@ void Manager::on_task_request(uint32_t worker, const TaskRequest& request) {
 std::optional<Task> Manager::choose_task(uint32_t worker) const {
   for (Task task = books_.first_undone(); task < books_.num_tasks();
        task = books_.next_undone(task + 1))
-    if (job_.in_lanes() ? task % job_.workers == worker : books_.holders(task).empty())
-      return task;
+    if (job_.in_lanes() ? task % job_.workers == worker : books_.holders(task).empty()) return task;
   return job_.in_lanes() ? std::nullopt : choose_backup(worker);
 }
 

@@ -9,8 +9,7 @@ namespace trireme::ps {
 namespace {
 
 std::vector<std::unique_ptr<ServerLane>> all_lanes(uint32_t index, const JobConfig& job,
-                                                   Environment& environment,
-                                                   ServerTotals& totals) {
+                                                   Environment& environment, ServerTotals& totals) {
   std::vector<std::unique_ptr<ServerLane>> lanes;
   for (uint32_t lane = 0; lane < job.lanes; ++lane)
     lanes.push_back(std::make_unique<ServerLane>(index, lane, job, environment,

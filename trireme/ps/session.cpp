@@ -62,8 +62,7 @@ Session::Pending Session::start(Client::Operation operation) {
       client(node).start(std::move(operation), [this, number](Client::Result result) {
         const auto found = waiting_.extract(number).mapped();
         found->done = true;
-        if (!result.error.empty())
-          found->error = std::make_exception_ptr(CommError(result.error));
+        if (!result.error.empty()) found->error = std::make_exception_ptr(CommError(result.error));
         found->result = std::move(result);
       });
     } catch (const MisuseError&) {  // of this call: the node goes on

@@ -74,9 +74,9 @@ std::vector<format::PartItem> SnapshotFiles::dense_items(const SnapshotPart& par
     for (const DenseRow& row : rows) {
       Piece piece = row.piece;
       piece.name = fmt::format("optim/{}/{}", layout.arrays[array], piece.name);
-      add_row(items, std::move(piece), dtype,
-              image.parts[1].view().substr((begin + array * row.elems()) * width,
-                                           row.elems() * width));
+      add_row(
+          items, std::move(piece), dtype,
+          image.parts[1].view().substr((begin + array * row.elems()) * width, row.elems() * width));
       begin += layout.elems(row.elems());
     }
   }
@@ -85,8 +85,8 @@ std::vector<format::PartItem> SnapshotFiles::dense_items(const SnapshotPart& par
   size_t begin = 0;
   for (const DenseRow& row : rows) {
     const size_t arrays = layout.arrays.size() * row.elems();
-    scalars.push_back(bytes_of(
-        image.parts[1].view().substr((begin + arrays) * width, layout.scalars * width)));
+    scalars.push_back(
+        bytes_of(image.parts[1].view().substr((begin + arrays) * width, layout.scalars * width)));
     begin += layout.elems(row.elems());
   }
   items.push_back(whole_item(
@@ -115,8 +115,7 @@ std::vector<format::PartItem> SnapshotFiles::sparse_items(const SnapshotPart& pa
       whole_item(name + "/rows", {rows, static_cast<int64_t>(stride)}, dtype_of(table.type),
                  std::move(slabs))};
   if (table.most_rows > 0)
-    items.push_back(
-        whole_item(name + "/touched", {rows}, "I64", numbers(image.sparse.touched)));
+    items.push_back(whole_item(name + "/touched", {rows}, "I64", numbers(image.sparse.touched)));
   return items;
 }
 
@@ -196,8 +195,8 @@ StorageImage SnapshotFiles::load_dense(format::Checkpoint& from, const SnapshotP
   const core::Json& extra = from.index().extra;
   const std::string scalars_name = "ps/" + range_name(part, part.range) + "/scalars";
   const auto scalars = tensors.find(scalars_name);
-  const bool same_rows = scalars != tensors.end() &&
-                         scalars->second.shape[0] == static_cast<int64_t>(rows.size());
+  const bool same_rows =
+      scalars != tensors.end() && scalars->second.shape[0] == static_cast<int64_t>(rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     const DenseRow& row = rows[i];
     from.read(row.piece, dtype, values.data() + row.offset * width);
@@ -220,7 +219,8 @@ StorageImage SnapshotFiles::load_dense(format::Checkpoint& from, const SnapshotP
       // As a run without servers counts its updates.
       const double steps = extra.at("optimizer").at("steps").value(row.piece.name, 0.0);
       const auto single = static_cast<float>(steps);
-      std::memcpy(own, table.type == ValueType::Float32 ? static_cast<const void*>(&single) : &steps,
+      std::memcpy(own,
+                  table.type == ValueType::Float32 ? static_cast<const void*>(&single) : &steps,
                   width);
     }
   }

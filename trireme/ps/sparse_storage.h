@@ -71,9 +71,10 @@ class SparseStorage final : public Storage {
     if (image.parts.size() != (rows + kSlabRows - 1) / kSlabRows ||
         image.sparse.touched.size() != (evicts ? rows : 0) ||
         std::ranges::any_of(image.parts, [&](auto& slab) { return slab.size() != slab_bytes; }))
-      throw CommError(fmt::format("sent {} rows in {} slabs, but a slab of this table has {} rows "
-                                  "in {} bytes",
-                                  rows, image.parts.size(), kSlabRows, slab_bytes));
+      throw CommError(
+          fmt::format("sent {} rows in {} slabs, but a slab of this table has {} rows "
+                      "in {} bytes",
+                      rows, image.parts.size(), kSlabRows, slab_bytes));
     rows_ = image.sparse;
     slabs_.clear();
     for (const Payload& part : image.parts) {
@@ -149,8 +150,7 @@ class SparseStorage final : public Storage {
     const uint32_t row = index_.find(keys[i + kAhead]);
     if (row == RowIndex::kNone) return;
     const char* memory = reinterpret_cast<const char*>(row_at(row));
-    for (size_t byte = 0; byte < stride_ * sizeof(T); byte += 64)
-      __builtin_prefetch(memory + byte);
+    for (size_t byte = 0; byte < stride_ * sizeof(T); byte += 64) __builtin_prefetch(memory + byte);
   }
 
   const T* row_at(uint32_t row) const {

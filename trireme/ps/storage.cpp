@@ -32,7 +32,8 @@ std::vector<DenseRow> rows_of(const JobConfig& job, TableId table, RangeId range
     const uint64_t end = std::min(block.begin + block.elems, piece_end);
     for (uint64_t at = std::max(block.begin, begins[i]); at < end;) {
       // Cut where the whole piece would be, too, so that other ranges give the same rows' borders.
-      const uint64_t next = std::min(end, begins[i] + ((at - begins[i]) / kMostElems + 1) * kMostElems);
+      const uint64_t next =
+          std::min(end, begins[i] + ((at - begins[i]) / kMostElems + 1) * kMostElems);
       DenseRow row{.piece = pieces[i], .offset = at - block.begin};
       row.piece.begin += static_cast<int64_t>(at - begins[i]);
       row.piece.count = static_cast<int64_t>(next - at);

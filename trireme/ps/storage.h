@@ -32,7 +32,7 @@ Block block_of(const JobConfig& job, TableId table, RangeId range);
 /// Some consecutive elements of one piece of a dense table, within a range. A rule sees them as one
 /// row: few enough that all that it reads of them stays in the cache.
 struct DenseRow {
-  Piece piece;          ///< these elements alone; of a table without pieces: of a vector of its name
+  Piece piece;  ///< these elements alone; of a table without pieces: of a vector of its name
   uint64_t offset = 0;  ///< in the range's block
   uint64_t elems() const { return static_cast<uint64_t>(piece.count); }
 };

@@ -21,8 +21,8 @@ namespace {
 
 constexpr size_t kHeaderBytes = 16, kLentBytes = 40;
 constexpr size_t kStagedBytes = 64 << 10;
-constexpr size_t kDirectBytes = 16 << 10;   // more than this skips the staging buffer
-constexpr size_t kTurnBytes = 8 << 20;      // of one peer in one turn, so that none starves others
+constexpr size_t kDirectBytes = 16 << 10;  // more than this skips the staging buffer
+constexpr size_t kTurnBytes = 8 << 20;     // of one peer in one turn, so that none starves others
 constexpr uint64_t kMostBytes = uint64_t{4} << 30;
 constexpr uint32_t kMostLent = 1 << 16;
 constexpr size_t kWorthLending = 4096;
@@ -212,8 +212,7 @@ bool Stream::take_staged(char* to, size_t wanted, size_t& have) {
 
 void Stream::read(const std::function<void(Frame)>& on_message) {
   for (size_t turn = 0; turn < kTurnBytes;) {
-    char* const to =
-        stage_ == Stage::Inline ? static_cast<char*>(inline_.get()) : head_.data();
+    char* const to = stage_ == Stage::Inline ? static_cast<char*>(inline_.get()) : head_.data();
     const size_t wanted = stage_ == Stage::Inline ? inline_bytes_ : head_.size();
     if (take_staged(to, wanted, have_)) {
       have_ = 0;
@@ -224,8 +223,8 @@ void Stream::read(const std::function<void(Frame)>& on_message) {
       continue;
     }
     const bool direct = stage_ == Stage::Inline && wanted - have_ >= kDirectBytes;
-    const size_t got = direct ? receive(to + have_, wanted - have_)
-                              : receive(staged_.data(), staged_.size());
+    const size_t got =
+        direct ? receive(to + have_, wanted - have_) : receive(staged_.data(), staged_.size());
     if (got == 0) return;
     turn += got;
     if (direct) {

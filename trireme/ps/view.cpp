@@ -36,8 +36,8 @@ std::vector<std::vector<uint32_t>> place_ranges(uint32_t ranges,
       std::vector<uint32_t>& mine = chosen[range];
       const auto takes = [&](uint32_t server, bool even_if_full) {
         if (std::ranges::find(mine, server) != mine.end()) return false;
-        return even_if_full || (copy > 0 ? copies[server] < share(count * ranges)
-                                         : heads[server] < share(ranges));
+        return even_if_full ||
+               (copy > 0 ? copies[server] < share(count * ranges) : heads[server] < share(ranges));
       };
       // Every other server may be full and hold the range already: then a full one takes it.
       for (const bool even_if_full : {false, true}) {

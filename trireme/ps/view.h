@@ -103,7 +103,6 @@ struct View {
 /// head of more than its share of the ranges, or holds more than its share of all copies, rounded
 /// up. A server that comes or goes changes few other ranges than its own.
 std::vector<std::vector<uint32_t>> place_ranges(uint32_t ranges,
-                                                const std::vector<uint32_t>& servers,
-                                                size_t count);
+                                                const std::vector<uint32_t>& servers, size_t count);
 
 }  // namespace trireme::ps
