@@ -81,6 +81,7 @@ Scenario make_scenario(uint64_t seed, ps::Plant plant) {
   job.transfer_bytes = random.chance(0.5) ? 300 : 1 << 20;
   job.short_log = random.chance(0.5);
   scenario.last_snapshot = random.chance(0.5);
+  if (random.chance(0.3)) job.data.snapshot_steps = random.between(3, 6);
   scenario.weather = {.lose = random.chance(0.5) ? 0.05 : 0,
                       .repeat = random.chance(0.6) ? 0.1 : 0,
                       .late = random.chance(0.6) ? 0.1 : 0};

@@ -1,5 +1,7 @@
 #include "sim/sim_worker.h"
 
+#include <fmt/format.h>
+
 #include <memory>
 #include <stdexcept>
 
@@ -83,6 +85,17 @@ ps::Client::Operation SimWorker::operation(TableId table) const {
   return op;
 }
 
+/// Lockstep: what the servers say about a clock is what its batches were.
+void SimWorker::check_totals(TableId table, ps::Clock clock, const Result& result) const {
+  if (table != kWeights || !job_.in_lockstep(table)) return;
+  double weight = 0;
+  for (ps::Batch batch = clock * job_.workers; batch < (clock + 1) * job_.workers; ++batch)
+    weight += weight_of(batch);
+  if (result.totals.weight != weight)
+    throw std::runtime_error(fmt::format("worker {}: clock {} has weight {}, and the servers say {}",
+                                         id_.index, clock, weight, result.totals.weight));
+}
+
 void SimWorker::pull() {
   open_ = job_.tables.size();
   began_ = environment_.now();
@@ -161,6 +174,8 @@ void SimWorker::push() {
   for (const Operation& op : ops) {
     start(op, [this, table = op.table](const Result& result) {
       if (!result.error.empty()) throw std::runtime_error(result.error);
+      if (scenario_.push_pull && step_ + 1 < batches_.size())
+        check_totals(table, clock(), result);
       repeated_ += result.repeated;
       pulled_[table] = result.values();
       if (--open_ == 0) on_pushed();

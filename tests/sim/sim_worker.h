@@ -35,6 +35,7 @@ class SimWorker final : public ps::Client {
   Operation push_of(ps::TableId table) const;
   ps::Clock clock() const { return first_clock_ + step_; }
   void write_down_read();
+  void check_totals(ps::TableId table, ps::Clock clock, const Result& result) const;
   void read_the_end();
 
   const Scenario& scenario_;

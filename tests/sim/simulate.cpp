@@ -124,7 +124,8 @@ class Simulation {
 
   /// Who waits for what, when nothing goes on.
   std::string standstill() {
-    std::string text;
+    const ps::SnapshotOrder& open = manager()->view().snapshot;
+    std::string text = fmt::format("\n    snapshot {} at clock {} is open", open.snapshot, open.clock);
     for (const ps::ActiveWorker& active : manager()->view().workers) {
       const auto holding = manager()->books().holding(active.worker);
       text +=
@@ -143,9 +144,11 @@ class Simulation {
       for (const ps::Member member : assignment.chain)
         if (const auto* here = replica(member, table, range); here && here->state())
           text += fmt::format(
-              "\n    table {} range {} server {}: epoch {}, {} pulls wait, entry {}, round {}{}",
+              "\n    table {} range {} server {}: epoch {}, {} pulls wait, entry {}, round {}, "
+              "snapshot {} of {}{}",
               table, range, member.index, here->epoch(), here->parked(), here->last(),
-              here->state()->round(), here->has_joined() ? ", joined" : "");
+              here->state()->round(), here->state()->last_snapshot(),
+              here->state()->snapshot_order().snapshot, here->has_joined() ? ", joined" : "");
     });
     return text;
   }
@@ -254,7 +257,7 @@ class Simulation {
     outcome_.rollbacks = manager()->view().generation;
     if (job_.copies > 0 && outcome_.rollbacks > 0 && !scenario_.blackout)
       breach(Promise::Copies, fmt::format("the servers returned {} times", outcome_.rollbacks));
-    outcome_.snapshots = manager()->books().last_snapshot();
+    outcome_.snapshots = manager()->books().snapshot().snapshot;
     for (const ps::Assignment& assignment : manager()->view().ranges)
       outcome_.epochs += assignment.epoch;
   }

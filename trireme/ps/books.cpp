@@ -230,6 +230,8 @@ void Books::on(const TaskGiven& decision) {
 void Books::on(const TaskDone& decision) {
   done_.insert(decision.task);
   holders_.erase(decision.task);
+  const auto holding = holdings_.find(decision.worker);
+  if (holding != holdings_.end() && holding->second.task == decision.task) holdings_.erase(holding);
 }
 
 void Books::on(const EndsAt& decision) {

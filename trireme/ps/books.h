@@ -66,11 +66,13 @@ struct TaskGiven {
     archive(task, worker, clock);
   }
 };
+/// The worker has done the task, and so holds none.
 struct TaskDone {
   Task task = 0;
+  uint32_t worker = 0;
   template <class Archive>
   void fields(Archive& archive) {
-    archive(task);
+    archive(task, worker);
   }
 };
 struct WorkerIdle {
@@ -197,9 +199,11 @@ class Books {
   /// The task after the last that was handed out.
   Task latest_task() const { return latest_task_; }
 
-  uint64_t last_snapshot() const { return snapshot_.snapshot; }
+  /// The last complete one.
+  const SnapshotOrder& snapshot() const { return snapshot_; }
   bool snapshot_has_all() const { return snapshot_.snapshot != 0 && done_in_snapshot_ == done_; }
-  /// Lanes: whether all work has been handed out.
+  /// Lanes: the clock after the last of the job, and whether all work has been handed out.
+  Clock end_clock() const;
   bool all_given() const { return latest_clock() >= end_clock(); }
   /// Steps of all workers that are done, counted from the beginning of the data order.
   uint64_t steps_done() const;
@@ -230,7 +234,6 @@ class Books {
   void servers_changed();
   void workers_changed();
   void release_tasks(uint32_t worker);
-  Clock end_clock() const;
 
   const JobConfig& job_;
   uint64_t records_ = 0;

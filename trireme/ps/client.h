@@ -48,7 +48,7 @@ class Client : public ManagedNode {
     std::string rows = {};                 ///< of a sparse one, in the order of the keys
     size_t repeated = 0;                   ///< ranges that had this batch from another worker
     uint64_t missed = 0;  ///< updates between the last pull and this push, of the range with most
-    ClockTotals totals = {};  ///< lockstep: of the clock before that of the read
+    ClockTotals totals = {};  ///< lockstep: of the clock of a push-pull, of the one before a pull
     std::string error = {};   ///< the sentence of a refusal
 
     /// All values in one piece.

@@ -52,7 +52,10 @@ class DenseStorage final : public Storage {
       T* values = next.mutable_data() + row.offset;
       if (beside) std::copy_n(values_.data() + row.offset, row.elems(), values);
       add_up(pushes, row, scratch);
-      rule().apply(Row<T>{{values, row.elems()}, state_of(i)}, std::span<T>(scratch), step);
+      rule().apply(Row<T>{{values, row.elems()}, state_of(i)}, std::span<T>(scratch),
+                   {.rate = step.rate * row.factors.rate,
+                    .divisor = step.divisor,
+                    .decay = step.decay * row.factors.decay});
     }
     values_ = std::move(next);
   }

@@ -33,6 +33,12 @@ class FirstValues {
   virtual void fill(const Piece& piece, std::span<double> values) const = 0;
 };
 
+/// What holds for one piece of a dense table: factors of the rule's learning rate and weight decay.
+struct PieceFactors {
+  double rate = 1;
+  double decay = 1;
+};
+
 struct TableConfig {
   std::string name = {};
   TableKind kind = TableKind::Dense;
@@ -40,10 +46,13 @@ struct TableConfig {
   uint64_t elems = 0;  ///< dense: of the whole table; sparse: of a row
   /// Dense: what the table consists of, as `lay_out` has placed it; empty: of one vector.
   std::vector<Piece> pieces = {};
+  std::vector<PieceFactors> factors = {};  ///< of each piece; empty: 1
   Consistency consistency = Consistency::Lockstep;
   int64_t tau = 0;  ///< of Stale; 0 is Lockstep
   RulePtr rule = {};
-  double clip_norm = 0;          ///< Lockstep: of the gradient of all tables that clip; 0: none
+  double clip_norm = 0;  ///< Lockstep: of the gradient of all tables that clip; 0: none
+  /// Lockstep: a clock whose gradients are not finite is not applied.
+  bool check_finite = false;
   bool staleness_aware = false;  ///< a push that missed n updates counts 1 / (1 + n)
   double init_scale = 0;         ///< first values are uniform in [-scale, scale]
   std::shared_ptr<const FirstValues> first_values = {};  ///< dense: instead
@@ -58,6 +67,8 @@ struct DataOrder {
   uint64_t epochs = 1;
   uint64_t batches_per_epoch = 1;
   uint64_t steps_per_task = 1;
+  /// A snapshot after every so many steps of all workers; 0: none.
+  uint64_t snapshot_steps = 0;
 };
 
 struct Timing {

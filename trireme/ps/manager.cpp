@@ -243,7 +243,7 @@ void Manager::end_silent_lives() {
     environment_.note(
         fmt::format("manager: {} is silent; its life {} is over", name_of(id), record.life));
     if (job_.plant == Plant::DoneTooEarly && id.role == Role::Worker)
-      if (const auto holding = books_.holding(id.index)) decide(TaskDone{holding->task});
+      if (const auto holding = books_.holding(id.index)) decide(TaskDone{holding->task, id.index});
     decide(LifeEnds{id});
   }
 }
@@ -345,8 +345,28 @@ void Manager::roll_back() {
 bool Manager::wants_snapshot() const {
   if (view_.snapshot.snapshot != 0 || view_.ranges[0].epoch == 0) return false;
   if (books_.all_done()) return wants_last_ && !books_.snapshot_has_all();
+  const uint64_t steps = job_.data.snapshot_steps;
+  if (steps > 0 && !job_.in_lanes())
+    return books_.steps_done() / steps > books_.snapshot().step / steps;
   const Time every = job_.timing.snapshot_every;
   return every != Time::zero() && environment_.now() - ordered_at_ >= every;
+}
+
+/// Lanes: before work of the clocks [begin, end) is handed out, the snapshot that is due after one
+/// of them must be ordered, because later no range could stop there. While another one is being
+/// saved, the work waits; but not that of a worker which others may have to wait for.
+Manager::Handing Manager::order_before(Clock begin, Clock end) {
+  const uint64_t steps = job_.data.snapshot_steps;
+  if (steps == 0) return Handing::Free;
+  const Clock due = end / steps * steps;
+  const bool is_last = due == books_.end_clock() && wants_last_;
+  if (due <= begin || due <= books_.snapshot().clock || is_last) return Handing::Free;
+  if (view_.snapshot.snapshot != 0) {
+    const bool all_work = view_.workers.size() == job_.workers;
+    return view_.snapshot.clock >= due || !all_work ? Handing::Free : Handing::MustWait;
+  }
+  order(due);
+  return Handing::Free;
 }
 
 /// In lanes at the clock that nobody has been given yet. One whose last clock comes is left to the
@@ -380,7 +400,16 @@ void Manager::on_snapshot_done(const SnapshotDone& done) {
   if (snapshot_parts_.size() < job_.tables.size() * job_.ranges) return;
   std::vector<std::string> contents;
   for (const auto& [part, text] : snapshot_parts_) contents.push_back(text);
-  environment_.complete(view_.snapshot, contents);
+  try {
+    environment_.complete(view_.snapshot, contents);
+  } catch (const CheckpointError& error) {  // servers repeat what they said: it is tried again
+    if (environment_.now() - noted_at_ >= std::chrono::seconds(2)) {
+      noted_at_ = environment_.now();
+      environment_.note(fmt::format("manager: cannot complete the snapshot of step {}: {}; trying again",
+                                    view_.snapshot.step, error.what()));
+    }
+    return;
+  }
   decide(SnapshotComplete{done.snapshot});
   snapshot_parts_.clear();
 }

@@ -70,6 +70,8 @@ class Manager final : public Node {
   void assign(RangeId range, const Assignment& next);
   NodeId node_of(NodeId id) const;
   bool wants_snapshot() const;
+  enum class Handing : uint8_t { Free, MustWait };
+  Handing order_before(Clock begin, Clock end);
   void shorten_log();
 
   std::optional<Task> choose_task(uint32_t worker) const;
@@ -100,7 +102,7 @@ class Manager final : public Node {
   Time heard_any_;
   std::map<Task, Time> given_at_;
   std::map<std::pair<TableId, RangeId>, std::string> snapshot_parts_;
-  Time ordered_at_;
+  Time ordered_at_, noted_at_{};
   bool wants_last_ = false;
 };
 

@@ -130,7 +130,7 @@ struct Request {
   }
 };
 
-/// The sums of the last clock that was applied in lockstep, over all workers.
+/// The sums of a clock in lockstep, over all workers.
 struct ClockTotals {
   double weight = 0, loss = 0;
   double norm = 0;  ///< of the mean gradient of all tables that clip, before clipping
@@ -148,7 +148,7 @@ struct Reply {
   uint64_t missed = 0;     ///< of a push: updates between its pull and itself
   bool repeated = false;   ///< the batch had been applied already, from another worker
   bool unchanged = false;  ///< of a pull: the client has these values already
-  ClockTotals totals = {};
+  ClockTotals totals = {};  ///< lockstep: of the clock of a push-pull, of the one before a pull
   Payload values = {};
   template <class Archive>
   void fields(Archive& archive) {

@@ -154,29 +154,44 @@ std::vector<Gradient> RangeState::pending_gradients(std::vector<Payload>& kept) 
 double RangeState::squares() const {
   std::vector<Payload> kept;
   const auto pushes = pending_gradients(kept);
-  return place_.config().clip_norm == 0 || pushes.empty() ? 0 : storage_->squares(pushes);
+  const bool counts = place_.config().clip_norm > 0 || place_.config().check_finite;
+  return !counts || pushes.empty() ? 0 : storage_->squares(pushes);
 }
 
-/// Divides by the weights that came, and by more where the gradient is too long.
+/// Divides by the weights that came, and by more where the gradient is too long. All ranges get the
+/// same squares, so all of them apply the clock or none does.
 void RangeState::apply_round(const Entry& entry) {
   if (entry.clock != round_ || !is_whole()) return;
   const double clip = place_.config().clip_norm;
   last_squares_ = squares();
-  totals_ = {};
+  ClockTotals totals;
   for (const auto& [lane, push] : pending_) {
-    totals_.weight += push.weight;
-    totals_.loss += push.loss;
+    totals.weight += push.weight;
+    totals.loss += push.loss;
   }
-  std::vector<Payload> kept;
-  const auto pushes = pending_gradients(kept);
-  if (totals_.weight > 0) {
-    totals_.norm = std::sqrt(entry.squares) / totals_.weight;
-    storage_->apply(pushes, {.rate = pending_.begin()->second.rate,
-                             .divisor = totals_.weight * core::clip_divisor(totals_.norm, clip)});
+  if (totals.weight > 0) totals.norm = std::sqrt(entry.squares) / totals.weight;
+  const bool is_good = !place_.config().check_finite || std::isfinite(totals.norm);
+  if (totals.weight > 0 && is_good) {
+    std::vector<Payload> kept;
+    storage_->apply(pending_gradients(kept),
+                    {.rate = pending_.begin()->second.rate,
+                     .divisor = totals.weight * core::clip_divisor(totals.norm, clip)});
   }
+  remember(totals);
   pending_.clear();
   ++round_;
   ++version_;
+}
+
+void RangeState::remember(const ClockTotals& totals) {
+  if (totals_.size() > place_.job->data.steps_per_task) totals_.erase(totals_.begin());
+  totals_.push_back(totals);
+}
+
+ClockTotals RangeState::totals_of(Clock clock) const {
+  const Clock age = round_ - std::min(round_, clock);  // 1: the newest
+  if (clock >= round_ || age > totals_.size()) return {};
+  return totals_[totals_.size() - age];
 }
 
 void RangeState::apply_workers(const Entry& entry) {

@@ -51,7 +51,9 @@ class RangeState {
   Clock round() const { return round_; }
   /// Of the clock before round().
   double last_squares() const { return last_squares_; }
-  const ClockTotals& totals() const { return totals_; }
+  /// Lockstep: the sums of a clock that was applied a short while ago; else zeros. A worker that
+  /// repeats a task finds those of all its clocks.
+  ClockTotals totals_of(Clock clock) const;
 
   /// A snapshot that must be taken now, before the next entry.
   std::optional<uint64_t> snapshot_due() const;
@@ -101,6 +103,7 @@ class RangeState {
   std::vector<Gradient> pending_gradients(std::vector<Payload>& kept) const;
   void apply_push(Request request);
   void apply_round(const Entry& entry);
+  void remember(const ClockTotals& totals);
   void apply_workers(const Entry& entry);
 
   Place place_;
@@ -113,7 +116,7 @@ class RangeState {
   Clock round_ = 0;
   std::map<uint32_t, Request> pending_;  ///< pushes of clock round_, by lane
   double last_squares_ = 0;
-  ClockTotals totals_;  ///< of the clock before round_
+  std::vector<ClockTotals> totals_;  ///< of the clocks before round_, the newest last
   SnapshotOrder order_;
   uint64_t saved_ = 0;
 };

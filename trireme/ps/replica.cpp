@@ -167,8 +167,7 @@ void Replica::admit_push(Request request, NodeId from) {
     return answer_when_committed(from, {.id = pull.request.id,
                                         .version = state_->version(),
                                         .missed = missed,
-                                        .repeated = judgement.repeated,
-                                        .totals = state_->totals()});
+                                        .repeated = judgement.repeated});
   parked_[pull.request.id] = std::move(pull);
   serve_parked();
 }
@@ -190,8 +189,10 @@ void Replica::answer_pull(const Parked& pull) {
   Reply reply{.id = pull.request.id,
               .version = state_->version(),
               .missed = pull.missed,
-              .repeated = pull.repeated,
-              .totals = state_->totals()};
+              .repeated = pull.repeated};
+  const Clock clock = pull.request.id.clock;
+  if (pull.request.push || clock > 0)
+    reply.totals = state_->totals_of(pull.request.push ? clock : clock - 1);
   // Nothing has changed since the client read these values; it has kept them.
   reply.unchanged = pull.request.delta && pull.request.read_version == reply.version;
   if (!reply.unchanged) reply.values = state_->read(pull.request.keys);
@@ -404,6 +405,7 @@ void Replica::report_snapshot() {
 }
 
 void Replica::on_saved(uint64_t snapshot, std::string contents) {
+  if (snapshot <= saved_) return;  // an earlier one, which took longer
   saved_ = snapshot;
   saved_contents_ = std::move(contents);
 }

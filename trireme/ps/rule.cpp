@@ -21,14 +21,14 @@ class Sgd final : public TypedRule<Sgd> {
     return {.arrays = {"momentum"}};
   }
   template <class T>
-  void update(Row<T> row, std::span<const T> gradient, double rate) const {
-    const T lr = static_cast<T>(options_.lr * rate);
-    const T decay = static_cast<T>(options_.weight_decay);
+  void update(Row<T> row, std::span<const T> gradient, const Step& step) const {
+    const T lr = static_cast<T>(options_.lr * step.rate);
+    const T decay = static_cast<T>(options_.weight_decay * step.decay);
     const T momentum = static_cast<T>(options_.momentum);
     for (size_t i = 0; i < gradient.size(); ++i) {
-      T step = gradient[i] + decay * row.values[i];
-      if (momentum != T(0)) step = row.state[i] = momentum * row.state[i] + step;
-      row.values[i] -= lr * step;
+      T move = gradient[i] + decay * row.values[i];
+      if (momentum != T(0)) move = row.state[i] = momentum * row.state[i] + move;
+      row.values[i] -= lr * move;
     }
   }
 
@@ -46,18 +46,18 @@ class AdamW final : public TypedRule<AdamW> {
   /// The scalar counts steps.
   StateLayout state() const override { return {{"exp_avg", "exp_avg_sq"}, 1}; }
   template <class T>
-  void update(Row<T> row, std::span<const T> gradient, double rate) const {
+  void update(Row<T> row, std::span<const T> gradient, const Step& step) const {
     constexpr double kMostSteps = 1 << 24;  // a float counts no further, and the bias is gone
     const double steps = std::min(static_cast<double>(row.state.back()) + 1, kMostSteps);
     row.state.back() = static_cast<T>(steps);
     const std::span<T> first = row.state.subspan(0, gradient.size());
     const std::span<T> second = row.state.subspan(gradient.size(), gradient.size());
-    const double lr = options_.lr * rate;
+    const double lr = options_.lr * step.rate;
     const T step_size = static_cast<T>(lr / (1 - std::pow(options_.beta1, steps)));
     const T second_bias = static_cast<T>(std::sqrt(1 - std::pow(options_.beta2, steps)));
     const T beta1 = static_cast<T>(options_.beta1), beta2 = static_cast<T>(options_.beta2);
     const T epsilon = static_cast<T>(options_.epsilon);
-    const T shrink = static_cast<T>(1 - lr * options_.weight_decay);
+    const T shrink = static_cast<T>(1 - lr * options_.weight_decay * step.decay);
     for (size_t i = 0; i < gradient.size(); ++i) {
       first[i] = beta1 * first[i] + (T(1) - beta1) * gradient[i];
       second[i] = beta2 * second[i] + (T(1) - beta2) * gradient[i] * gradient[i];
@@ -78,8 +78,8 @@ class Adagrad final : public TypedRule<Adagrad> {
   }
   StateLayout state() const override { return {.arrays = {"sum"}}; }
   template <class T>
-  void update(Row<T> row, std::span<const T> gradient, double rate) const {
-    const T lr = static_cast<T>(options_.lr * rate);
+  void update(Row<T> row, std::span<const T> gradient, const Step& step) const {
+    const T lr = static_cast<T>(options_.lr * step.rate);
     const T epsilon = static_cast<T>(options_.epsilon);
     for (size_t i = 0; i < gradient.size(); ++i) {
       row.state[i] += gradient[i] * gradient[i];
@@ -100,11 +100,11 @@ class RowwiseAdagrad final : public TypedRule<RowwiseAdagrad> {
   StateLayout state() const override { return {.scalars = 1}; }
   bool is_elementwise() const override { return false; }
   template <class T>
-  void update(Row<T> row, std::span<const T> gradient, double rate) const {
+  void update(Row<T> row, std::span<const T> gradient, const Step& step) const {
     T squares = 0;
     for (const T value : gradient) squares += value * value;
     row.state[0] += squares / static_cast<T>(gradient.size());
-    const T step_size = static_cast<T>(options_.lr * rate) /
+    const T step_size = static_cast<T>(options_.lr * step.rate) /
                         (std::sqrt(row.state[0]) + static_cast<T>(options_.epsilon));
     for (size_t i = 0; i < gradient.size(); ++i) row.values[i] -= step_size * gradient[i];
   }
@@ -119,8 +119,8 @@ class Averaging final : public TypedRule<Averaging> {
   std::string describe() const override { return fmt::format("averaging {}", share_); }
   StateLayout state() const override { return {}; }
   template <class T>
-  void update(Row<T> row, std::span<const T> pushed, double rate) const {
-    const T share = static_cast<T>(share_ * rate);
+  void update(Row<T> row, std::span<const T> pushed, const Step& step) const {
+    const T share = static_cast<T>(share_ * step.rate);
     for (size_t i = 0; i < pushed.size(); ++i) row.values[i] += share * (pushed[i] - row.values[i]);
   }
 

@@ -15,11 +15,12 @@ struct Row {
   std::span<T> state;  ///< zeros at first
 };
 
-/// The learning rate of an update, as a factor of the rule's own, and what sums of gradients are
-/// divided by.
+/// The learning rate and the weight decay of an update, as factors of the rule's own, and what sums
+/// of gradients are divided by.
 struct Step {
   double rate = 1;
   double divisor = 1;
+  double decay = 1;
 };
 
 /// What a rule keeps for a row of n values: | array 0: n | array 1: n | ... | scalars |. Arrays
@@ -55,7 +56,7 @@ class Rule {
 ///     std::string describe() const override { return "sign"; }
 ///     StateLayout state() const override { return {}; }
 ///     template <class T>
-///     void update(Row<T> row, std::span<const T> gradient, double rate) const {...}
+///     void update(Row<T> row, std::span<const T> gradient, const Step& step) const {...}
 ///   };
 template <class Derived>
 class TypedRule : public Rule {
@@ -72,7 +73,7 @@ class TypedRule : public Rule {
   void apply_typed(Row<T> row, std::span<T> gradient, const Step& step) const {
     if (const T divisor = static_cast<T>(step.divisor); divisor != T(1))
       for (T& value : gradient) value /= divisor;
-    static_cast<const Derived*>(this)->update(row, std::span<const T>(gradient), step.rate);
+    static_cast<const Derived*>(this)->update(row, std::span<const T>(gradient), step);
   }
 };
 

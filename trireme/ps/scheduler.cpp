@@ -11,13 +11,26 @@ namespace trireme::ps {
 void Manager::on_task_request(uint32_t worker, const TaskRequest& request) {
   TaskReply answer{.life = books_.node({Role::Worker, worker})->life, .number = request.number};
   if (request.done && *request.done >= books_.num_tasks()) return count("bad request");
-  if (request.done && !books_.is_done(*request.done)) decide(TaskDone{*request.done});
+  auto holding = books_.holding(worker);
+  const bool has_done = request.done && holding && holding->task == *request.done;
+  if (has_done || (request.done && !books_.is_done(*request.done)))
+    decide(TaskDone{*request.done, worker});
+  if (has_done) holding.reset();
 
-  const auto holding = books_.holding(worker);
   // Until it says that it has done the task, it may not know that it was given it. Then it gets the
   // same answer, even if a backup was faster: its clocks must have no gap.
-  const bool repeats = holding && request.done != holding->task;
-  const auto task = repeats ? std::optional(holding->task) : choose_task(worker);
+  const bool repeats = holding.has_value();
+  auto task = repeats ? std::optional(holding->task) : choose_task(worker);
+  bool must_wait = false;
+  if (task && !repeats && job_.in_lanes()) {
+    const auto batches = batches_of(job_, *task);
+    must_wait = order_before(lane_clock(job_, batches.front()),
+                             lane_clock(job_, batches.back()) + 1) == Handing::MustWait;
+  }
+  if (must_wait) {
+    answer.answer = Answer::Wait;
+    return reply(node_of({Role::Worker, worker}), answer);
+  }
   if (!task) {
     if (books_.is_active(worker) && !job_.in_lanes()) decide(WorkerIdle{worker});
     answer.answer = is_finished() ? Answer::Finished : Answer::Wait;

@@ -37,6 +37,7 @@ std::vector<DenseRow> rows_of(const JobConfig& job, TableId table, RangeId range
       DenseRow row{.piece = pieces[i], .offset = at - block.begin};
       row.piece.begin += static_cast<int64_t>(at - begins[i]);
       row.piece.count = static_cast<int64_t>(next - at);
+      if (!config.factors.empty()) row.factors = config.factors[i];
       rows.push_back(std::move(row));
       at = next;
     }

@@ -34,6 +34,7 @@ Block block_of(const JobConfig& job, TableId table, RangeId range);
 struct DenseRow {
   Piece piece;  ///< these elements alone; of a table without pieces: of a vector of its name
   uint64_t offset = 0;  ///< in the range's block
+  PieceFactors factors = {};
   uint64_t elems() const { return static_cast<uint64_t>(piece.count); }
 };
 std::vector<DenseRow> rows_of(const JobConfig& job, TableId table, RangeId range);
