@@ -9,7 +9,7 @@
 
 #include "fuzz/fuzz.h"
 #include "trireme/core/error.h"
-#include "trireme/ps/client.h"
+#include "trireme/ps/client_node.h"
 #include "trireme/ps/manager.h"
 #include "trireme/ps/server.h"
 
@@ -62,7 +62,7 @@ struct Job {
   Desk desk;
   Manager manager{config, desk};
   Server server{0, config, desk};
-  Client client{0, config, desk};
+  ClientNode client{0, config, desk};
 
   Node& node(NodeId id) {
     if (id.role == Role::Manager) return manager;
@@ -96,7 +96,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
              .view_version = reply.view_version,
              .pull = true,
              .keys = table == 1 ? std::vector<uint64_t>{1, 2, 3} : std::vector<uint64_t>{}},
-            [](const Client::Result&) {});
+            [](const ClientNode::Result&) {});
     });
   };
   for (int i = 0; i < 4; ++i) {

@@ -11,7 +11,7 @@
 #include "tests/ps/ps_job.h"
 #include "trireme/ps/manager.h"
 #include "trireme/ps/server_process.h"
-#include "trireme/ps/session.h"
+#include "trireme/ps/client.h"
 #include "trireme/ps/values.h"
 
 namespace {
@@ -21,18 +21,18 @@ using namespace trireme::test;
 
 constexpr std::chrono::milliseconds kStep{5};
 
-void work(ps::Session& session, const ps::JobConfig& job) {
+void work(ps::Client& client, const ps::JobConfig& job) {
   ps::Clock last = 0;
   uint64_t view = 0;
   bool has_stepped = false;
   for (;;) {
     try {
-      const auto work = session.next();
+      const auto work = client.next();
       if (!work) break;
       for (std::size_t step = 0; step < work->batches.size(); ++step) {
         ps::Client::Operation op{.clock = work->clock + step, .view_version = work->view_version};
         op.pull = true;
-        const auto weights = ps::values_of<double>(session.wait(session.start(op)).values());
+        const auto weights = ps::values_of<double>(client.wait(client.start(op)).values());
         op.pull = false;
         op.push = true;
         op.batch = work->batches[step];
@@ -40,7 +40,7 @@ void work(ps::Session& session, const ps::JobConfig& job) {
         auto gradient = gradient_of(op.batch, weights);
         for (double& one : gradient) one *= op.weight;
         op.values = ps::bytes_of_values<double>(gradient);
-        (void)session.wait(session.start(op));
+        (void)client.wait(client.start(op));
         last = op.clock + 1;
         view = work->view_version;
         if (!std::exchange(has_stepped, true)) {  // a line a step would fill the pipe to the test
@@ -49,16 +49,16 @@ void work(ps::Session& session, const ps::JobConfig& job) {
         }
         std::this_thread::sleep_for(kStep);  // as if it computed
       }
-      session.done(*work);
+      client.done(*work);
     } catch (const ps::LifeLost&) {
       fmt::print("a life was lost\n");
     }
   }
   const ps::Clock all = job.batches() / job.workers;
-  const auto read = session.wait(
-      session.start({.clock = std::max(last, all), .view_version = view, .pull = true}));
+  const auto read = client.wait(
+      client.start({.clock = std::max(last, all), .view_version = view, .pull = true}));
   for (const double one : ps::values_of<double>(read.values())) fmt::print("weight {:.17g}\n", one);
-  fmt::print("lives lost: {}\n", session.lives_lost());
+  fmt::print("lives lost: {}\n", client.lives_lost());
 }
 
 /// Runs until the node fails.
@@ -88,8 +88,8 @@ int main(int argc, char** argv) {
   if (role != "worker") options.connections.listen = net::Address{"127.0.0.1", 0};
   try {
     if (role == "worker") {
-      ps::Session session(options, job, number(2));
-      work(session, job);
+      ps::Client client(options, job, number(2));
+      work(client, job);
       return 0;
     }
     if (role == "server") serve(ps::ServerProcess(options, job, number(2)));

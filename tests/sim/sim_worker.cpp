@@ -25,7 +25,7 @@ double weight_of(ps::Batch batch) {
 
 SimWorker::SimWorker(uint32_t index, const Scenario& scenario, ps::Environment& environment,
                      History& history, uint64_t& repeated)
-    : Client(index, scenario.job, environment),
+    : ClientNode(index, scenario.job, environment),
       scenario_(scenario),
       history_(history),
       repeated_(repeated) {
@@ -34,7 +34,7 @@ SimWorker::SimWorker(uint32_t index, const Scenario& scenario, ps::Environment& 
 }
 
 void SimWorker::tick() {
-  Client::tick();
+  ClientNode::tick();
   const Time now = environment_.now();
   if (compute_until_ && now >= *compute_until_) {
     compute_until_.reset();
@@ -78,7 +78,7 @@ void SimWorker::read_the_end() {
   }
 }
 
-ps::Client::Operation SimWorker::operation(TableId table) const {
+ps::ClientNode::Operation SimWorker::operation(TableId table) const {
   Operation op{.table = table, .clock = clock(), .view_version = task_view_};
   if (table == kCounters)
     for (uint64_t key = 0; key < kKeys; ++key) op.keys.push_back(key);
@@ -133,7 +133,7 @@ void SimWorker::write_down_read() {
 }
 
 /// Each lane of lockstep pushes as many as there are lanes: the mean is then 1.
-ps::Client::Operation SimWorker::push_of(TableId table) const {
+ps::ClientNode::Operation SimWorker::push_of(TableId table) const {
   Operation op = operation(table);
   op.push = true;
   op.batch = batches_[step_];

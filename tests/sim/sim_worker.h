@@ -7,7 +7,7 @@
 
 #include "sim/history.h"
 #include "sim/scenario.h"
-#include "trireme/ps/client.h"
+#include "trireme/ps/client_node.h"
 
 namespace trireme::sim {
 
@@ -16,7 +16,7 @@ std::vector<double> gradient_of(ps::Batch batch, const std::vector<double>& weig
 double weight_of(ps::Batch batch);
 
 /// A worker: asks for a task; for each of its batches pulls, computes for a while, pushes.
-class SimWorker final : public ps::Client {
+class SimWorker final : public ps::ClientNode {
  public:
   SimWorker(uint32_t index, const Scenario& scenario, ps::Environment& environment,
             History& history, uint64_t& repeated);

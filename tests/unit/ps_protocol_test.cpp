@@ -4,7 +4,7 @@
 #include "sim/world.h"
 #include "trireme/core/error.h"
 #include "trireme/ps/archive.h"
-#include "trireme/ps/client.h"
+#include "trireme/ps/client_node.h"
 #include "trireme/ps/manager.h"
 #include "trireme/ps/server.h"
 #include "trireme/ps/values.h"
@@ -147,9 +147,9 @@ TEST(ManagerLog, ATornEndCostsOnlyItsLastRecord) {
 }
 
 /// A worker that says what it likes.
-class Stranger final : public Client {
+class Stranger final : public ClientNode {
  public:
-  using Client::Client;
+  using ClientNode::ClientNode;
   void say(NodeId to, const Body& body) { send_to(to, body); }
   void shout(NodeId to, std::string bytes) { environment_.send(to, 0, std::move(bytes)); }
 };
@@ -310,7 +310,7 @@ TEST_F(Refusals, ALateGreetingEndsNoLife) {
 TEST_F(Refusals, AWaitingClientSaysWhatItWaitsFor) {
   world.crash(kServer);
   worker().start({.table = 0, .clock = 3, .view_version = task.view_version, .pull = true},
-                 [](const Client::Result&) {});
+                 [](const ClientNode::Result&) {});
   EXPECT_EQ(worker().waiting_for(),
             "worker 0 at clock 3: a pull of table 'w' waits for range 0 since 0 ms");
 }

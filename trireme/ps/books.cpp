@@ -197,6 +197,7 @@ void Books::on(const RolledBack& decision) {
   view_.restored = snapshot_;
   view_.ranges = decision.ranges;
   view_.snapshot = {};
+  view_.over = false;
   done_ = done_in_snapshot_;
   latest_task_ = first_undone();
   holders_.clear();
@@ -236,6 +237,11 @@ void Books::on(const TaskDone& decision) {
 
 void Books::on(const EndsAt& decision) {
   num_tasks_ = std::min(num_tasks_, std::max(decision.task, latest_task_));
+}
+
+void Books::on(const JobOver&) {
+  view_.over = true;
+  view_changed();
 }
 
 /// Work that is done again, after a return to a snapshot, is reported again.

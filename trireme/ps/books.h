@@ -122,6 +122,11 @@ struct EndsAt {
     archive(task);
   }
 };
+/// All work is done, and saved where that is wanted.
+struct JobOver {
+  template <class Archive>
+  void fields(Archive&) {}
+};
 /// All that the records before it have made: the log begins anew with it.
 struct BooksImage {
   std::string bytes = {};
@@ -133,7 +138,7 @@ struct BooksImage {
 
 using Decision = std::variant<LifeBegins, LifeEnds, ServerLeaves, RangeAssigned, RolledBack,
                               TaskGiven, TaskDone, WorkerIdle, SnapshotOrdered, SnapshotComplete,
-                              Reported, ReportsWritten, EndsAt, BooksImage>;
+                              Reported, ReportsWritten, EndsAt, JobOver, BooksImage>;
 
 std::string encode_record(const Decision& decision);
 
@@ -226,6 +231,7 @@ class Books {
   void on(const Reported& decision);
   void on(const ReportsWritten& decision);
   void on(const EndsAt& decision);
+  void on(const JobOver& decision);
   void on(const BooksImage& decision);
 
   template <class Archive>

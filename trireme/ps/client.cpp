@@ -1,277 +1,149 @@
 #include "trireme/ps/client.h"
 
-#include <algorithm>
-#include <cstring>
+#include <thread>
 
 #include "trireme/core/error.h"
-#include "trireme/ps/key_lists.h"
-#include "trireme/ps/values.h"
+#include "trireme/ps/data_order.h"
 
 namespace trireme::ps {
 
-void Client::start(Operation operation, OnResult on_result) {
-  core::check(operation.table < job_.tables.size(), "there is no table {}; the job has {}",
-              operation.table, job_.tables.size());
-  const TableConfig& config = job_.tables[operation.table];
-  const size_t elems =
-      config.kind == TableKind::Dense ? config.elems : operation.keys.size() * config.elems;
-  const bool is_empty = operation.weight == 0 && operation.values.empty();
-  core::check(
-      !operation.push || is_empty || operation.values.size() == elems * bytes_of(config.type),
-      "a push to table '{}' has {} bytes, but {} elements have {}", config.name,
-      operation.values.size(), elems, elems * bytes_of(config.type));
-  const uint64_t number = next_number_++;
-  InFlight& op = operations_[number];
-  op = {std::move(operation), std::move(on_result), environment_.now()};
-  if (config.kind == TableKind::Dense)
-    cut_dense(op);
-  else
-    cut_sparse(op);
-  for (auto& [range, part] : op.parts) {
-    part.request.id = {.worker = id_.index / job_.worker_ranks,
-                       .life = life_,
-                       .table = op.operation.table,
-                       .clock = op.operation.clock,
-                       .number = number,
-                       .range = range};
-    part.request.view_version = op.operation.view_version;
-    part.request.push = op.operation.push;
-    part.request.pull = op.operation.pull;
-    part.request.batch = op.operation.batch;
-    part.request.weight = op.operation.weight;
-    part.request.loss = op.operation.loss;
-    part.request.divisor = op.operation.divisor;
-    part.request.rate = op.operation.rate;
-    part.request.delta = delta_ && config.kind == TableKind::Dense;
-    part.request.read_version = read_versions_[{op.operation.table, range}];
-  }
-  if (op.parts.empty()) return complete(number);
-  for (auto& [range, part] : op.parts) send_part(part);
+namespace {
+
+constexpr std::chrono::milliseconds kAskPause{10};
+constexpr std::chrono::seconds kProgressAfter{5};
+
+std::exception_ptr lost() {
+  return std::make_exception_ptr(
+      LifeLost("the manager has ended this worker's life and hands its work out again; ask for "
+               "work"));
 }
 
-void Client::cut_dense(InFlight& op) {
-  const Operation& operation = op.operation;
-  const size_t width = bytes_of(job_.tables[operation.table].type);
-  std::vector<RangeId> ranges = operation.ranges;
-  for (RangeId range = 0; operation.ranges.empty() && range < job_.ranges; ++range)
-    ranges.push_back(range);
-  for (const RangeId range : ranges) {
-    core::check(range < job_.ranges, "there is no range {}; the job has {}", range, job_.ranges);
-    Part& part = op.parts[range];
-    if (!operation.push || operation.values.empty()) continue;
-    const Block block = block_of(job_, operation.table, range);
-    part.request.values =
-        filtered(op, range, operation.values.slice(block.begin * width, block.elems * width));
+NodeOptions with_arena(NodeOptions options, const std::shared_ptr<Arena>& arena, uint32_t process) {
+  options.connections.me = {{Role::Worker, process}, 0};
+  options.connections.arena = arena;
+  return options;
+}
+
+}  // namespace
+
+Client::Client(NodeOptions options, const JobConfig& job, uint32_t process)
+    : job_(job), note_(options.note), thread_(with_arena(std::move(options), arena_, process)) {
+  thread_.start([&, process](Environment& environment) {
+    auto made = std::make_unique<ClientNode>(process, job, environment);
+    made->on_begin = [this] { lives_ = true; };
+    made->on_end = [this] { lose_life(); };
+    return made;
+  });
+}
+
+void Client::lose_life() {
+  lives_ = false;
+  ++lives_lost_;
+  for (const auto& [number, state] : std::exchange(waiting_, {})) {
+    state->done = true;
+    state->error = lost();
   }
 }
 
-/// What is pushed, as it travels. A batch that is pushed again, in another life, goes without what
-/// this life's earlier pushes have lost.
-Payload Client::filtered(const InFlight& op, RangeId range, Payload values) {
-  const TableConfig& config = job_.tables[op.operation.table];
-  if (!config.filter || values.empty()) return values;
-  const std::vector<float> numbers = values_of<float>(values.view());
-  std::vector<float>& residual = residuals_[{op.operation.table, range}];
-  if (config.kind == TableKind::Dense) residual.resize(numbers.size());
-  const uint64_t stream = (uint64_t{id_.index} << 32 | op.operation.table) * 1000003 + range;
-  return config.filter->encode(numbers, residual, {stream, op.operation.batch});
-}
-
-/// A push goes to every range, even without a row for it: the range must learn of the clock.
-void Client::cut_sparse(InFlight& op) {
-  const Operation& operation = op.operation;
-  const TableConfig& config = job_.tables[operation.table];
-  const size_t row_bytes = config.elems * bytes_of(config.type);
-  if (operation.push)
-    for (RangeId range = 0; range < job_.ranges; ++range) op.parts[range];
-  for (size_t row = 0; row < operation.keys.size(); ++row) {
-    Part& part = op.parts[range_of(operation.keys[row], job_.ranges)];
-    part.rows.push_back(row);
-    part.request.keys.push_back(operation.keys[row]);
-  }
-  for (auto& [range, part] : op.parts) {
-    if (operation.push && !operation.values.empty()) {
-      std::string values;
-      values.reserve(part.rows.size() * row_bytes);
-      for (const size_t row : part.rows)
-        values += operation.values.view().substr(row * row_bytes, row_bytes);
-      part.request.values = filtered(op, range, std::move(values));
+Client::Pending Client::start(Operation operation) {
+  Pending pending;
+  pending.state_ = std::make_shared<Pending::State>();
+  std::exception_ptr misuse;
+  thread_.call([&](Node& node) {
+    auto& state = *pending.state_;
+    if (!lives_) {
+      state.done = true;
+      state.error = lost();
+      return;
     }
-    part.request.id.range = range;
-    part.request.id.table = operation.table;
-    name_keys(part);
+    const uint64_t number = next_operation_++;
+    waiting_[number] = pending.state_;
+    try {
+      own(node).start(std::move(operation), [this, number](Result result) {
+        const auto found = waiting_.extract(number).mapped();
+        found->done = true;
+        if (!result.error.empty()) found->error = std::make_exception_ptr(CommError(result.error));
+        found->result = std::move(result);
+      });
+    } catch (const MisuseError&) {  // of this call: the node goes on
+      waiting_.erase(number);
+      misuse = std::current_exception();
+    }
+  });
+  if (misuse) std::rethrow_exception(misuse);
+  return pending;
+}
+
+void Client::wait_with_progress(const std::function<bool()>& done) {
+  while (!thread_.wait(done, net::Clock::now() + kProgressAfter)) {
+    std::string line;
+    thread_.call([&](Node& node) { line = own(node).waiting_for(); });
+    if (!line.empty()) note_(line);
   }
 }
 
-/// If these keys went to the range last time, their name is enough.
-void Client::name_keys(Part& part) {
-  constexpr size_t kWorth = 8;
-  if (part.request.keys.size() < kWorth) return;
-  part.request.key_list = name_of_keys(part.request.keys);
-  uint64_t& last = sent_keys_[{part.request.id.table, part.request.id.range}];
-  if (std::exchange(last, part.request.key_list) == part.request.key_list)
-    part.keys = std::exchange(part.request.keys, {});
+Client::Result Client::wait(const Pending& pending) {
+  Pending::State& state = *pending.state_;
+  wait_with_progress([&] { return state.done; });
+  if (state.error) std::rethrow_exception(state.error);
+  return std::move(state.result);
 }
 
-void Client::send_part(Part& part) {
-  part.sent_at = environment_.now();
-  if (view_.ranges.empty()) return;
-  const Assignment& assignment = view_.ranges[part.request.id.range];
-  if (assignment.chain.empty()) return;
-  part.request.epoch = assignment.epoch;
-  send_to({Role::Server, assignment.chain[0].index}, part.request);
+/// Asks once; nothing if this life has not begun yet.
+std::optional<TaskReply> Client::ask() {
+  std::optional<TaskReply> reply;
+  bool asked = false;
+  const uint64_t lost_before = lives_lost_;
+  thread_.call([&](Node& node) {
+    if (!lives_) return;
+    asked = true;
+    own(node).ask_task(done_, [&](const TaskReply& given) { reply = given; });
+  });
+  if (!asked) return std::nullopt;
+  wait_with_progress([&] { return reply || lives_lost_ != lost_before; });
+  done_.reset();  // the work belongs to the life
+  if (!reply) std::rethrow_exception(lost());
+  return reply;
 }
 
-std::string Client::waiting_for() const {
-  if (operations_.empty()) return {};
-  const InFlight& op = operations_.begin()->second;
-  std::string ranges;
-  for (const auto& [range, part] : op.parts)
-    if (!part.done) ranges += fmt::format("{}{}", ranges.empty() ? "" : ", ", range);
-  return fmt::format("worker {} at clock {}: a {} of table '{}' waits for range {} since {} ms",
-                     id_.index, op.operation.clock,
-                     !op.operation.push  ? "pull"
-                     : op.operation.pull ? "push-pull"
-                                         : "push",
-                     job_.tables[op.operation.table].name, ranges,
-                     (environment_.now() - op.begun_at).count() / 1000);
-}
-
-void Client::ask_task(std::optional<Task> done, OnTask on_task) {
-  question_ = {{.number = next_number_++, .done = done}, std::move(on_task), environment_.now()};
-  send_to(kManager, question_->request);
+std::optional<Client::Work> Client::next() {
+  if (done_) finish();  // a report that is lost with this process belongs to work that is not done
+  for (;;) {
+    const auto reply = ask();
+    if (reply && reply->answer == Answer::Finished) return std::nullopt;
+    if (reply && reply->answer == Answer::Work)
+      return Work{.task = reply->task,
+                  .batches = batches_of(job_, reply->task),
+                  .clock = reply->clock,
+                  .view_version = reply->view_version,
+                  .life = reply->life};
+    thread_.wait([] { return false; }, net::Clock::now() + kAskPause);
+  }
 }
 
 void Client::report(Batch batch, std::string text) {
-  const uint64_t number = next_number_++;
-  Told& told = reports_[number];
-  told = {{number, batch, std::move(text)}, environment_.now()};
-  send_to(kManager, told.report);
+  thread_.call([&](Node& node) {
+    if (lives_) own(node).report(batch, std::move(text));
+  });
 }
 
-void Client::tick() {
-  ManagedNode::tick();
-  if (life_ == 0) return;
-  const Time now = environment_.now();
-  for (auto& [number, told] : reports_) {
-    if (now - told.sent_at < job_.timing.retry) continue;
-    told.sent_at = now;
-    send_to(kManager, told.report);
-  }
-  for (auto& [number, op] : operations_)
-    for (auto& [range, part] : op.parts)
-      if (!part.done && now - part.sent_at >= job_.timing.retry) send_part(part);
-  if (question_ && now - question_->sent_at >= job_.timing.retry) {
-    question_->sent_at = now;
-    send_to(kManager, question_->request);
-  }
+void Client::finish() {
+  size_t left = 1;
+  thread_.call([&](Node& node) { left = own(node).reports_in_flight(); });
+  if (left == 0) return;
+  ClientNode* node = nullptr;
+  thread_.call([&](Node& one) { node = &own(one); });
+  wait_with_progress([&] { return node->reports_in_flight() == 0; });
 }
 
-void Client::on_view() {
-  for (auto& [number, op] : operations_)
-    for (auto& [range, part] : op.parts)
-      if (!part.done && part.request.epoch != view_.ranges[range].epoch) send_part(part);
-  if (std::exchange(has_begun_, true)) return;
-  if (on_begin) on_begin();
+void Client::follow(Life life, const View& view) {
+  thread_.call([&](Node& node) { own(node).adopt(life, view); });
 }
 
-void Client::on_life_ended() {
-  operations_.clear();
-  question_.reset();
-  read_versions_.clear();
-  has_begun_ = false;
-  if (on_end) on_end();
-}
-
-void Client::handle(Message& message) {
-  if (handle_membership(message) || life_ == 0) return;
-  if (message.header.generation != view_.generation) return count("of another generation");
-  if (auto* reply = std::get_if<Reply>(&message.body)) return on_reply(std::move(*reply));
-  if (const auto* refusal = std::get_if<Refusal>(&message.body)) return on_refusal(*refusal);
-  if (const auto* task = std::get_if<TaskReply>(&message.body)) {
-    if (!question_ || question_->request.number != task->number || task->life != life_) return;
-    const OnTask on_task = std::move(question_->on_task);
-    question_.reset();
-    return on_task(*task);
-  }
-  if (const auto* taken = std::get_if<ReportTaken>(&message.body)) {
-    if (taken->life == life_) reports_.erase(taken->number);
-    return;
-  }
-  count("for another role");
-}
-
-size_t Client::reply_bytes(const InFlight& op, const Part& part) const {
-  if (!op.operation.pull) return 0;
-  const TableConfig& config = job_.tables[op.operation.table];
-  const size_t elems = config.kind == TableKind::Dense
-                           ? block_of(job_, op.operation.table, part.request.id.range).elems
-                           : part.rows.size() * config.elems;
-  return elems * bytes_of(config.type);
-}
-
-void Client::on_reply(Reply reply) {
-  if (job_.plant == Plant::AnyReply)
-    for (const auto& [number, op] : operations_)
-      if (const auto part = op.parts.find(reply.id.range);
-          op.operation.table == reply.id.table && part != op.parts.end() && op.operation.pull &&
-          !reply.values.empty())
-        reply.id = part->second.request.id;
-  const auto op = operations_.find(reply.id.number);
-  if (op == operations_.end()) return;
-  const auto part = op->second.parts.find(reply.id.range);
-  if (part == op->second.parts.end() || part->second.done || part->second.request.id != reply.id)
-    return;
-  const size_t bytes = reply.unchanged ? 0 : reply_bytes(op->second, part->second);
-  if (reply.values.size() != bytes) return count("malformed");
-  if (op->second.operation.pull) read_versions_[{reply.id.table, reply.id.range}] = reply.version;
-  const uint64_t number = reply.id.number;
-  part->second.done = true;
-  part->second.reply = std::move(reply);
-  const bool all =
-      std::ranges::all_of(op->second.parts, [](const auto& other) { return other.second.done; });
-  if (all) complete(number);
-}
-
-void Client::complete(uint64_t number) {
-  InFlight op = std::move(operations_.extract(number).mapped());
-  const TableConfig& config = job_.tables[op.operation.table];
-  const size_t row_bytes = config.elems * bytes_of(config.type);
-  Result result;
-  if (op.operation.pull && config.kind == TableKind::Sparse)
-    result.rows.resize(op.operation.keys.size() * row_bytes);
-  for (auto& [range, part] : op.parts) {
-    result.repeated += part.reply.repeated ? 1 : 0;
-    result.missed = std::max(result.missed, part.reply.missed);
-    result.totals = part.reply.totals;
-    if (!op.operation.pull) continue;
-    if (config.kind == TableKind::Dense) {
-      result.blocks.push_back({range, block_of(job_, op.operation.table, range).begin,
-                               std::move(part.reply.values), part.reply.unchanged});
-      continue;
-    }
-    for (size_t i = 0; i < part.rows.size(); ++i)
-      std::memcpy(result.rows.data() + part.rows[i] * row_bytes,
-                  part.reply.values.data() + i * row_bytes, row_bytes);
-  }
-  op.on_result(std::move(result));
-}
-
-/// A part that met another view goes out again at the next tick after a retry's time, or when the
-/// view changes. Anything else ends the operation.
-void Client::on_refusal(const Refusal& refusal) {
-  count("refused by a server");
-  const auto op = operations_.find(refusal.id.number);
-  if (op == operations_.end()) return;
-  if (refusal.reason == Reason::UnknownKeys) {
-    const auto part = op->second.parts.find(refusal.id.range);
-    if (part == op->second.parts.end() || part->second.keys.empty()) return;
-    part->second.request.keys = std::exchange(part->second.keys, {});
-    return send_part(part->second);
-  }
-  if (refusal.reason != Reason::BadRequest && refusal.reason != Reason::NoMemory) return;
-  const InFlight failed = std::move(operations_.extract(op).mapped());
-  failed.on_result({.error = refusal.sentence});
+View Client::view() {
+  View view;
+  thread_.call([&](Node& node) { view = node.view(); });
+  return view;
 }
 
 }  // namespace trireme::ps

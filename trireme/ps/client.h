@@ -1,135 +1,109 @@
 #pragma once
 
-#include <functional>
+#include <atomic>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "trireme/ps/node.h"
-#include "trireme/ps/storage.h"
+#include "trireme/core/error.h"
+#include "trireme/ps/arena.h"
+#include "trireme/ps/client_node.h"
+#include "trireme/ps/node_thread.h"
 
 namespace trireme::ps {
 
-/// A worker's side: operations on tables, and tasks from the manager. An operation goes to all the
-/// ranges that it concerns at once, is sent again until each has answered, follows ranges that
-/// move, and is applied once.
-class Client : public ManagedNode {
+/// The manager has ended this worker's life, because it heard nothing for too long, or because all
+/// servers went back to a snapshot: what was under way is lost here, and the work is handed out
+/// again. Go on with `Client::next`.
+class LifeLost : public CommError {
+  using CommError::CommError;
+};
+
+/// A worker's calls to servers and manager. A ClientNode runs on a thread of its own, which keeps the
+/// worker alive while it computes; a call that waits handles messages itself.
+///
+///   while (const auto work = client.next()) {
+///     for (size_t step = 0; step < work->batches.size(); ++step) {
+///       pull, compute, push: client.wait(client.start({.clock = work->clock + step, ...}));
+///     }
+///     client.done(*work);
+///   }
+///
+/// Of a worker of several processes, the first asks for work and passes it on; the others `follow`.
+class Client {
  public:
-  Client(uint32_t worker, const JobConfig& job, Environment& environment)
-      : ManagedNode({Role::Worker, worker}, job, environment) {}
+  /// `worker`: the number of this process among those of all workers. The job must outlive it.
+  Client(NodeOptions options, const JobConfig& job, uint32_t process);
 
-  struct Operation {
-    TableId table = 0;
-    Clock clock = 0;
-    uint64_t view_version = 0;  ///< as the task's reply says
-    bool push = false;
-    bool pull = false;  ///< with push: what the next clock reads
-    Batch batch = 0;
-    double weight = 1, loss = 0;
-    double divisor = 1;  ///< of the values; lockstep divides by the weights that came instead
-    double rate = 1;
-    std::vector<uint64_t> keys = {};  ///< of a sparse table, each at most once
-    Payload values = {};              ///< a sum of gradients over samples: whole table, or rows
-    /// Only these ranges of a dense table; `values` is still the whole table. Empty: all. A clock
-    /// may be pushed range by range, as gradients become complete.
-    std::vector<RangeId> ranges = {};
-  };
-  /// Consecutive values of a dense table.
-  struct PulledBlock {
-    RangeId range = 0;
-    uint64_t begin = 0;  ///< the first element
-    Payload values = {};
-    bool unchanged = false;  ///< as the last pull of this range gave them; `values` is empty
-  };
-  struct Result {
-    std::vector<PulledBlock> blocks = {};  ///< of a pull of a dense table
-    std::string rows = {};                 ///< of a sparse one, in the order of the keys
-    size_t repeated = 0;                   ///< ranges that had this batch from another worker
-    uint64_t missed = 0;  ///< updates between the last pull and this push, of the range with most
-    ClockTotals totals = {};  ///< lockstep: of the clock of a push-pull, of the one before a pull
-    std::string error = {};   ///< the sentence of a refusal
+  using Operation = ClientNode::Operation;
+  using Result = ClientNode::Result;
 
-    /// All values in one piece.
-    std::string values() const {
-      std::string all = rows;
-      for (const PulledBlock& block : blocks) all += block.values.view();
-      return all;
-    }
-  };
-  using OnResult = std::function<void(Result)>;
-  /// Begins an operation. If this life ends first, `on_result` is never called. Throws MisuseError
-  /// for values of another shape.
-  void start(Operation operation, OnResult on_result);
+  const JobConfig& job() const { return job_; }
+  /// Memory that servers of this host can read where it is.
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
 
-  using OnTask = std::function<void(const TaskReply&)>;
-  /// Asks for the next task; there may be one question at a time.
-  void ask_task(std::optional<Task> done, OnTask on_task);
-  /// Tells the manager what came of a batch; sent again until it is taken.
+  /// An operation under way.
+  class Pending {
+   public:
+    Pending() = default;
+
+   private:
+    friend class Client;
+    struct State {
+      bool done = false;
+      Result result = {};
+      std::exception_ptr error = {};
+    };
+    std::shared_ptr<State> state_;
+  };
+  /// Begins an operation. Its memory belongs to it until it is done.
+  Pending start(Operation operation);
+  /// Waits until all ranges have answered, with a line of progress every few seconds. Throws
+  /// LifeLost if this life ends first, CommError if a server refuses.
+  Result wait(const Pending& pending);
+
+  struct Work {
+    Task task = 0;
+    std::vector<Batch> batches = {};
+    Clock clock = 0;            ///< of the first
+    uint64_t view_version = 0;  ///< for the operations
+    Life life = 0;
+  };
+  /// The next work, for which it waits; nothing: all work of the job is done. Throws LifeLost.
+  std::optional<Work> next();
+  /// All updates of this work are acknowledged. Said with the next call of `next`.
+  void done(const Work& work) { done_ = work.task; }
+  /// Tells the manager what came of a batch. `finish` waits until it knows.
   void report(Batch batch, std::string text);
-  size_t reports_in_flight() const { return reports_.size(); }
-  /// Pulls of ranges that did not change since the last one bring no values: for callers that keep
-  /// what they pulled.
-  void set_delta(bool delta) { delta_ = delta; }
+  void finish();
 
-  /// Called when a life has begun, and when it is over.
-  std::function<void()> on_begin;
-  std::function<void()> on_end;
+  /// Of a worker's other processes: takes part in the life of the first, in which it has seen this
+  /// view.
+  void follow(Life life, const View& view);
+  View view();
 
-  void tick() override;
-  size_t in_flight() const { return operations_.size(); }
-  /// What the oldest operation waits for, as a line of progress; empty if there is none.
-  std::string waiting_for() const;
+  /// How often a life of this worker has ended.
+  uint64_t lives_lost() const { return lives_lost_; }
+  int64_t sent_bytes() const { return thread_.sent_bytes(); }
 
  private:
-  struct Part {
-    Request request;
-    std::vector<size_t> rows = {};    ///< sparse: which of the operation's keys
-    std::vector<uint64_t> keys = {};  ///< sparse: these, if the request only names them
-    bool done = false;
-    Time sent_at{};
-    Reply reply = {};
-  };
-  struct InFlight {
-    Operation operation;
-    OnResult on_result;
-    Time begun_at{};
-    std::map<RangeId, Part> parts = {};
-  };
-  struct Question {
-    TaskRequest request;
-    OnTask on_task;
-    Time sent_at{};
-  };
+  static ClientNode& own(Node& node) { return static_cast<ClientNode&>(node); }
+  std::optional<TaskReply> ask();
+  void lose_life();
+  void wait_with_progress(const std::function<bool()>& done);
 
-  void handle(Message& message) override;
-  void on_view() override;
-  void on_life_ended() override;
-  void cut_dense(InFlight& op);
-  void cut_sparse(InFlight& op);
-  void send_part(Part& part);
-  void name_keys(Part& part);
-  Payload filtered(const InFlight& op, RangeId range, Payload values);
-  size_t reply_bytes(const InFlight& op, const Part& part) const;
-  void on_reply(Reply reply);
-  void on_refusal(const Refusal& refusal);
-  void complete(uint64_t number);
-
-  std::map<uint64_t, InFlight> operations_;
-  std::optional<Question> question_;
-  uint64_t next_number_ = 1;
-  using TableRange = std::pair<TableId, RangeId>;
-  std::map<TableRange, uint64_t> read_versions_;
-  std::map<TableRange, uint64_t> sent_keys_;            ///< the name of the last list
-  std::map<TableRange, std::vector<float>> residuals_;  ///< what filters have lost so far
-  struct Told {
-    Report report;
-    Time sent_at{};
-  };
-  std::map<uint64_t, Told> reports_;
-  bool delta_ = false;
-  bool has_begun_ = false;
+  const JobConfig& job_;
+  std::function<void(const std::string&)> note_;
+  std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();
+  std::optional<Task> done_;
+  std::atomic<uint64_t> lives_lost_ = 0;
+  // Of whoever has the node.
+  bool lives_ = false;
+  uint64_t next_operation_ = 0;
+  std::map<uint64_t, std::shared_ptr<Pending::State>> waiting_;
+  NodeThread thread_;  // last: it uses the others
 };
 
 }  // namespace trireme::ps

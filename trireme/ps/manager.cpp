@@ -180,6 +180,7 @@ void Manager::tick() {
   end_silent_lives();
   mend_ranges();
   order_snapshot();
+  if (is_finished() && !view_.over && view_.ranges[0].epoch > 0) decide(JobOver{});
   publish();
 }
 

@@ -30,10 +30,10 @@ class FolderPlace final : public ManagerPlace {
   }
 
   std::optional<Endpoint> find() override {
-    constexpr int64_t kMostBytes = 4096;
+    constexpr int64_t kMostText = 4096;
     if (!format::is_file(path())) return {};
     try {
-      return from_bytes<Endpoint>(format::read_file(path(), kMostBytes));
+      return from_bytes<Endpoint>(format::read_file(path(), kMostText));
     } catch (const Error&) {  // not an address, or gone again
       return {};
     }
@@ -48,6 +48,12 @@ class FolderPlace final : public ManagerPlace {
 
 std::unique_ptr<ManagerPlace> manager_in_folder(const std::string& folder) {
   return std::make_unique<FolderPlace>(folder);
+}
+
+std::unique_ptr<ManagerPlace> make_manager_place(const std::string& where, const std::string&) {
+  if (where.empty())
+    throw ConfigError("the place of the manager is not set: TRIREME_PS_MANAGER names its folder");
+  return manager_in_folder(where);
 }
 
 }  // namespace trireme::ps

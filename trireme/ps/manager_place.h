@@ -24,4 +24,7 @@ class ManagerPlace {
 /// FOLDER/manager.log and FOLDER/manager.address, in a folder that all nodes see.
 std::unique_ptr<ManagerPlace> manager_in_folder(const std::string& folder);
 
+/// By name: a folder. Throws ConfigError for anything else.
+std::unique_ptr<ManagerPlace> make_manager_place(const std::string& where, const std::string& job);
+
 }  // namespace trireme::ps

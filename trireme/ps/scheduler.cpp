@@ -33,7 +33,7 @@ void Manager::on_task_request(uint32_t worker, const TaskRequest& request) {
   }
   if (!task) {
     if (books_.is_active(worker) && !job_.in_lanes()) decide(WorkerIdle{worker});
-    answer.answer = is_finished() ? Answer::Finished : Answer::Wait;
+    answer.answer = view_.over ? Answer::Finished : Answer::Wait;
     return reply(node_of({Role::Worker, worker}), answer);
   }
   if (!repeats) {

@@ -103,8 +103,11 @@ class Server final : public ManagedNode {
   size_t bytes() const { return totals_->bytes; }
   /// By the lanes of this thread, too.
   Counts refused() const override;
-  /// After leave(): whether no range needs this server any more.
-  bool may_stop() const { return leaving_ && life_ != 0 && totals_->replicas == 0 && told_; }
+  /// Whether no range needs this server any more: the job is over, or, after leave(), others have
+  /// its ranges.
+  bool may_stop() const {
+    return view_.over || (leaving_ && life_ != 0 && totals_->replicas == 0 && told_);
+  }
 
  private:
   void handle(Message& message) override;

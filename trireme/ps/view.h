@@ -89,11 +89,13 @@ struct View {
   uint64_t workers_version = 0;  ///< the version in which `workers` changed last
   std::vector<ActiveWorker> workers = {};
   SnapshotOrder snapshot = {};
+  bool over = false;  ///< all work is done, and saved where that is wanted
   bool operator==(const View&) const = default;
 
   template <class Archive>
   void fields(Archive& archive) {
-    archive(version, generation, restored, ranges, servers, workers_version, workers, snapshot);
+    archive(version, generation, restored, ranges, servers, workers_version, workers, snapshot,
+            over);
   }
 };
 

@@ -1,0 +1,277 @@
+#include "trireme/ps/client_node.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "trireme/core/error.h"
+#include "trireme/ps/key_lists.h"
+#include "trireme/ps/values.h"
+
+namespace trireme::ps {
+
+void ClientNode::start(Operation operation, OnResult on_result) {
+  core::check(operation.table < job_.tables.size(), "there is no table {}; the job has {}",
+              operation.table, job_.tables.size());
+  const TableConfig& config = job_.tables[operation.table];
+  const size_t elems =
+      config.kind == TableKind::Dense ? config.elems : operation.keys.size() * config.elems;
+  const bool is_empty = operation.weight == 0 && operation.values.empty();
+  core::check(
+      !operation.push || is_empty || operation.values.size() == elems * bytes_of(config.type),
+      "a push to table '{}' has {} bytes, but {} elements have {}", config.name,
+      operation.values.size(), elems, elems * bytes_of(config.type));
+  const uint64_t number = next_number_++;
+  InFlight& op = operations_[number];
+  op = {std::move(operation), std::move(on_result), environment_.now()};
+  if (config.kind == TableKind::Dense)
+    cut_dense(op);
+  else
+    cut_sparse(op);
+  for (auto& [range, part] : op.parts) {
+    part.request.id = {.worker = id_.index / job_.worker_ranks,
+                       .life = life_,
+                       .table = op.operation.table,
+                       .clock = op.operation.clock,
+                       .number = number,
+                       .range = range};
+    part.request.view_version = op.operation.view_version;
+    part.request.push = op.operation.push;
+    part.request.pull = op.operation.pull;
+    part.request.batch = op.operation.batch;
+    part.request.weight = op.operation.weight;
+    part.request.loss = op.operation.loss;
+    part.request.divisor = op.operation.divisor;
+    part.request.rate = op.operation.rate;
+    part.request.delta = delta_ && config.kind == TableKind::Dense;
+    part.request.read_version = read_versions_[{op.operation.table, range}];
+  }
+  if (op.parts.empty()) return complete(number);
+  for (auto& [range, part] : op.parts) send_part(part);
+}
+
+void ClientNode::cut_dense(InFlight& op) {
+  const Operation& operation = op.operation;
+  const size_t width = bytes_of(job_.tables[operation.table].type);
+  std::vector<RangeId> ranges = operation.ranges;
+  for (RangeId range = 0; operation.ranges.empty() && range < job_.ranges; ++range)
+    ranges.push_back(range);
+  for (const RangeId range : ranges) {
+    core::check(range < job_.ranges, "there is no range {}; the job has {}", range, job_.ranges);
+    Part& part = op.parts[range];
+    if (!operation.push || operation.values.empty()) continue;
+    const Block block = block_of(job_, operation.table, range);
+    part.request.values =
+        filtered(op, range, operation.values.slice(block.begin * width, block.elems * width));
+  }
+}
+
+/// What is pushed, as it travels. A batch that is pushed again, in another life, goes without what
+/// this life's earlier pushes have lost.
+Payload ClientNode::filtered(const InFlight& op, RangeId range, Payload values) {
+  const TableConfig& config = job_.tables[op.operation.table];
+  if (!config.filter || values.empty()) return values;
+  const std::vector<float> numbers = values_of<float>(values.view());
+  std::vector<float>& residual = residuals_[{op.operation.table, range}];
+  if (config.kind == TableKind::Dense) residual.resize(numbers.size());
+  const uint64_t stream = (uint64_t{id_.index} << 32 | op.operation.table) * 1000003 + range;
+  return config.filter->encode(numbers, residual, {stream, op.operation.batch});
+}
+
+/// A push goes to every range, even without a row for it: the range must learn of the clock.
+void ClientNode::cut_sparse(InFlight& op) {
+  const Operation& operation = op.operation;
+  const TableConfig& config = job_.tables[operation.table];
+  const size_t row_bytes = config.elems * bytes_of(config.type);
+  if (operation.push)
+    for (RangeId range = 0; range < job_.ranges; ++range) op.parts[range];
+  for (size_t row = 0; row < operation.keys.size(); ++row) {
+    Part& part = op.parts[range_of(operation.keys[row], job_.ranges)];
+    part.rows.push_back(row);
+    part.request.keys.push_back(operation.keys[row]);
+  }
+  for (auto& [range, part] : op.parts) {
+    if (operation.push && !operation.values.empty()) {
+      std::string values;
+      values.reserve(part.rows.size() * row_bytes);
+      for (const size_t row : part.rows)
+        values += operation.values.view().substr(row * row_bytes, row_bytes);
+      part.request.values = filtered(op, range, std::move(values));
+    }
+    part.request.id.range = range;
+    part.request.id.table = operation.table;
+    name_keys(part);
+  }
+}
+
+/// If these keys went to the range last time, their name is enough.
+void ClientNode::name_keys(Part& part) {
+  constexpr size_t kWorth = 8;
+  if (part.request.keys.size() < kWorth) return;
+  part.request.key_list = name_of_keys(part.request.keys);
+  uint64_t& last = sent_keys_[{part.request.id.table, part.request.id.range}];
+  if (std::exchange(last, part.request.key_list) == part.request.key_list)
+    part.keys = std::exchange(part.request.keys, {});
+}
+
+void ClientNode::send_part(Part& part) {
+  part.sent_at = environment_.now();
+  if (view_.ranges.empty()) return;
+  const Assignment& assignment = view_.ranges[part.request.id.range];
+  if (assignment.chain.empty()) return;
+  part.request.epoch = assignment.epoch;
+  send_to({Role::Server, assignment.chain[0].index}, part.request);
+}
+
+std::string ClientNode::waiting_for() const {
+  if (operations_.empty()) return {};
+  const InFlight& op = operations_.begin()->second;
+  std::string ranges;
+  for (const auto& [range, part] : op.parts)
+    if (!part.done) ranges += fmt::format("{}{}", ranges.empty() ? "" : ", ", range);
+  return fmt::format("worker {} at clock {}: a {} of table '{}' waits for range {} since {} ms",
+                     id_.index, op.operation.clock,
+                     !op.operation.push  ? "pull"
+                     : op.operation.pull ? "push-pull"
+                                         : "push",
+                     job_.tables[op.operation.table].name, ranges,
+                     (environment_.now() - op.begun_at).count() / 1000);
+}
+
+void ClientNode::ask_task(std::optional<Task> done, OnTask on_task) {
+  question_ = {{.number = next_number_++, .done = done}, std::move(on_task), environment_.now()};
+  send_to(kManager, question_->request);
+}
+
+void ClientNode::report(Batch batch, std::string text) {
+  const uint64_t number = next_number_++;
+  Told& told = reports_[number];
+  told = {{number, batch, std::move(text)}, environment_.now()};
+  send_to(kManager, told.report);
+}
+
+void ClientNode::tick() {
+  ManagedNode::tick();
+  if (life_ == 0) return;
+  const Time now = environment_.now();
+  for (auto& [number, told] : reports_) {
+    if (now - told.sent_at < job_.timing.retry) continue;
+    told.sent_at = now;
+    send_to(kManager, told.report);
+  }
+  for (auto& [number, op] : operations_)
+    for (auto& [range, part] : op.parts)
+      if (!part.done && now - part.sent_at >= job_.timing.retry) send_part(part);
+  if (question_ && now - question_->sent_at >= job_.timing.retry) {
+    question_->sent_at = now;
+    send_to(kManager, question_->request);
+  }
+}
+
+void ClientNode::on_view() {
+  for (auto& [number, op] : operations_)
+    for (auto& [range, part] : op.parts)
+      if (!part.done && part.request.epoch != view_.ranges[range].epoch) send_part(part);
+  if (std::exchange(has_begun_, true)) return;
+  if (on_begin) on_begin();
+}
+
+void ClientNode::on_life_ended() {
+  operations_.clear();
+  question_.reset();
+  read_versions_.clear();
+  has_begun_ = false;
+  if (on_end) on_end();
+}
+
+void ClientNode::handle(Message& message) {
+  if (handle_membership(message) || life_ == 0) return;
+  if (message.header.generation != view_.generation) return count("of another generation");
+  if (auto* reply = std::get_if<Reply>(&message.body)) return on_reply(std::move(*reply));
+  if (const auto* refusal = std::get_if<Refusal>(&message.body)) return on_refusal(*refusal);
+  if (const auto* task = std::get_if<TaskReply>(&message.body)) {
+    if (!question_ || question_->request.number != task->number || task->life != life_) return;
+    const OnTask on_task = std::move(question_->on_task);
+    question_.reset();
+    return on_task(*task);
+  }
+  if (const auto* taken = std::get_if<ReportTaken>(&message.body)) {
+    if (taken->life == life_) reports_.erase(taken->number);
+    return;
+  }
+  count("for another role");
+}
+
+size_t ClientNode::reply_bytes(const InFlight& op, const Part& part) const {
+  if (!op.operation.pull) return 0;
+  const TableConfig& config = job_.tables[op.operation.table];
+  const size_t elems = config.kind == TableKind::Dense
+                           ? block_of(job_, op.operation.table, part.request.id.range).elems
+                           : part.rows.size() * config.elems;
+  return elems * bytes_of(config.type);
+}
+
+void ClientNode::on_reply(Reply reply) {
+  if (job_.plant == Plant::AnyReply)
+    for (const auto& [number, op] : operations_)
+      if (const auto part = op.parts.find(reply.id.range);
+          op.operation.table == reply.id.table && part != op.parts.end() && op.operation.pull &&
+          !reply.values.empty())
+        reply.id = part->second.request.id;
+  const auto op = operations_.find(reply.id.number);
+  if (op == operations_.end()) return;
+  const auto part = op->second.parts.find(reply.id.range);
+  if (part == op->second.parts.end() || part->second.done || part->second.request.id != reply.id)
+    return;
+  const size_t bytes = reply.unchanged ? 0 : reply_bytes(op->second, part->second);
+  if (reply.values.size() != bytes) return count("malformed");
+  if (op->second.operation.pull) read_versions_[{reply.id.table, reply.id.range}] = reply.version;
+  const uint64_t number = reply.id.number;
+  part->second.done = true;
+  part->second.reply = std::move(reply);
+  const bool all =
+      std::ranges::all_of(op->second.parts, [](const auto& other) { return other.second.done; });
+  if (all) complete(number);
+}
+
+void ClientNode::complete(uint64_t number) {
+  InFlight op = std::move(operations_.extract(number).mapped());
+  const TableConfig& config = job_.tables[op.operation.table];
+  const size_t row_bytes = config.elems * bytes_of(config.type);
+  Result result;
+  if (op.operation.pull && config.kind == TableKind::Sparse)
+    result.rows.resize(op.operation.keys.size() * row_bytes);
+  for (auto& [range, part] : op.parts) {
+    result.repeated += part.reply.repeated ? 1 : 0;
+    result.missed = std::max(result.missed, part.reply.missed);
+    result.totals = part.reply.totals;
+    if (!op.operation.pull) continue;
+    if (config.kind == TableKind::Dense) {
+      result.blocks.push_back({range, block_of(job_, op.operation.table, range).begin,
+                               std::move(part.reply.values), part.reply.unchanged});
+      continue;
+    }
+    for (size_t i = 0; i < part.rows.size(); ++i)
+      std::memcpy(result.rows.data() + part.rows[i] * row_bytes,
+                  part.reply.values.data() + i * row_bytes, row_bytes);
+  }
+  op.on_result(std::move(result));
+}
+
+/// A part that met another view goes out again at the next tick after a retry's time, or when the
+/// view changes. Anything else ends the operation.
+void ClientNode::on_refusal(const Refusal& refusal) {
+  count("refused by a server");
+  const auto op = operations_.find(refusal.id.number);
+  if (op == operations_.end()) return;
+  if (refusal.reason == Reason::UnknownKeys) {
+    const auto part = op->second.parts.find(refusal.id.range);
+    if (part == op->second.parts.end() || part->second.keys.empty()) return;
+    part->second.request.keys = std::exchange(part->second.keys, {});
+    return send_part(part->second);
+  }
+  if (refusal.reason != Reason::BadRequest && refusal.reason != Reason::NoMemory) return;
+  const InFlight failed = std::move(operations_.extract(op).mapped());
+  failed.on_result({.error = refusal.sentence});
+}
+
+}  // namespace trireme::ps

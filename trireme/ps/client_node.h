@@ -1,0 +1,135 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/ps/node.h"
+#include "trireme/ps/storage.h"
+
+namespace trireme::ps {
+
+/// A worker's side: operations on tables, and tasks from the manager. An operation goes to all the
+/// ranges that it concerns at once, is sent again until each has answered, follows ranges that
+/// move, and is applied once.
+class ClientNode : public ManagedNode {
+ public:
+  ClientNode(uint32_t worker, const JobConfig& job, Environment& environment)
+      : ManagedNode({Role::Worker, worker}, job, environment) {}
+
+  struct Operation {
+    TableId table = 0;
+    Clock clock = 0;
+    uint64_t view_version = 0;  ///< as the task's reply says
+    bool push = false;
+    bool pull = false;  ///< with push: what the next clock reads
+    Batch batch = 0;
+    double weight = 1, loss = 0;
+    double divisor = 1;  ///< of the values; lockstep divides by the weights that came instead
+    double rate = 1;
+    std::vector<uint64_t> keys = {};  ///< of a sparse table, each at most once
+    Payload values = {};              ///< a sum of gradients over samples: whole table, or rows
+    /// Only these ranges of a dense table; `values` is still the whole table. Empty: all. A clock
+    /// may be pushed range by range, as gradients become complete.
+    std::vector<RangeId> ranges = {};
+  };
+  /// Consecutive values of a dense table.
+  struct PulledBlock {
+    RangeId range = 0;
+    uint64_t begin = 0;  ///< the first element
+    Payload values = {};
+    bool unchanged = false;  ///< as the last pull of this range gave them; `values` is empty
+  };
+  struct Result {
+    std::vector<PulledBlock> blocks = {};  ///< of a pull of a dense table
+    std::string rows = {};                 ///< of a sparse one, in the order of the keys
+    size_t repeated = 0;                   ///< ranges that had this batch from another worker
+    uint64_t missed = 0;  ///< updates between the last pull and this push, of the range with most
+    ClockTotals totals = {};  ///< lockstep: of the clock of a push-pull, of the one before a pull
+    std::string error = {};   ///< the sentence of a refusal
+
+    /// All values in one piece.
+    std::string values() const {
+      std::string all = rows;
+      for (const PulledBlock& block : blocks) all += block.values.view();
+      return all;
+    }
+  };
+  using OnResult = std::function<void(Result)>;
+  /// Begins an operation. If this life ends first, `on_result` is never called. Throws MisuseError
+  /// for values of another shape.
+  void start(Operation operation, OnResult on_result);
+
+  using OnTask = std::function<void(const TaskReply&)>;
+  /// Asks for the next task; there may be one question at a time.
+  void ask_task(std::optional<Task> done, OnTask on_task);
+  /// Tells the manager what came of a batch; sent again until it is taken.
+  void report(Batch batch, std::string text);
+  size_t reports_in_flight() const { return reports_.size(); }
+  /// Pulls of ranges that did not change since the last one bring no values: for callers that keep
+  /// what they pulled.
+  void set_delta(bool delta) { delta_ = delta; }
+
+  /// Called when a life has begun, and when it is over.
+  std::function<void()> on_begin;
+  std::function<void()> on_end;
+
+  void tick() override;
+  size_t in_flight() const { return operations_.size(); }
+  /// What the oldest operation waits for, as a line of progress; empty if there is none.
+  std::string waiting_for() const;
+
+ private:
+  struct Part {
+    Request request;
+    std::vector<size_t> rows = {};    ///< sparse: which of the operation's keys
+    std::vector<uint64_t> keys = {};  ///< sparse: these, if the request only names them
+    bool done = false;
+    Time sent_at{};
+    Reply reply = {};
+  };
+  struct InFlight {
+    Operation operation;
+    OnResult on_result;
+    Time begun_at{};
+    std::map<RangeId, Part> parts = {};
+  };
+  struct Question {
+    TaskRequest request;
+    OnTask on_task;
+    Time sent_at{};
+  };
+
+  void handle(Message& message) override;
+  void on_view() override;
+  void on_life_ended() override;
+  void cut_dense(InFlight& op);
+  void cut_sparse(InFlight& op);
+  void send_part(Part& part);
+  void name_keys(Part& part);
+  Payload filtered(const InFlight& op, RangeId range, Payload values);
+  size_t reply_bytes(const InFlight& op, const Part& part) const;
+  void on_reply(Reply reply);
+  void on_refusal(const Refusal& refusal);
+  void complete(uint64_t number);
+
+  std::map<uint64_t, InFlight> operations_;
+  std::optional<Question> question_;
+  uint64_t next_number_ = 1;
+  using TableRange = std::pair<TableId, RangeId>;
+  std::map<TableRange, uint64_t> read_versions_;
+  std::map<TableRange, uint64_t> sent_keys_;            ///< the name of the last list
+  std::map<TableRange, std::vector<float>> residuals_;  ///< what filters have lost so far
+  struct Told {
+    Report report;
+    Time sent_at{};
+  };
+  std::map<uint64_t, Told> reports_;
+  bool delta_ = false;
+  bool has_begun_ = false;
+};
+
+}  // namespace trireme::ps
