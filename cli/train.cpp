@@ -10,7 +10,10 @@
 #include "trireme/core/error.h"
 #include "trireme/train/datasets.h"
 #include "trireme/train/footprint.h"
+#include "trireme/train/resume_point.h"
 #include "trireme/train/run.h"
+#include "trireme/train/server_job.h"
+#include "trireme/train/server_run.h"
 #include "trireme/train/stages.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/world.h"
@@ -76,8 +79,10 @@ Degrees refuse_early(const config::Config& config, int ranks) {
 }
 
 int train(const std::vector<std::string>& args) {
-  const train::StopSignals signals;  // before any other thread
   const auto config = load_config(args.at(0), {args.begin() + 1, args.end()});
+  if (config.sync.on_servers())
+    return train::run_on_servers(config, models::make_whole, models::make_model);
+  const train::StopSignals signals;  // before any other thread
   refuse_early(config, train::num_ranks(config));
   return train::with_ranks(config, [&](const comm::Communicator& world) {
     const auto model = [&](const Mesh& mesh) { return models::make_model(config, mesh); };
@@ -89,8 +94,15 @@ int mesh_check(const std::vector<std::string>& args) {
   static std::string speaker;
   speaker = args.at(0);
   program_invocation_short_name = speaker.data();
-  const auto config = load_config(args.at(1), {args.begin() + 2, args.end()});
-  const Degrees degrees = refuse_early(config, train::planned_ranks(config));
+  auto config = load_config(args.at(1), {args.begin() + 2, args.end()});
+  if (config.sync.on_servers()) {  // then the mesh is that of a worker
+    if (config.checkpoint.resume.from == config::Resume::From::Nothing)
+      train::refuse_newer(config, -1);
+    config = train::config_of_worker(config);
+  }
+  const Degrees degrees = refuse_early(config, config.sync.on_servers()
+                                                   ? train::ranks_of_worker(config)
+                                                   : train::planned_ranks(config));
   if (degrees.tensor > 1) models::make_whole(config, degrees);  // shapes only
   return 0;
 }

@@ -14,6 +14,7 @@
 #include "trireme/config/text.h"
 #include "trireme/config/validate.h"
 #include "trireme/core/error.h"
+#include "trireme/format/folder.h"
 #include "trireme/launch/run.h"
 
 namespace trireme::cli {
@@ -69,26 +70,64 @@ static int num_processes(const config::Config& config) {
   return config.comm.backend == config::Backend::Local ? 1 : config::wanted_ranks(config.mesh);
 }
 
+namespace {
+
+/// The checkpoint that the run continues from, named for all its processes: one that is started
+/// again later must not choose a newer one.
+void name_checkpoint(const config::Config& config, std::vector<std::string>& command) {
+  if (config.checkpoint.resume.from != config::Resume::From::Newest) return;
+  const std::string folder = config.run.dir + "/checkpoints";
+  const auto there = format::list(folder);
+  command.push_back("checkpoint.resume=" + (there.empty()
+                                                ? std::string("never")
+                                                : folder + "/" + format::step_name(there.back())));
+}
+
+/// Starts the manager, the servers and the workers of a run whose weights live on servers.
+int train_on_servers(const config::Config& config, std::vector<std::string> command,
+                     launch::RunOptions options) {
+  if (under_launcher())
+    throw ConfigError(fmt::format(
+        "sync.kind = \"{}\" needs a manager and servers, which `trireme train` starts itself: run "
+        "it without another launcher",
+        to_string(config.sync.kind)));
+  name_checkpoint(config, command);
+  config::MeshKeys worker = config.mesh;
+  worker.replica = 1;
+  options.command = std::move(command);
+  options.num_ranks = config::wanted_ranks(worker);
+  options.roles = launch::Roles{
+      .servers = static_cast<int>(config.sync.servers),
+      .workers = static_cast<int>(std::max<int64_t>(1, config.mesh.replica)),
+      .manager = config.sync.manager.empty() ? config.run.dir + "/ps" : config.sync.manager};
+  return launch::run(options);
+}
+
+}  // namespace
+
 int train_ranks(std::vector<std::string> command, const std::vector<std::string>& args,
                 const std::string& speaker, std::vector<int> answers) {
   const auto config = load_named(args);
   command.insert(command.end(), args.begin(), args.end());
-  if (under_launcher()) become_rank(command);
+  const bool on_servers = config.sync.on_servers();
+  if (under_launcher() && !on_servers) become_rank(command);
   // Only the layers know whether their sizes can be cut, and the schedule of a pipeline may be a
   // file: ask before any rank starts, so that one process refuses and not each rank.
-  if (config.mesh.tensor > 1 || config.mesh.pipe > 1) {
+  if (config.mesh.tensor > 1 || config.mesh.pipe > 1 || on_servers) {
     std::vector<std::string> question{"mesh-check", speaker};
     question.insert(question.end(), args.begin(), args.end());
     if (const int code = ask_rank(question); code != 0) return code;
   }
   command.insert(command.begin(), rank_program());
-  return launch::run(
-      {.command = command,
-       .num_ranks = num_processes(config),
-       .display = launch::Display::Bare,
-       .interrupt_grace = std::chrono::minutes(10),  // saving a large state takes time
-       .speaker = speaker,
-       .answers = std::move(answers)});
+  launch::RunOptions options{
+      .command = command,
+      .num_ranks = num_processes(config),
+      .display = launch::Display::Bare,
+      .interrupt_grace = std::chrono::minutes(10),  // saving a large state takes time
+      .speaker = speaker,
+      .answers = std::move(answers)};
+  if (on_servers) return train_on_servers(config, std::move(command), std::move(options));
+  return launch::run(options);
 }
 
 int train_command(const std::vector<std::string>& args) {

@@ -130,8 +130,18 @@ struct Words<SyncKind> {
                                            {"bmuf", SyncKind::Bmuf},
                                            {"slowmo", SyncKind::SlowMo},
                                            {"diloco", SyncKind::DiLoCo},
-                                           {"stale", SyncKind::Stale, Built::Later},
-                                           {"free", SyncKind::Free, Built::Later}};
+                                           {"stale", SyncKind::Stale},
+                                           {"free", SyncKind::Free}};
+};
+
+/// sync.optimizer: what servers update weights with; Same: what optim says.
+enum class ServerOptimizer : uint8_t { Same, Sgd, AdamW, Adagrad };
+template <>
+struct Words<ServerOptimizer> {
+  static constexpr Word<ServerOptimizer> all[] = {{"", ServerOptimizer::Same},
+                                                  {"sgd", ServerOptimizer::Sgd},
+                                                  {"adamw", ServerOptimizer::AdamW},
+                                                  {"adagrad", ServerOptimizer::Adagrad}};
 };
 
 enum class Compression : uint8_t { None, Fp16, Bf16, Int8, OneBit, TopK, RandomK, PowerSgd, Auto };

@@ -112,8 +112,16 @@ struct Sync {
   bool nesterov = true;
   int64_t fragments = 1, delay = 0, inner_group = 1;
   double keep_own = 0.5;
-  int64_t staleness = 0, servers = 1;
+  int64_t staleness = 0, servers = 1, copies = 0;
+  std::string manager = {};
+  ServerOptimizer optimizer = ServerOptimizer::Same;
+  bool lr_by_staleness = false, backup = false;
   bool operator==(const Sync&) const = default;
+
+  /// Do weights live on a parameter server?
+  bool on_servers() const { return kind == SyncKind::Stale || kind == SyncKind::Free; }
+  /// Do replicas train on their own between meetings?
+  bool is_local() const { return kind != SyncKind::Lockstep && !on_servers(); }
 };
 
 struct Compress {

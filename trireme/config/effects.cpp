@@ -53,7 +53,20 @@ bool has_16_bits(const Config& config) {
 }
 
 bool is_local(const Config& config) {
-  return config.sync.kind != SyncKind::Lockstep;
+  return config.sync.is_local();
+}
+bool on_servers(const Config& config) {
+  return config.sync.on_servers();
+}
+bool not_on_servers(const Config& config) {
+  return !config.sync.on_servers();
+}
+bool is_stale(const Config& config) {
+  return config.sync.kind == SyncKind::Stale;
+}
+/// Are pushes applied as they come, and not clock by clock?
+bool is_delayed(const Config& config) {
+  return on_servers(config) && !(is_stale(config) && config.sync.staleness == 0);
 }
 bool is_diloco(const Config& config) {
   return config.sync.kind == SyncKind::DiLoCo;
@@ -121,8 +134,22 @@ constexpr Switch kSwitches[] = {
     {"sync.keep_own", "sync.delay", [](const Config& c) { return c.sync.delay > 0; },
      "sync.delay=1"},
     {"sync.inner_group", "sync.kind", is_local, "sync.kind=average"},
+    {"sync.staleness", "sync.kind", is_stale, "sync.kind=stale"},
+    {"sync.servers", "sync.kind", on_servers, "sync.kind=stale"},
+    {"sync.copies", "sync.kind", on_servers, "sync.kind=stale"},
+    {"sync.manager", "sync.kind", on_servers, "sync.kind=stale"},
+    {"sync.optimizer", "sync.kind", on_servers, "sync.kind=stale"},
+    {"sync.lr_by_staleness", "sync.kind", on_servers, "sync.kind=free"},
+    {"sync.lr_by_staleness", "sync.staleness", is_delayed, "sync.staleness=1"},
+    {"sync.backup", "sync.kind", on_servers, "sync.kind=free"},
+    {"sync.backup", "sync.staleness", is_delayed, "sync.staleness=1"},
+    {"check.hash_every", "sync.kind", not_on_servers, "sync.kind=lockstep"},
+    {"log.trace", "sync.kind", not_on_servers, "sync.kind=lockstep"},
     {"compress.kind", "mesh.replica",
-     [](const Config& c) { return c.mesh.replica != 1 || c.mesh.shard != 1; }, "mesh.replica=2"},
+     [](const Config& c) {
+       return c.mesh.replica != 1 || c.mesh.shard != 1 || c.sync.on_servers();
+     },
+     "mesh.replica=2"},
     {"compress.ratio", "compress.kind", sends_some, "compress.kind=topk"},
     {"compress.rank", "compress.kind",
      [](const Config& c) { return c.compress.kind == Compression::PowerSgd; },

@@ -61,6 +61,7 @@ const Limits kSizeOrAuto = {.at_least = 0, .fits_int = true};
 const Limits kThreads = {.at_least = 0, .at_most = 1024};
 const Limits kNotNegative = {.at_least = 0};
 const Limits kBelowOne = {.at_least = 0, .less_than = 1};
+const Limits kServers = {.at_least = 1, .at_most = 1024};
 const Limits kFilled = {.not_empty = true};
 const Limits kBalance = {
     .not_empty = true,
@@ -179,8 +180,14 @@ const Key kTable[] = {
      {.at_least = 0, .less_than = 1}},
     {KEY(sync.inner_group), "replicas that also average after every step, as those of a host",
      kSize},
-    {KEY(sync.staleness), "stale: steps that a worker may be ahead", kCount, Built::Later},
-    {KEY(sync.servers), "stale, free: ranks that serve parameters", kSizeOrAuto, Built::Later},
+    {KEY(sync.staleness), "stale: steps that a worker may be ahead; 0: lockstep on servers", kCount},
+    {KEY(sync.servers), "stale, free: processes that serve parameters", kServers},
+    {KEY(sync.copies), "stale, free: other servers that also hold each parameter", kCount},
+    {KEY(sync.manager), "stale, free: where the manager keeps its log; empty: run.dir; or etcd://host:port"},
+    {KEY(sync.optimizer), "stale, free: optimizer of the servers; empty: optim.kind",
+     one_of<ServerOptimizer>()},
+    {KEY(sync.lr_by_staleness), "stale, free: a push that missed n updates counts 1 / (1 + n)"},
+    {KEY(sync.backup), "stale, free: idle workers repeat what slow ones have not finished"},
 
     {KEY(compress.kind), "compression of gradients on the wire", one_of<Compression>()},
     {KEY(compress.ratio),

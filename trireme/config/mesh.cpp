@@ -91,7 +91,7 @@ Degrees resolve_mesh(const MeshKeys& mesh, int world_size) {
 Degrees degrees_of(const Config& config, int world_size) {
   const Degrees degrees = resolve_mesh(config.mesh, world_size);
   const Sync& sync = config.sync;
-  if (sync.kind == SyncKind::Lockstep) return degrees;
+  if (!sync.is_local()) return degrees;
   if (degrees.replica % sync.inner_group != 0)
     throw ConfigError(fmt::format(
         "sync.inner_group = {} does not divide the {} replicas: use a divisor of mesh.replica",

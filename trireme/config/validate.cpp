@@ -59,6 +59,40 @@ void validate_heads(const Model& model, int64_t tensor) {
          heads);
 }
 
+/// What goes with a parameter server.
+void validate_servers(const Config& config) {
+  const Sync& sync = config.sync;
+  if (!sync.on_servers()) return;
+  const std::string asked = fmt::format("sync.kind = \"{}\"", to_string(sync.kind));
+  need(sync.copies < sync.servers,
+       "sync.copies = {} needs {} servers, but sync.servers = {}: use at most {} copies", sync.copies,
+       sync.copies + 1, sync.servers, sync.servers - 1);
+  need(config.mesh.shard != 0 && config.mesh.replica <= 4096,
+       "{}: mesh.replica is the number of workers, at most 4096, and mesh.shard the ranks of each, "
+       "so mesh.shard cannot be what is left",
+       asked);
+  need(config.comm.backend != Backend::Local,
+       "{} needs processes that can end one by one, and comm.backend = \"local\" makes threads; "
+       "use another backend",
+       asked);
+  need(config.precision.compute != Dtype::Float16,
+       "{} does not scale losses, which precision.compute = \"float16\" needs; use \"bfloat16\"",
+       asked);
+  need(config.precision.compute != Dtype::BFloat16 || config.precision.master == Master::Float32,
+       "{}: servers keep masters in float32; leave precision.master out", asked);
+  const Compression kind = config.compress.kind;
+  need(kind != Compression::RandomK && kind != Compression::PowerSgd && kind != Compression::Auto,
+       "{} and compress.kind = \"{}\" do not go together: that compressor works on sums of all "
+       "ranks; use \"int8\", \"onebit\", \"topk\", \"fp16\" or \"bf16\"",
+       asked, to_string(kind));
+  need(kind == Compression::None ||
+           (config.compress.warmup == 0 && config.compress.keep.empty() &&
+            config.precision.compute != Dtype::Float64),
+       "{}: pushes are compressed all alike, as float32; leave compress.warmup, compress.keep and "
+       "precision.compute = \"float64\" out",
+       asked);
+}
+
 }  // namespace
 
 Config resolved(Config config) {
@@ -85,6 +119,7 @@ void validate(const Config& config) {
        "eval.every=0");
   validate(config.precision);
   validate(config.sync);
+  validate_servers(config);
   need(config.sync.seconds == 0 || (config.check.hash_every == 0 && !config.log.samples),
        "sync.seconds = {}: replicas claim samples as they go, so check.hash_every and log.samples "
        "have no steps to count; leave them out",
@@ -103,7 +138,7 @@ void validate(const Config& config) {
 }
 
 void validate(const Sync& sync) {
-  if (sync.kind == SyncKind::Lockstep) return;
+  if (!sync.is_local()) return;
   need(sync.every == 1 || sync.seconds == 0,
        "sync.every = {} and sync.seconds = {} both say when replicas meet; give one of them",
        sync.every, sync.seconds);

@@ -1,8 +1,6 @@
 #include "trireme/optim/optimizer.h"
 
 #include <ATen/ops/_foreach_add.h>
-#include <ATen/ops/_fused_adamw.h>
-#include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
@@ -18,6 +16,7 @@
 #include "trireme/comm/dtype.h"
 #include "trireme/core/error.h"
 #include "trireme/cuda/adamw.h"
+#include "trireme/optim/fused.h"
 #include "trireme/optim/offload.h"
 
 namespace trireme::optim {
@@ -58,6 +57,14 @@ bool is_half(const at::Tensor& parameter) {
   return comm::is_half(parameter.scalar_type());
 }
 
+/// Of an Optimizer::KernelCall, which is protected.
+template <class Call>
+FusedNumbers numbers_of(const Call& call) {
+  return {.decay = call.decay,
+          .divisor = float_divisor(call.numbers.divisor, call.parameters.front().scalar_type()),
+          .skip = if_defined(call.numbers.skip)};
+}
+
 class AdamW final : public Optimizer {
  public:
   AdamW(std::vector<Slot> slots, AdamWOptions options, StateIn where)
@@ -81,11 +88,9 @@ class AdamW final : public Optimizer {
     const auto dtype = call.parameters.front().scalar_type();
     if (call.parameters.front().is_cuda() && dtype == at::kFloat) return update_on_gpu(call);
     const auto run = [&](const auto& rate) {
-      at::_fused_adamw_(call.parameters, widened(call.gradients, dtype), pick(averages_, call),
-                        pick(squares_, call), {}, call.steps, rate, options_.beta1, options_.beta2,
-                        call.decay ? options_.weight_decay : 0, options_.epsilon,
-                        /*amsgrad=*/false, /*maximize=*/false,
-                        float_divisor(call.numbers.divisor, dtype), if_defined(call.numbers.skip));
+      fused_adamw({call.parameters, widened(call.gradients, dtype), pick(averages_, call),
+                   pick(squares_, call), call.steps},
+                  options_, rate, numbers_of(call));
     };
     with_rate(call.numbers.rate, dtype, run);
   }
@@ -134,13 +139,12 @@ class Sgd final : public Optimizer {
   void update(const KernelCall& call) override {
     const auto dtype = call.parameters.front().scalar_type();
     const auto run = [&](const auto& rate) {
-      // Never the "first step": the momenta begin with zeros, which gives the same.
-      at::_fused_sgd_(call.parameters, widened(call.gradients, dtype),
-                      momenta_.empty() ? std::vector<at::Tensor>{} : pick(momenta_, call),
-                      call.decay ? options_.weight_decay : 0, options_.momentum, rate,
-                      /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false,
-                      /*is_first_step=*/false, float_divisor(call.numbers.divisor, dtype),
-                      if_defined(call.numbers.skip));
+      fused_sgd({call.parameters,
+                 widened(call.gradients, dtype),
+                 momenta_.empty() ? std::vector<at::Tensor>{} : pick(momenta_, call),
+                 {},
+                 {}},
+                options_, rate, numbers_of(call));
     };
     with_rate(call.numbers.rate, dtype, run);
   }

@@ -61,13 +61,17 @@ void serve_manager(const JobConfig& job, NodeOptions options, const ServeOptions
     return manager;
   });
   options.place->announce(thread.endpoint());
+  bool was_over = false;
   for (int heard = 0;; std::this_thread::sleep_for(kLook)) {
     bool is_over = false;
+    SnapshotOrder last;
     thread.call([&](Node& node) {
       auto& manager = static_cast<Manager&>(node);
       if (heard == 0 && signals.count() > 0) manager.stop_early();
       is_over = manager.view().over;
+      last = manager.books().snapshot();
     });
+    if (is_over && !std::exchange(was_over, true) && serving.on_over) serving.on_over(last);
     const int now = signals.count();
     if (now > 1 || (now > 0 && is_over)) return;
     heard = now;

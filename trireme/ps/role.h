@@ -32,6 +32,8 @@ struct ServeOptions {
   bool last_snapshot = false;                           ///< the job ends with one
   /// See Manager::on_reports.
   std::function<Batch(Batch first, const std::map<Batch, std::string>&)> on_reports = {};
+  /// Of the manager: called once when all work is done, with the last snapshot.
+  std::function<void(const SnapshotOrder& last)> on_over = {};
   std::function<void(const std::string&)> note = {};  ///< by default to stderr
 };
 

@@ -10,6 +10,7 @@
 #include "trireme/parallel/attached.h"
 #include "trireme/parallel/balance.h"
 #include "trireme/parallel/compress_options.h"
+#include "trireme/worker/server_parallel.h"
 
 namespace trireme::train {
 
@@ -35,6 +36,9 @@ struct AttachOptions {
   std::shared_ptr<core::Trace> trace = nullptr;
   /// How gradients are summed; null: as the configuration says.
   std::shared_ptr<parallel::Reducer> reducer = nullptr;
+  /// Not null: weights live on servers, which update them. Called once, with what is attached; the
+  /// caller then calls `begin` before each step.
+  std::function<std::unique_ptr<ps::ServerParallel>(parallel::Attached&)> on_servers = {};
 };
 
 /// Attaches what the configuration asks for: a Pipeline if the mesh has a pipe axis, FullySharded

@@ -166,12 +166,7 @@ void load_means(format::Checkpoint& from, const checkpoint::State& own) {
 }  // namespace
 
 bool is_local(const config::Config& config) {
-  switch (config.sync.kind) {
-    case SyncKind::Lockstep:
-    case SyncKind::Stale:
-    case SyncKind::Free: return false;
-    default: return true;
-  }
+  return config.sync.is_local();
 }
 
 RankSet writers_of_own(RankSet same) {

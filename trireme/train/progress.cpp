@@ -53,6 +53,13 @@ std::string StepReport::to_json() const {
   if (drift)
     line += fmt::format(R"(,"block_loss":{},"drift":{},"meeting_ms":{:.3f})", number(*block_loss),
                         number(*drift), *meeting_ms);
+  if (repeated) line += fmt::format(R"(,"repeated":{})", *repeated);
+  if (staleness) {
+    std::string counts;
+    for (const auto& [missed, count] : *staleness)
+      counts += fmt::format(R"({}"{}":{})", counts.empty() ? "" : ",", missed, count);
+    line += fmt::format(R"(,"staleness":{{{}}})", counts);
+  }
   return line + "}";
 }
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -21,6 +22,10 @@ struct StepReport {
   /// After a meeting of replicas that train on their own: the loss of all of them since the last
   /// one, how far apart they were, and how long this rank waited.
   std::optional<double> block_loss, drift, meeting_ms;
+  /// On servers: how many batches another worker had done already; how many pushes missed how many
+  /// updates.
+  std::optional<int64_t> repeated = {};
+  std::optional<std::map<int64_t, int64_t>> staleness = {};
 
   /// One line; each number in the shortest form that reads back the same.
   std::string to_json() const;

@@ -76,7 +76,8 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
       model_(prepare(std::move(model))),
       attached_(attach(config_of_steps(config_, replicas_ ? replicas_->count() : 1), step_mesh(),
                        *model_, options)),
-      optimizer_(make_optimizer()),
+      servers_(options.on_servers ? options.on_servers(*attached_) : nullptr),
+      optimizer_(servers_ ? nullptr : make_optimizer()),
       local_(replicas_ ? make_local_updates(config_, *replicas_, attached_->shards()) : nullptr),
       control_(control_options(config_, steps), mesh_.device()),
       upload_(mesh_.device()),
@@ -239,6 +240,27 @@ void Trainer::expect_weight(const data::Batch& batch) {
                                .loss_scale = control_.state().multiplier});
 }
 
+/// The servers make the update, with the rate and the divisor that an optimizer here would get. A
+/// gradient that is not finite is not pushed, but its clock is; in lockstep it is, and keeps the
+/// servers from applying that clock.
+void Trainer::push(const data::Batch& batch, const at::Tensor& totals,
+                   const optim::Update& update) {
+  const ps::JobConfig& job = servers_->client().job();
+  const int ranks = mesh_.samples().size();
+  const auto lane = static_cast<int>(servers_->batch() % job.workers);
+  int64_t rows = 0;  // of this worker
+  for (int rank = 0; rank < ranks; ++rank)
+    rows += even_range(batch.all_rows, static_cast<int>(job.workers) * ranks, lane * ranks + rank)
+                .count;
+  const bool skips = !job.in_lanes() && update.skip.item<double>() != 0;
+  servers_->push({.weight = skips ? 0 : totals[0].item<double>(),
+                  .loss = skips ? 0 : totals[1].item<double>(),
+                  .divisor = update.divisor.item<double>(),
+                  .rate = update.rate.item<double>(),
+                  .parts = rows > 0 ? static_cast<double>(batch.all_rows) / static_cast<double>(rows)
+                                    : 1});
+}
+
 /// Issues all work of a step. Its numbers are where the weights are.
 Trainer::Issued Trainer::issue(int64_t step, const data::Batch& batch, double wish_to_stop) {
   expect_weight(batch);
@@ -252,9 +274,13 @@ Trainer::Issued Trainer::issue(int64_t step, const data::Batch& batch, double wi
   if (on_gradients_ && totals.weight != 0) on_gradients_(totals.weight * now_.multiplier);
   const optim::Update update = control_.decide(totals.on_device);
   if (compresses() && update.skip.item<double>() != 0) attached_->reducer().undo_step();
-  optimizer_->step(update);
-  attached_->updated(optimizer_->rounds_weights() ? parallel::Weights::Rounded
-                                                  : parallel::Weights::Stale);
+  if (servers_) {
+    push(batch, totals.on_device, update);
+  } else {
+    optimizer_->step(update);
+    attached_->updated(optimizer_->rounds_weights() ? parallel::Weights::Rounded
+                                                    : parallel::Weights::Stale);
+  }
   return {.numbers = at::cat(
               {totals.on_device, control_.numbers(), update.skip.to(at::kDouble).view({1})}),
           .stop = totals.sums[0]};
@@ -401,6 +427,7 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
 
 checkpoint::State Trainer::own_state() const {
   check_all_taken("state");
+  core::check(!servers_, "Trainer::state: the servers have the state of this run");
   checkpoint::State state = state_of(*attached_, *optimizer_);
   state.extra["update"] = control_.to_json();
   return state;

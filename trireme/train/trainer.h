@@ -120,6 +120,9 @@ class Trainer {
   /// By name, in the order in which gradients arrive; empty before the first step.
   std::vector<std::string> gradient_order() const { return attached_->order(); }
 
+  /// Not null: weights live on servers. `begin` comes before each step.
+  ps::ServerParallel* servers() const { return servers_.get(); }
+
   /// Throws if the replicas have drifted apart. Collective.
   void check_same() const;
 
@@ -148,6 +151,7 @@ class Trainer {
     at::Tensor numbers;
     double stop;
   };
+  void push(const data::Batch& batch, const at::Tensor& totals, const optim::Update& update);
   Issued issue(int64_t step, const data::Batch& batch, double wish_to_stop);
   /// Are the gradients of a step compressed? Of local updates only what travels in meetings is.
   bool compresses() const {
@@ -179,7 +183,8 @@ class Trainer {
   std::optional<parallel::ReplicaMeshes> replicas_;  // if they train on their own
   std::shared_ptr<nn::ModelImpl> model_;
   std::unique_ptr<parallel::Attached> attached_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<ps::ServerParallel> servers_;   // if weights live there; then
+  std::unique_ptr<optim::Optimizer> optimizer_;  // there is no optimizer here
   std::unique_ptr<parallel::LocalUpdates> local_;
   optim::UpdateControl control_;
   BatchUpload upload_;

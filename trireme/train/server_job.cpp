@@ -1,0 +1,178 @@
+#include "trireme/train/server_job.h"
+
+#include <algorithm>
+#include <map>
+
+#include "trireme/compress/factory.h"
+#include "trireme/core/error.h"
+#include "trireme/mesh/mesh.h"
+#include "trireme/nn/chain.h"
+#include "trireme/train/attach.h"
+#include "trireme/train/stages.h"
+#include "trireme/worker/compressing_filter.h"
+#include "trireme/worker/fused_rules.h"
+#include "trireme/worker/parameter_table.h"
+
+namespace trireme::train {
+
+namespace {
+
+using config::OptimizerKind;
+using config::ServerOptimizer;
+
+ServerOptimizer optimizer_of(const config::Config& config) {
+  if (config.sync.optimizer != ServerOptimizer::Same) return config.sync.optimizer;
+  return config.optim.kind == OptimizerKind::AdamW ? ServerOptimizer::AdamW : ServerOptimizer::Sgd;
+}
+
+ps::RulePtr rule_of(const config::Config& config) {
+  const config::Optim& keys = config.optim;
+  switch (optimizer_of(config)) {
+    case ServerOptimizer::Sgd:
+      return ps::make_fused_sgd({.momentum = keys.momentum, .weight_decay = keys.weight_decay});
+    case ServerOptimizer::Adagrad: return ps::make_adagrad({.lr = 1, .epsilon = keys.eps});
+    default:
+      return ps::make_fused_adamw({.beta1 = keys.betas[0],
+                                   .beta2 = keys.betas[1],
+                                   .epsilon = keys.eps,
+                                   .weight_decay = keys.weight_decay});
+  }
+}
+
+std::shared_ptr<const ps::Filter> filter_of(const config::Config& config) {
+  using compress::Kind;
+  const auto kind = [&]() -> std::optional<Kind> {
+    switch (config.compress.kind) {
+      case config::Compression::Fp16: return Kind::Fp16;
+      case config::Compression::Bf16: return Kind::Bf16;
+      case config::Compression::Int8: return Kind::Int8;
+      case config::Compression::OneBit: return Kind::OneBit;
+      case config::Compression::TopK: return Kind::TopK;
+      default: return std::nullopt;
+    }
+  }();
+  if (!kind) return nullptr;
+  return ps::make_filter(compress::make_compressor({.kind = *kind, .ratio = config.compress.ratio}),
+                         static_cast<uint64_t>(config.run.seed), config.compress.feedback);
+}
+
+/// The parameters of every pipe rank of a worker, and which pipe ranks hold each.
+struct StageParameters {
+  std::vector<std::vector<nn::Parameter>> of_rank;
+  std::map<std::string, Holders> holders;
+};
+
+StageParameters stage_parameters(const config::Config& worker, nn::ModelImpl& whole,
+                                 const Degrees& degrees) {
+  StageParameters all;
+  if (degrees.pipe == 1) {
+    all.of_rank.push_back(nn::parameters_of(whole));
+    return all;
+  }
+  const pipeline::Schedule schedule = schedule_of(worker, degrees);
+  const auto cut = cut_of(worker, mesh_of_one(), whole, schedule, worker.pipeline.balance);
+  const nn::Chain chain = whole.chain();
+  for (int rank = 0; rank < degrees.pipe; ++rank) {
+    std::vector<std::shared_ptr<nn::LayerImpl>> own;
+    std::size_t begin = 0;
+    for (int stage = 0; stage < schedule.stages(); ++stage) {
+      const std::size_t end =
+          begin + static_cast<std::size_t>(cut[static_cast<std::size_t>(stage)]);
+      if (schedule.rank_of(stage) == rank)
+        for (const nn::Link* link : chain.all_between(begin, end))
+          own.insert(own.end(), link->layers.begin(), link->layers.end());
+      begin = end;
+    }
+    all.of_rank.push_back(nn::parameters_of(*nn::part_of_model(whole, own)));
+    for (const nn::Parameter& one : all.of_rank.back()) all.holders[one.name].push_back(rank);
+  }
+  return all;
+}
+
+ps::TableConfig settings_of_table(const config::Config& config) {
+  ps::TableConfig table;
+  table.consistency = config.sync.kind == config::SyncKind::Free ? ps::Consistency::Free
+                                                                 : ps::Consistency::Stale;
+  table.tau = config.sync.kind == config::SyncKind::Free ? 0 : config.sync.staleness;
+  table.rule = rule_of(config);
+  table.clip_norm = config.optim.clip;
+  table.check_finite = config.check.finite;
+  table.staleness_aware = config.sync.lr_by_staleness;
+  table.filter = filter_of(config);
+  return table;
+}
+
+}  // namespace
+
+config::Config config_of_worker(config::Config config) {
+  config.mesh.replica = 1;
+  config.compress = {};  // of pushes
+  if (config.pipeline.balance.by == config::Balance::By::Time)  // servers must know the stages
+    config.pipeline.balance.by = config::Balance::By::Parameters;
+  return config;
+}
+
+int ranks_of_worker(const config::Config& config) {
+  const config::MeshKeys& mesh = config.mesh;
+  return static_cast<int>(mesh.pipe * mesh.shard * mesh.context * mesh.tensor);
+}
+
+ps::JobConfig server_job(const config::Config& config, nn::ModelImpl& whole,
+                         const ServerSteps& steps, const ps::JobRole& role) {
+  constexpr uint32_t kRangesPerServer = 8, kServerThreads = 2, kStepsPerTask = 8;
+  constexpr auto kBackupAfter = std::chrono::seconds(1);
+  ps::JobConfig job{.name = role.job,
+                    .seed = static_cast<uint64_t>(config.run.seed),
+                    .servers = role.servers,
+                    .workers = role.workers,
+                    .worker_ranks = role.worker_ranks,
+                    .copies = static_cast<uint32_t>(config.sync.copies)};
+  job.ranges = std::max(16U, kRangesPerServer * role.servers);
+  job.lanes = kServerThreads;
+  const auto every = static_cast<uint64_t>(config.checkpoint.every);
+  job.data = {.begin = static_cast<uint64_t>(steps.first) * role.workers,
+              .epochs = steps.steps > 0 ? 1U : 0U,
+              .batches_per_epoch =
+                  static_cast<uint64_t>(std::max<int64_t>(1, steps.steps)) * role.workers,
+              .steps_per_task = every > 0 ? std::min<uint64_t>(every, kStepsPerTask) : kStepsPerTask,
+              .snapshot_steps = every};
+  job.start_from = steps.start_from;
+  if (config.sync.backup) job.timing.backup_after = kBackupAfter;
+
+  const config::Config worker = config_of_worker(config);
+  const Degrees degrees{.pipe = static_cast<int>(config.mesh.pipe),
+                        .shard = static_cast<int>(config.mesh.shard),
+                        .context = static_cast<int>(config.mesh.context),
+                        .tensor = static_cast<int>(config.mesh.tensor)};
+  nn::name_layers(whole);
+  const StageParameters stages = stage_parameters(worker, whole, degrees);
+  const Policy policy = policy_of(worker, degrees);
+  for (int rank = 0; rank < static_cast<int>(role.worker_ranks); ++rank) {
+    const Coord coord = coord_of(rank, degrees);
+    ps::TableConfig table = ps::parameter_table(
+        fmt::format("weights-{}", rank),
+        {.coord = coord,
+         .degrees = degrees,
+         .policy = policy,
+         .parameters = stages.of_rank[static_cast<std::size_t>(coord.pipe)],
+         .holders = [&](const std::string& name) {
+           const auto found = stages.holders.find(name);
+           return found == stages.holders.end() ? Holders{} : found->second;
+         }});
+    if (table.pieces.empty()) continue;  // other ranks count all that this one holds
+    ps::TableConfig settings = settings_of_table(config);
+    table.consistency = settings.consistency;
+    table.tau = settings.tau;
+    table.rule = settings.rule;
+    table.clip_norm = settings.clip_norm;
+    table.check_finite = settings.check_finite;
+    table.staleness_aware = settings.staleness_aware;
+    table.filter = settings.filter;
+    table.rank = static_cast<uint32_t>(rank);
+    job.tables.push_back(std::move(table));
+  }
+  ps::check(job);
+  return job;
+}
+
+}  // namespace trireme::train

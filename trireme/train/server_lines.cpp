@@ -1,0 +1,65 @@
+#include "trireme/train/server_lines.h"
+
+#include <signal.h>
+
+#include <cstdio>
+
+#include "trireme/mesh/mesh.h"
+#include "trireme/train/batch_report.h"
+
+namespace trireme::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool has_all(const std::map<ps::Batch, std::string>& reports, ps::Batch first, uint32_t count) {
+  const auto begin = reports.find(first), end = reports.lower_bound(first + count);
+  return begin != reports.end() &&
+         std::distance(begin, end) == static_cast<std::ptrdiff_t>(count);
+}
+
+}  // namespace
+
+ServerLines::ServerLines(const config::Config& config, const ps::JobConfig& job, data::Order order,
+                         std::optional<double> floor)
+    : config_(config),
+      job_(job),
+      order_(order),
+      floor_(floor),
+      files_(config, mesh_of_one().world()),
+      written_at_(Clock::now()) {}
+
+/// A manager that was started again learns from the first report what is written already.
+ps::Batch ServerLines::write(ps::Batch first, const std::map<ps::Batch, std::string>& reports) {
+  const auto step_before = static_cast<int64_t>(first / job_.workers);
+  if (!progress_) {
+    files_.begin(step_before);
+    progress_.emplace(step_before, static_cast<int64_t>(job_.batches() / job_.workers),
+                      config_.log.every);
+  }
+  for (; has_all(reports, first, job_.workers); first += job_.workers) {
+    StepReport line = step_of(static_cast<int64_t>(first / job_.workers) + 1, reports, first,
+                              job_.workers, job_.in_lanes());
+    const auto now = Clock::now();
+    line.step_ms = std::chrono::duration<double, std::milli>(now - written_at_).count();
+    written_at_ = now;
+    line.tokens_per_s = line.step_ms > 0 ? line.weight / line.step_ms * 1e3 : 0;
+    line.floor = floor_;
+    files_.add(line, order_);
+    progress_->show(line);
+  }
+  if (progress_->is_closed()) ::raise(SIGTERM);  // nobody reads on: the manager ends the job early
+  return first;
+}
+
+void ServerLines::say(const std::string& sentence) {
+  files_.log(sentence);
+  if (progress_)
+    progress_->say(sentence);
+  else
+    std::fprintf(stdout, "%s\n", sentence.c_str());
+  std::fflush(stdout);
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "trireme/config/config.h"
+#include "trireme/data/order.h"
+#include "trireme/ps/job.h"
+#include "trireme/train/progress.h"
+#include "trireme/train/run_files.h"
+
+namespace trireme::train {
+
+/// The lines of a run on servers, which the manager writes: metrics.jsonl and what people see. A
+/// step's line comes when all its batches are reported, so in the order of the steps.
+class ServerLines {
+ public:
+  ServerLines(const config::Config& config, const ps::JobConfig& job, data::Order order,
+              std::optional<double> floor);
+
+  /// See ps::Manager::on_reports: writes the lines that are complete. Returns the first batch that
+  /// is in no line.
+  ps::Batch write(ps::Batch first, const std::map<ps::Batch, std::string>& reports);
+  /// A sentence for people.
+  void say(const std::string& sentence);
+  void end() { progress_.reset(); }
+  RunFiles& files() { return files_; }
+
+ private:
+  const config::Config& config_;
+  const ps::JobConfig& job_;
+  data::Order order_;
+  std::optional<double> floor_;
+  RunFiles files_;
+  std::optional<Progress> progress_;
+  std::chrono::steady_clock::time_point written_at_;
+};
+
+}  // namespace trireme::train

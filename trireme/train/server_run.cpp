@@ -1,0 +1,201 @@
+#include "trireme/train/server_run.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <signal.h>
+
+#include "trireme/config/text.h"
+#include "trireme/core/error.h"
+#include "trireme/format/folder.h"
+#include "trireme/nn/bind.h"
+#include "trireme/nn/parameters.h"
+#include "trireme/ps/role.h"
+#include "trireme/train/datasets.h"
+#include "trireme/train/resume_point.h"
+#include "trireme/train/server_job.h"
+#include "trireme/train/server_lines.h"
+#include "trireme/train/server_worker.h"
+#include "trireme/train/world.h"
+
+namespace trireme::train {
+
+namespace {
+
+using ResumeFrom = config::Resume::From;
+
+ps::JobRole role_of(const config::Config& config) {
+  const auto role = ps::role_of_environment();
+  if (!role)
+    throw ConfigError(fmt::format(
+        "sync.kind = \"{}\" needs a manager and servers, which `trireme train` starts: run it "
+        "without another launcher",
+        to_string(config.sync.kind)));
+  const auto workers = static_cast<uint32_t>(std::max<int64_t>(1, config.mesh.replica));
+  const auto servers = static_cast<uint32_t>(config.sync.servers);
+  const auto ranks = static_cast<uint32_t>(ranks_of_worker(config));
+  if (role->servers != servers || role->workers != workers || role->worker_ranks != ranks)
+    throw ConfigError(fmt::format(
+        "the launcher started {} servers and {} workers of {} ranks, but the configuration asks "
+        "for {}, {} and {}; let `trireme train` start them",
+        role->servers, role->workers, role->worker_ranks, servers, workers, ranks));
+  return *role;
+}
+
+/// One process of the job.
+class Process {
+ public:
+  Process(const config::Config& config, const WholeModelFactory& whole)
+      : config_(config),
+        role_(role_of(config)),
+        data_(make_dataset(config)),
+        order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
+        steps_(find_steps()),
+        job_(make_job(whole)) {}
+
+  int run(const WorkerModelFactory& model) {
+    if (role_.node.role == ps::Role::Worker) return work(model);
+    ::signal(SIGPIPE, SIG_IGN);  // a closed stdout is an error of write
+    at::set_num_threads(1);  // each thread of a server has ranges of its own
+    if (role_.node.role == ps::Role::Manager) return manage();
+    ps::serve(job_, role_, {.snapshots = snapshots()});
+    return 0;
+  }
+
+ private:
+  /// The launcher has chosen the checkpoint, so that a process that starts later chooses alike.
+  ServerSteps find_steps() const {
+    ServerSteps steps{.steps = config_.run.epochs > 0
+                                   ? config_.run.epochs * order_.batches_per_epoch()
+                                   : config_.run.steps};
+    const auto& [from, folder] = config_.checkpoint.resume;
+    if (from != ResumeFrom::Folder) return steps;
+    const format::Checkpoint saved(folder);
+    check_fits(saved, config_, facts_of(*data_));
+    steps.first = std::min(saved.index().step, steps.steps);
+    steps.start_from = folder;
+    return steps;
+  }
+
+  ps::JobConfig make_job(const WholeModelFactory& whole) const {
+    const nn::Deferred no_memory;
+    const config::Config worker = config_of_worker(config_);
+    const auto model =
+        whole(worker, {.pipe = static_cast<int>(worker.mesh.pipe),
+                       .shard = static_cast<int>(worker.mesh.shard),
+                       .context = static_cast<int>(worker.mesh.context),
+                       .tensor = static_cast<int>(worker.mesh.tensor)});
+    const bool wide = config_.precision.compute == config::Dtype::Float64;
+    nn::move_to(*model, wide ? at::kDouble : at::kFloat, at::kCPU);
+    nn::initialize(*model, static_cast<uint64_t>(config_.run.seed));
+    return server_job(config_, *model, steps_, role_);
+  }
+
+  std::shared_ptr<const ps::SnapshotFiles> snapshots() const {
+    return std::make_shared<ps::SnapshotFiles>(
+        job_, ps::SnapshotFiles::Options{
+                  .folder = checkpoints_of(config_),
+                  .keep = config_.checkpoint.keep,
+                  .extra = [this](const ps::SnapshotOrder& order) { return extra_of(order); }});
+  }
+
+  /// As a run without servers would say it.
+  core::Json extra_of(const ps::SnapshotOrder& order) const {
+    core::Json counts = core::Json::object();
+    for (const ps::TableConfig& table : job_.tables)
+      for (const Piece& piece : table.pieces) counts[piece.name] = order.step;
+    const bool adam = config_.sync.optimizer == config::ServerOptimizer::AdamW ||
+                      (config_.sync.optimizer == config::ServerOptimizer::Same &&
+                       config_.optim.kind == config::OptimizerKind::AdamW);
+    const char* const kind =
+        config_.sync.optimizer == config::ServerOptimizer::Adagrad ? "adagrad"
+        : adam                                                     ? "adamw"
+                                                                   : "sgd";
+    return {{"config", config::to_toml(config_)},
+            {"data", facts_of(*data_)},
+            {"optimizer", {{"kind", kind}, {"steps", counts}}},
+            {"update", {{"updates", order.step}, {"skipped", 0}}},
+            {"ps", {{"workers", job_.workers}, {"ranges", job_.ranges}}}};
+  }
+
+  int manage() {
+    ServerLines lines(config_, job_, order_, data_->floor());
+    if (steps_.first >= steps_.steps && steps_.first > 0) {
+      lines.say(fmt::format("already at step {}: raise run.steps, or use another run.dir",
+                            steps_.first));
+    } else {
+      announce();
+    }
+    bool is_over = false;
+    ps::serve(job_, role_,
+              {.snapshots = snapshots(),
+               .last_snapshot = true,
+               .on_reports = [&](ps::Batch first,
+                                 const auto& reports) { return lines.write(first, reports); },
+               .on_over =
+                   [&](const ps::SnapshotOrder& last) {
+                     is_over = true;
+                     lines.end();
+                     finish(static_cast<int64_t>(last.step));
+                   },
+               .note = [&](const std::string& line) { lines.say(line); }});
+    return is_over ? 0 : 1;
+  }
+
+  void announce() const {
+    int64_t elems = 0;
+    for (const ps::TableConfig& table : job_.tables)
+      for (const Piece& piece : table.pieces) elems += piece.count;
+    const auto counted = [](int64_t count, const char* what) {
+      return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+    };
+    if (!steps_.start_from.empty()) fmt::print("continues from {}\n", steps_.start_from);
+    fmt::print("{}, {:.2f}M parameters on {}, {}{}, {}; batches of {}; {}\n", config_.model.kind,
+               static_cast<double>(elems) / 1e6, counted(job_.servers, "server"),
+               counted(job_.workers, "worker"),
+               job_.worker_ranks > 1 ? fmt::format(" of {} ranks", job_.worker_ranks) : "",
+               consistency(), counted(std::min(config_.batch.global, data_->size()), "sample"),
+               config_.run.dir);
+    if (data_->floor())
+      fmt::print("lowest possible loss: {:.4f} nats (the data's entropy)\n", *data_->floor());
+    std::fflush(stdout);
+  }
+
+  std::string consistency() const {
+    if (config_.sync.kind == config::SyncKind::Free) return "free";
+    return config_.sync.staleness == 0
+               ? "in lockstep"
+               : fmt::format("at most {} step{} stale", config_.sync.staleness,
+                             config_.sync.staleness == 1 ? "" : "s");
+  }
+
+  void finish(int64_t step) const {
+    fmt::print("{} at step {}; {}/{}\n", step < steps_.steps ? "stopped" : "done", step,
+               checkpoints_of(config_), format::step_name(step));
+    std::fflush(stdout);
+  }
+
+  int work(const WorkerModelFactory& model) {
+    const config::Config own = config_of_worker(config_);
+    return with_ranks(own, [&](const comm::Communicator& ranks) {
+      ps::Client client(ps::node_options(role_, job_), job_, role_.node.index);
+      work_on_servers(own, ranks, [&](const Mesh& mesh) { return model(own, mesh); }, client);
+      return 0;
+    });
+  }
+
+  const config::Config& config_;
+  const ps::JobRole role_;
+  std::shared_ptr<const data::Dataset> data_;
+  data::Order order_;
+  const ServerSteps steps_;
+  const ps::JobConfig job_;
+};
+
+}  // namespace
+
+int run_on_servers(const config::Config& config, const WholeModelFactory& whole,
+                   const WorkerModelFactory& model) {
+  return Process(config, whole).run(model);
+}
+
+}  // namespace trireme::train
