@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <optional>
 
@@ -83,6 +84,20 @@ struct Arguments::Parser {
     if (!variable.empty()) option->envname(variable);
     return option;
   }
+
+  void add_number(const std::string& names, const std::string& help, const std::string& section,
+                  const std::string& variable, const std::function<void(int)>& take) {
+    const std::string option = long_name(names);
+    const auto read = [take, option](const std::string& text) {
+      const auto number = core::parse_int(text);
+      if (!number || *number < std::numeric_limits<int>::min() ||
+          *number > std::numeric_limits<int>::max())
+        throw ConfigError(fmt::format("{} {}: write a whole number, such as 4", option, text));
+      take(static_cast<int>(*number));
+    };
+    auto* added = app.add_option_function<std::string>(names, read, help);
+    finish(added->type_name("N"), section, variable);
+  }
 };
 
 Arguments::Arguments(const std::string& command, const std::string& purpose)
@@ -113,16 +128,12 @@ void Arguments::value(const std::string& names, std::string& target, const std::
 
 void Arguments::value(const std::string& names, int& target, const std::string& help,
                       const std::string& variable) {
-  const std::string option = long_name(names);
-  const auto read = [&target, option](const std::string& text) {
-    const auto number = core::parse_int(text);
-    if (!number || *number < std::numeric_limits<int>::min() ||
-        *number > std::numeric_limits<int>::max())
-      throw ConfigError(fmt::format("{} {}: write a whole number, such as 4", option, text));
-    target = static_cast<int>(*number);
-  };
-  auto* added = parser_->app.add_option_function<std::string>(names, read, help);
-  parser_->finish(added->type_name("N"), section_, variable);
+  parser_->add_number(names, help, section_, variable, [&target](int number) { target = number; });
+}
+
+void Arguments::value(const std::string& names, std::optional<int>& target,
+                      const std::string& help, const std::string& variable) {
+  parser_->add_number(names, help, section_, variable, [&target](int number) { target = number; });
 }
 
 void Arguments::count(const std::string& names, int64_t& target, const std::string& help) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,8 @@ class Arguments {
   void value(const std::string& names, std::string& target, const std::string& help,
              const std::string& variable = "");
   void value(const std::string& names, int& target, const std::string& help,
+             const std::string& variable = "");
+  void value(const std::string& names, std::optional<int>& target, const std::string& help,
              const std::string& variable = "");
   /// A count, which may end in K, M or G: 10^3, 10^6, 10^9.
   void count(const std::string& names, int64_t& target, const std::string& help);

@@ -15,6 +15,8 @@ std::span<const Command> commands() {
        "trireme data make data/train.bin"},
       {"ckpt", ckpt_command, "inspect, compare and rewrite checkpoints",
        "trireme ckpt verify runs/gpt-small"},
+      {"ps", ps_command, "show how servers and workers are",
+       "trireme ps status runs/gpt-small"},
       {"schedule", schedule_command, "draw and check a pipeline schedule",
        "trireme schedule 1f1b --ranks 4 --micros 8"},
       {"doctor", doctor_command, "report on this machine, and test it", "trireme doctor"},

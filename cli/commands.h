@@ -23,6 +23,7 @@ int ckpt_command(const std::vector<std::string>& args);
 int train_command(const std::vector<std::string>& args);
 int verify_command(const std::vector<std::string>& args);
 int data_command(const std::vector<std::string>& args);
+int ps_command(const std::vector<std::string>& args);
 int doctor_command(const std::vector<std::string>& args);
 int schedule_command(const std::vector<std::string>& args);
 int completion_command(const std::vector<std::string>& args);

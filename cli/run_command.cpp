@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "cli/arguments.h"
 #include "cli/commands.h"
@@ -20,7 +21,10 @@ constexpr const char* kRunPurpose =
     "of\n"
     "torchrun's variables. When one fails, its last lines are shown, the others are stopped, and "
     "its\n"
-    "exit code is passed on. No rank is left behind, however this command ends.";
+    "exit code is passed on. No rank is left behind, however this command ends.\n"
+    "With --servers and --workers it starts a manager, servers and workers instead, and each one "
+    "that\n"
+    "fails again, alone.";
 
 constexpr const char* kRunExamples =
     "Options come before PROGRAM; what follows it goes to the program. Each has its PET_ variable, "
@@ -31,6 +35,7 @@ constexpr const char* kRunExamples =
     "  trireme run -n 4 ./my_program --its-option\n"
     "  trireme run -n gpu --max-restarts 3 --log-dir logs ./my_program\n"
     "  trireme run -n 2 train.py                                      (runs it with python3)\n"
+    "  trireme run --servers 2 --workers 4 ./my_program                (TRIREME_ROLE says which)\n"
     "  trireme run --nnodes 2 --node-rank 1 --master-addr a -n 4 ./my_program   (on each host)\n\n"
     "First Ctrl-C or SIGTERM: passed on to the ranks, which may take 30 s. Second: they are "
     "killed.";
@@ -38,6 +43,8 @@ constexpr const char* kRunExamples =
 /// The options as they were typed, before they are interpreted.
 struct TypedOptions {
   std::string ranks = "1", hosts = "1", redirects, tee, filter, endpoint, backend, ignored;
+  std::string manager;
+  std::optional<int> servers, workers;
   int host = -1;
   bool standalone = false, no_python = false, module = false;
 };
@@ -48,11 +55,19 @@ void describe_job(Arguments& arguments, TypedOptions& typed, launch::RunOptions&
                   "ranks on this host: a number, cpu, gpu, or auto (gpu if there is one)",
                   "PET_NPROC_PER_NODE");
   arguments.value("--max-restarts", options.max_restarts,
-                  "how often to start all ranks again after a failure", "PET_MAX_RESTARTS");
+                  "how often to start all ranks again after a failure (0); with --servers, each "
+                  "process alone (100)",
+                  "PET_MAX_RESTARTS");
   arguments.flag("--no-python", typed.no_python, "do not run a program named *.py with python3",
                  "PET_NO_PYTHON");
   arguments.flag("-m,--module", typed.module, "PROGRAM is a Python module, as in python3 -m",
                  "PET_MODULE");
+
+  arguments.section("Parameter server (all on this host, all run PROGRAM)");
+  arguments.value("--servers", typed.servers, "how many servers");
+  arguments.value("--workers", typed.workers, "how many workers, of -n ranks each");
+  arguments.value("--manager", typed.manager,
+                  "folder of the manager's log, or etcd://HOST:PORT (a folder in /tmp)");
 
   arguments.section("Several hosts (run the command on each)");
   arguments.value("--nnodes", typed.hosts, "how many hosts", "PET_NNODES");
@@ -84,6 +99,26 @@ void describe_output(Arguments& arguments, TypedOptions& typed, launch::RunOptio
   for (const char* name :
        {"--rdzv-conf", "--role", "--start-method", "--monitor-interval", "--local-addr"})
     arguments.value(name, typed.ignored, "");
+}
+
+std::optional<launch::Roles> roles_of(const TypedOptions& typed) {
+  if (!typed.servers && !typed.workers) {
+    if (!typed.manager.empty())
+      throw ConfigError(fmt::format(
+          "--manager {} needs --servers and --workers: a job of ranks has no manager",
+          typed.manager));
+    return {};
+  }
+  if (!typed.workers)
+    throw ConfigError(fmt::format(
+        "--servers {} needs --workers: how many workers train with them", *typed.servers));
+  if (!typed.servers)
+    throw ConfigError(
+        fmt::format("--workers {} needs --servers: how many servers hold the parameters; ranks "
+                    "without servers are -n {}",
+                    *typed.workers, *typed.workers));
+  return launch::Roles{
+      .servers = *typed.servers, .workers = *typed.workers, .manager = typed.manager};
 }
 
 std::vector<int> parse_ranks_list(const std::string& text) {
@@ -130,6 +165,7 @@ void apply_endpoint(std::string endpoint, launch::RunOptions& options) {
 
 void apply(const TypedOptions& typed, launch::RunOptions& options) {
   options.num_ranks = launch::parse_num_ranks(typed.ranks);
+  options.roles = roles_of(typed);
   options.num_hosts = parse_num_hosts(typed.hosts);
   if (typed.standalone && options.num_hosts > 1)
     throw ConfigError(fmt::format("--standalone is one host, --nnodes says {}", options.num_hosts));

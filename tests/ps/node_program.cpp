@@ -2,16 +2,21 @@
 //
 //   ps_node ROLE INDEX FOLDER SERVERS WORKERS COPIES BATCHES
 //
-// Nodes find the manager through FOLDER. A worker trains the table of ps_job.h, and prints the
-// weights that it reads when all work is done.
+// Nodes find the manager through FOLDER. Under `trireme run --servers S --workers W` the launcher
+// says all but the last two:
+//
+//   ps_node COPIES BATCHES
+//
+// A worker trains the table of ps_job.h, and prints the weights that it reads when all work is done.
 #include <fmt/format.h>
 
 #include <cstdlib>
 
 #include "tests/ps/ps_job.h"
-#include "trireme/ps/manager.h"
-#include "trireme/ps/server_process.h"
 #include "trireme/ps/client.h"
+#include "trireme/ps/manager.h"
+#include "trireme/ps/role.h"
+#include "trireme/ps/server_process.h"
 #include "trireme/ps/values.h"
 
 namespace {
@@ -68,9 +73,30 @@ template <class Running>
   std::rethrow_exception(running.failure());
 }
 
+/// As the launcher started it.
+int run_role(const ps::JobRole& role, uint32_t copies, uint64_t batches) {
+  const ps::JobConfig job = ps_job(
+      {.servers = role.servers, .workers = role.workers, .copies = copies, .batches = batches});
+  try {
+    if (role.node.role != ps::Role::Worker) {
+      ps::serve(job, role);
+      return 0;
+    }
+    ps::Client client(ps::node_options(role, job), job, role.node.index);
+    work(client, job);
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: {}\n", ps::name_of(role.node), error.what());
+    return 1;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (const auto role = ps::role_of_environment(); role && argc == 3)
+    return run_role(*role, static_cast<uint32_t>(std::atoi(argv[1])),
+                    static_cast<uint64_t>(std::atoll(argv[2])));
   if (argc != 8) return 2;
   const std::string role = argv[1], folder = argv[3];
   const auto number = [&](int i) { return static_cast<uint32_t>(std::atoi(argv[i])); };

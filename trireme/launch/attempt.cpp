@@ -1,7 +1,6 @@
 #include "trireme/launch/attempt.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include <iterator>
 
 #include "trireme/core/terminal.h"
+#include "trireme/launch/machine.h"
 
 namespace trireme::launch {
 
@@ -21,14 +21,6 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto kLastWords = 300ms;  ///< for the others to report what they saw of a failure
-
-/// How many milliseconds poll() may sleep; -1: for ever. Rounded up, so that it does not wake too
-/// early.
-int poll_timeout(std::optional<net::Deadline> due) {
-  if (!due) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*due - net::Clock::now());
-  return static_cast<int>(std::max<int64_t>(0, left.count()));
-}
 
 /// Whether a signal or a debugger holds the process.
 bool is_stopped(pid_t pid) {
@@ -41,7 +33,7 @@ bool is_stopped(pid_t pid) {
 }  // namespace
 
 struct Attempt::Rank {
-  int rank = 0;
+  int local_rank = 0;
   Child child;
   std::optional<ExitStatus> ending;
   Tail tail;
@@ -49,12 +41,10 @@ struct Attempt::Rank {
   std::unique_ptr<Output> err;
 };
 
-Attempt::Attempt(const RunOptions& options, const Job& job, const Keeper& keeper, Signals& signals,
-                 Console& console)
+Attempt::Attempt(const RunOptions& options, const Job& job, const Keeper& keeper, Console& console)
     : options_(options),
       job_(job),
       keeper_(keeper),
-      signals_(signals),
       console_(console),
       deaths_(epoll_create1(EPOLL_CLOEXEC)) {
   if (!deaths_) throw Error(fmt::format("epoll_create1: {}", core::errno_text(errno)));
@@ -69,29 +59,31 @@ Attempt::~Attempt() {
   }
 }
 
-Outcome Attempt::run() {
-  start_ranks();
-  while (running()) wait();
+Outcome Attempt::end() {
   end_groups();
-
   Outcome outcome{.failure = std::nullopt, .interrupted_by = interrupted_by_};
   if (failed_ != nullptr) outcome.failure = failure();
   return outcome;
 }
 
+std::string Attempt::full_name(const Rank& rank) const {
+  const pid_t pid = rank.child.pid;
+  if (!job_.role)
+    return fmt::format("rank {} (pid {} on {})", job_.rank(rank.local_rank), pid, host_name());
+  if (job_.num_ranks == 1) return fmt::format("{} (pid {})", job_.role->name(), pid);
+  return fmt::format("rank {} of {} (pid {})", rank.local_rank, job_.role->name(), pid);
+}
+
 Failure Attempt::failure() const {
-  Failure failure{.rank = failed_->rank,
-                  .pid = failed_->child.pid,
+  Failure failure{.who = full_name(*failed_),
                   .ending = *failed_->ending,
                   .last_lines = {failed_->tail.lines().begin(), failed_->tail.lines().end()}};
-  if (stopped_ != nullptr) {
-    failure.stopped_rank = stopped_->rank;
-    failure.stopped_pid = stopped_->child.pid;
-  }
+  if (stopped_ != nullptr) failure.stopped = full_name(*stopped_);
   if (options_.display == Display::Prefixed) {
     failure.was_shown = failed_->err == nullptr || failed_->err->is_shown();
     return failure;
   }
+  if (!is_bare(0)) return failure;
   // What rank 0 wrote has been shown. If all ranks fail for the same reason, they write the same
   // lines.
   const auto& heard = ranks_[0]->tail.lines();
@@ -108,27 +100,27 @@ bool Attempt::running() const {
   return std::ranges::any_of(ranks_, [](const auto& rank) { return !rank->ending; });
 }
 
-void Attempt::start_ranks() {
-  Spawner spawner(options_.command, keeper_, signals_);
+void Attempt::start(const Signals& signals) {
+  Spawner spawner(options_.command, keeper_, signals);
   for (int local_rank = 0; local_rank < job_.num_ranks; ++local_rank)
     start_rank(spawner, local_rank);
   spawner.finish();
-  const bool alone = job_.num_ranks == 1;
+  const bool alone = !job_.role && job_.num_ranks == 1;
   if (alone && Terminal::available()) terminal_.emplace(ranks_[0]->child.pid);
 }
 
 void Attempt::start_rank(Spawner& spawner, int local_rank) {
   auto rank = std::make_unique<Rank>();
-  rank->rank = job_.rank(local_rank);
+  rank->local_rank = local_rank;
   // A rank that is alone gets the launcher's own files. With Display::Bare so does rank 0, but we
   // read its stderr, so that the same lines of other ranks are not shown again.
-  const bool alone = job_.num_hosts * job_.num_ranks == 1;
-  const bool bare = options_.display == Display::Bare && local_rank == 0;
+  const bool alone = job_.is_one_process();
   const bool logs = !options_.log_dir.empty();
-  if (logs || !(alone || bare)) rank->out = make_output(*rank, local_rank, false);
+  if (logs || !(alone || is_bare(local_rank))) rank->out = make_output(*rank, local_rank, false);
   if (logs || !alone) rank->err = make_output(*rank, local_rank, true);
 
-  const bool has_stdin = local_rank == 0 && (job_.num_ranks == 1 || isatty(STDIN_FILENO) == 0);
+  const bool has_stdin =
+      !job_.role && local_rank == 0 && (job_.num_ranks == 1 || isatty(STDIN_FILENO) == 0);
   const net::Fd nothing(has_stdin ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
   const net::Fd out = rank->out ? rank->out->take_writer() : net::Fd();
   const net::Fd err = rank->err ? rank->err->take_writer() : net::Fd();
@@ -140,8 +132,14 @@ void Attempt::start_rank(Spawner& spawner, int local_rank) {
     throw Error(fmt::format("epoll_ctl: {}", core::errno_text(errno)));
 }
 
+/// Whether this is the one process whose output is shown as it is.
+bool Attempt::is_bare(int local_rank) const {
+  return options_.display == Display::Bare && local_rank == 0 &&
+         (!job_.role || job_.role->kind == UnitRole::Kind::Manager);
+}
+
 bool Attempt::shown(int local_rank) const {
-  if (options_.display == Display::Bare) return local_rank == 0;
+  if (options_.display == Display::Bare) return is_bare(local_rank);
   return options_.shown_ranks.empty() ||
          std::ranges::find(options_.shown_ranks, local_rank) != options_.shown_ranks.end();
 }
@@ -154,12 +152,15 @@ std::unique_ptr<Output> Attempt::make_output(Rank& rank, int local_rank, bool is
   Destinations to{.sink = nullptr, .prefix = "", .log_file = "", .tail = &rank.tail};
   if (shown(local_rank) && (teed || !chosen(options_.redirects)))
     to.sink = is_err ? &console_.err() : &console_.out();
-  if (job_.num_hosts * job_.num_ranks > 1 && options_.display == Display::Prefixed)
-    to.prefix = fmt::format("[{}] ", rank.rank);
+  const std::string label = job_.label(local_rank);
+  if (!job_.is_one_process() && options_.display == Display::Prefixed)
+    to.prefix = fmt::format("[{}] ", label);
   if (options_.display == Display::Bare) to.prefix = core::line_start(STDERR_FILENO);
   if (!options_.log_dir.empty() && (teed || chosen(options_.redirects))) {
-    const std::string folder =
-        fmt::format("{}/{}/attempt_{}/{}", options_.log_dir, job_.run_id, job_.attempt, rank.rank);
+    std::string folder =
+        fmt::format("{}/{}/attempt_{}/{}", options_.log_dir, job_.run_id, job_.attempt, label);
+    std::ranges::replace(folder.begin() + static_cast<std::ptrdiff_t>(folder.rfind('/')),
+                         folder.end(), ' ', '-');
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error) throw Error(fmt::format("cannot make '{}': {}", folder, error.message()));
@@ -168,60 +169,28 @@ std::unique_ptr<Output> Attempt::make_output(Rank& rank, int local_rank, bool is
   return std::make_unique<Output>(std::move(to));
 }
 
-void Attempt::wait() {
-  std::vector<pollfd> waited{{signals_.fd(), POLLIN, 0}, {deaths_.get(), POLLIN, 0}};
-  for (Sink* sink : {&console_.out(), &console_.err()})
-    if (sink->pending()) waited.push_back({sink->fd(), POLLOUT, 0});
-  std::vector<Output*> outputs;
+std::vector<Output*> Attempt::outputs() const {
+  std::vector<Output*> readable;
   for (const auto& rank : ranks_)
     for (Output* output : {rank->out.get(), rank->err.get()})
-      if (output != nullptr && output->poll_fd() >= 0) outputs.push_back(output);
-  const size_t first_output = waited.size();
-  for (const Output* output : outputs) waited.push_back({output->poll_fd(), POLLIN, 0});
-
-  if (poll(waited.data(), waited.size(), poll_timeout(stop_plan_.due())) < 0 && errno != EINTR)
-    throw Error(fmt::format("poll: {}", core::errno_text(errno)));
-
-  console_.flush();
-  for (size_t i = 0; i < outputs.size(); ++i)
-    if (waited[first_output + i].revents != 0) outputs[i]->read_some();
-  handle_signals();
-  notice_endings();
-  if (const int signal = stop_plan_.take(net::Clock::now())) signal_groups(signal);
+      if (output != nullptr && output->poll_fd() >= 0) readable.push_back(output);
+  return readable;
 }
 
-void Attempt::handle_signals() {
-  while (const int signal = signals_.next()) {
-    if (signal == SIGCHLD) {
-      if (terminal_) terminal_->follow_stop();
-    } else if (signal == SIGTSTP) {
-      pause();
-    } else {
-      interrupt(signal);
-    }
-  }
+void Attempt::send_due(net::Deadline now) {
+  if (const int signal = stop_plan_.take(now)) signal_groups(signal);
 }
 
-/// The first signal is passed on, and the ranks get time to end; the second kills them.
 void Attempt::interrupt(int signal) {
-  const auto now = net::Clock::now();
-  // Both the kernel and the shell say that a terminal was closed: the second is no new wish.
-  if (signal == SIGHUP && interrupted_by_ != 0) return;
-  if (interrupted_by_ != 0) {
-    stop_plan_.plan({{0s, SIGKILL}}, now);
-  } else if (failed_ != nullptr) {
-    stop_plan_.plan({{0s, SIGTERM}, {options_.grace, SIGKILL}}, now);
-  } else {
+  was_interrupted_ = true;
+  if (failed_ != nullptr)
+    stop_plan_.plan({{0s, SIGTERM}, {options_.grace, SIGKILL}}, net::Clock::now());
+  else
     signal_groups(signal);
-    stop_plan_.plan({{options_.interrupt_grace, SIGTERM}, {options_.grace, SIGKILL}}, now);
-  }
-  if (interrupted_by_ == 0) interrupted_by_ = signal;
 }
 
-void Attempt::pause() {
-  signal_groups(SIGSTOP);
-  raise(SIGSTOP);
-  signal_groups(SIGCONT);
+void Attempt::follow_stop() {
+  if (terminal_) terminal_->follow_stop();
 }
 
 void Attempt::notice_endings() {
@@ -247,8 +216,9 @@ void Attempt::fail(const Rank& rank) {
     if (!other->ending && is_stopped(other->child.pid)) stopped_ = other.get();
   const int signal = rank.ending->signal;
   if (terminal_ && (signal == SIGINT || signal == SIGQUIT))
-    interrupted_by_ = signal;        // the user pressed Ctrl-C
-  if (interrupted_by_ != 0) return;  // it was told to end, and the others may still be saving
+    interrupted_by_ = signal;  // the user pressed Ctrl-C
+  if (was_interrupted_ || interrupted_by_ != 0)
+    return;  // it was told to end, and the others may still be saving
   stop_plan_.plan({{kLastWords, SIGTERM}, {options_.grace, SIGKILL}}, net::Clock::now());
 }
 

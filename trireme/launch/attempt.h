@@ -30,63 +30,71 @@ struct ExitStatus {
 
 /// The first rank that failed, and the last lines that it wrote.
 struct Failure {
-  int rank = 0;
-  pid_t pid = 0;
+  std::string who;  ///< "rank 3 (pid 8812 on a)", "worker 1 (pid 8812)"
   ExitStatus ending;
-  std::vector<std::string> last_lines;
+  std::vector<std::string> last_lines = {};
   bool was_shown = false;  ///< its last lines have been shown already
-  int stopped_rank = -1;   ///< a rank that was stopped (SIGSTOP), for which the failing rank waited
-  pid_t stopped_pid = 0;
+  std::string stopped = "";  ///< a rank that was stopped (SIGSTOP), for which the failing rank waited
+  std::string remark = "";   ///< why it is given up, where that is not plain
 };
 
 /// How an attempt ended. Without a failure every rank returned 0.
 struct Outcome {
   std::optional<Failure> failure;
-  int interrupted_by = 0;  ///< the first signal that the launcher received; 0: none
+  int interrupted_by = 0;  ///< Ctrl-C, which a rank that has the terminal gets and we do not
 };
 
-/// One attempt of all ranks of this host: starts them together, watches them, ends them together.
-///
-///     poll: pidfd of each rank ── a rank ended          pipes ── lines to show
-///           signalfd           ── a signal for us       time  ── the next signal of StopPlan
+/// One attempt of all ranks of a unit: starts them together, notices how they end, ends them
+/// together. The owner polls what it reads from, and says when signals come.
 ///
 /// Ranks that ended stay zombies until all have ended: while its leader is not reaped, the number
 /// of a process group is not reused, so killing the group cannot hit another process.
 class Attempt {
  public:
-  Attempt(const RunOptions& options, const Job& job, const Keeper& keeper, Signals& signals,
-          Console& console);
+  Attempt(const RunOptions& options, const Job& job, const Keeper& keeper, Console& console);
   /// Kills what is left of the ranks' process groups.
   ~Attempt();
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
 
   /// Throws StartError or Error if the ranks could not be started.
-  Outcome run();
+  void start(const Signals& signals);
+  bool running() const;
+
+  /// Readable when a rank has ended: then call `notice_endings`.
+  int deaths_fd() const { return deaths_.get(); }
+  void notice_endings();
+  /// Those that can be read.
+  std::vector<Output*> outputs() const;
+  /// When `send_due` has a signal for the ranks.
+  std::optional<net::Deadline> due() const { return stop_plan_.due(); }
+  void send_due(net::Deadline now);
+
+  /// Passes on a signal that asks the job to end. From then on a rank that fails does not end the
+  /// others, which may still be saving.
+  void interrupt(int signal);
+  void signal_groups(int signal);
+  /// If Ctrl-Z has stopped the rank that has the terminal, stops us, too.
+  void follow_stop();
+
+  /// All ranks have ended; ends what they left behind.
+  Outcome end();
 
  private:
   struct Rank;
 
-  void start_ranks();
   void start_rank(Spawner& spawner, int local_rank);
   std::unique_ptr<Output> make_output(Rank& rank, int local_rank, bool is_err);
+  bool is_bare(int local_rank) const;
   bool shown(int local_rank) const;
+  std::string full_name(const Rank& rank) const;
   Failure failure() const;
-
-  bool running() const;
-  void wait();
-  void handle_signals();
-  void interrupt(int signal);
-  void pause();
-  void notice_endings();
   void fail(const Rank& rank);
-  void signal_groups(int signal);
   void end_groups();
 
   const RunOptions& options_;
   const Job& job_;
   const Keeper& keeper_;
-  Signals& signals_;
   Console& console_;
   net::Fd deaths_;  ///< an epoll of all pidfds
   std::vector<std::unique_ptr<Rank>> ranks_;
@@ -94,6 +102,7 @@ class Attempt {
   StopPlan stop_plan_;
   const Rank* failed_ = nullptr;
   const Rank* stopped_ = nullptr;  ///< a rank that was stopped when another failed
+  bool was_interrupted_ = false;
   int interrupted_by_ = 0;
 };
 

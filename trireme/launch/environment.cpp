@@ -7,6 +7,7 @@
 #include <random>
 #include <string_view>
 
+#include "trireme/core/error.h"
 #include "trireme/launch/machine.h"
 
 namespace trireme::launch {
@@ -24,7 +25,24 @@ std::map<std::string, std::string> own_environment() {
   return variables;
 }
 
+const char* word_of(UnitRole::Kind kind) {
+  switch (kind) {
+    case UnitRole::Kind::Manager: return "manager";
+    case UnitRole::Kind::Server: return "server";
+    default: return "worker";
+  }
+}
+
 }  // namespace
+
+std::string UnitRole::name() const {
+  return kind == Kind::Manager ? "manager" : fmt::format("{} {}", word_of(kind), index);
+}
+
+std::string Job::label(int local_rank) const {
+  if (!role) return std::to_string(rank(local_rank));
+  return num_ranks == 1 ? role->name() : fmt::format("{}.{}", role->name(), local_rank);
+}
 
 std::vector<std::string> rank_environment(const Job& job, int local_rank) {
   auto variables = own_environment();
@@ -41,13 +59,25 @@ std::vector<std::string> rank_environment(const Job& job, int local_rank) {
   set("MASTER_PORT", std::to_string(job.master_port));
   set("TORCHELASTIC_RESTART_COUNT", std::to_string(job.attempt));
   set("TORCHELASTIC_MAX_RESTARTS", std::to_string(job.max_restarts));
-  set("TORCHELASTIC_RUN_ID", job.run_id);
+  // Workers are worlds of their own, which must not meet.
+  set("TORCHELASTIC_RUN_ID",
+      job.role ? fmt::format("{}-{}-{}", job.run_id, word_of(job.role->kind), job.role->index)
+               : job.run_id);
+  if (job.role) {
+    set("TRIREME_ROLE", word_of(job.role->kind));
+    set("TRIREME_ROLE_INDEX", std::to_string(job.role->index));
+    set("TRIREME_PS_SERVERS", std::to_string(job.role->servers));
+    set("TRIREME_PS_WORKERS", std::to_string(job.role->workers));
+    set("TRIREME_PS_RANKS", std::to_string(job.role->worker_ranks));
+    set("TRIREME_PS_JOB", job.run_id);
+    set("TRIREME_PS_MANAGER", job.role->manager);
+  }
   // Inherited from an outer torchrun, it would make torch wait for a store that we do not serve.
   variables.erase("TORCHELASTIC_USE_AGENT_STORE");
   if (!job.secret.empty()) set("TRIREME_SECRET", job.secret);
   if (job.colour) set("TRIREME_COLOR", "1");
   variables.try_emplace("OMP_NUM_THREADS",
-                        std::to_string(std::max(1, num_cores() / job.num_ranks)));
+                        std::to_string(std::max(1, num_cores() / job.num_busy())));
 
   std::vector<std::string> entries;
   entries.reserve(variables.size());

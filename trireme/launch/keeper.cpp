@@ -4,10 +4,13 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
+#include <system_error>
 #include <vector>
 
 #include "trireme/core/error.h"
@@ -16,8 +19,20 @@ namespace trireme::launch {
 
 namespace {
 
+constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 5'000'000};
+constexpr int kMostPauses = 200;
+
+/// Removes what the job had on the disk, once nobody is left who could write it again.
+void remove_after(const std::vector<pid_t>& groups, const std::string& leftover) {
+  const auto lives = [](pid_t group) { return kill(-group, 0) == 0; };
+  for (int i = 0; i < kMostPauses && std::ranges::any_of(groups, lives); ++i)
+    nanosleep(&kPause, nullptr);
+  std::error_code ignored;
+  std::filesystem::remove_all(leftover, ignored);
+}
+
 /// Returns when the launcher has said goodbye, or after killing every group that it left behind.
-void keep(int pipe) {
+void keep(int pipe, const std::string& leftover) {
   std::vector<pid_t> groups;
   for (;;) {
     pid_t message = 0;
@@ -31,23 +46,24 @@ void keep(int pipe) {
       std::erase(groups, -message);
   }
   for (const pid_t group : groups) kill(-group, SIGKILL);
+  if (!leftover.empty()) remove_after(groups, leftover);
 }
 
-[[noreturn]] void become_keeper(int pipe) {
+[[noreturn]] void become_keeper(int pipe, const std::string& leftover) {
   prctl(PR_SET_NAME, "trireme-keeper");
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGPIPE, SIGUSR1, SIGUSR2})
     ::signal(signal, SIG_IGN);
   if (dup2(pipe, 0) == 0) {
     close_range(1, ~0U, 0);
     if (chdir("/") != 0) _exit(1);
-    keep(0);
+    keep(0, leftover);
   }
   _exit(0);
 }
 
 }  // namespace
 
-Keeper::Keeper() {
+Keeper::Keeper(const std::string& leftover) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     throw Error(fmt::format("cannot start the keeper: {}", core::errno_text(errno)));
@@ -59,7 +75,7 @@ Keeper::Keeper() {
   if (middle == 0) {
     setsid();
     const pid_t keeper = fork();
-    if (keeper == 0) become_keeper(read_end.get());
+    if (keeper == 0) become_keeper(read_end.get(), leftover);
     _exit(keeper > 0 ? 0 : 1);
   }
   int status = 0;

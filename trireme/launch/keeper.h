@@ -2,6 +2,8 @@
 
 #include <sys/types.h>
 
+#include <string>
+
 #include "trireme/net/socket.h"
 
 namespace trireme::launch {
@@ -16,8 +18,9 @@ namespace trireme::launch {
 /// that a reader of the launcher's output sees its end.
 class Keeper {
  public:
-  /// Throws Error if no process can be started.
-  Keeper();
+  /// `leftover`: a file or folder that it removes after that; empty: none. Throws Error if no
+  /// process can be started.
+  explicit Keeper(const std::string& leftover = "");
   /// Says goodbye.
   ~Keeper();
   Keeper(const Keeper&) = delete;

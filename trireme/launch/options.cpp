@@ -23,6 +23,25 @@ void require(bool ok, const std::string& sentence) {
   if (!ok) throw ConfigError(sentence);
 }
 
+void check_roles(const RunOptions& o) {
+  const Roles& roles = *o.roles;
+  const auto require_some = [&](const char* option, int count) {
+    require(count >= 1 && count <= kMaxRanks,
+            fmt::format("{} {}: must be 1 to {}", option, count, kMaxRanks));
+  };
+  require_some("--servers", roles.servers);
+  require_some("--workers", roles.workers);
+  require(int64_t{roles.workers} * o.num_ranks + roles.servers < kMaxRanks,
+          fmt::format("{} servers and {} workers of {} ranks are more than {} processes",
+                      roles.servers, roles.workers, o.num_ranks, kMaxRanks));
+  require(o.num_hosts == 1,
+          fmt::format("--nnodes {} with --servers: servers and workers are started on one host only",
+                      o.num_hosts));
+  require(o.master_addr.empty() && o.master_port == 0,
+          "--master-addr and --master-port with --servers: every worker is a world of its own, and "
+          "gets a free port; leave them out");
+}
+
 }  // namespace
 
 StreamChoice StreamChoice::parse(std::string_view text) {
@@ -67,11 +86,12 @@ void check_options(const RunOptions& o) {
                       o.num_hosts));
   require(o.master_port >= 0 && o.master_port <= 65535,
           fmt::format("--master-port {} is not a port (1 to 65535)", o.master_port));
-  require(o.max_restarts >= 0, fmt::format("--max-restarts {} is negative", o.max_restarts));
+  require(o.restarts() >= 0, fmt::format("--max-restarts {} is negative", o.restarts()));
   require(!o.log_dir.empty() || (!o.redirects.any() && !o.tee.any()),
           "--redirects and --tee write log files: they need --log-dir DIR");
   require(o.run_id.find('/') == o.run_id.npos && o.run_id != "." && o.run_id != "..",
           fmt::format("--rdzv-id '{}' cannot name a folder", o.run_id));
+  if (o.roles) check_roles(o);
   for (const int rank : o.shown_ranks)
     require(rank >= 0 && rank < o.num_ranks,
             fmt::format("--local-ranks-filter names rank {}, but the local ranks are 0 to {}", rank,

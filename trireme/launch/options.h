@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,21 +32,34 @@ class StreamChoice {
   std::map<int, OutputStreams> ranks_;
 };
 
-/// Prefixed: shows the lines of every rank, with "[rank] " before them if there are several ranks.
-/// Bare: shows only the output of local rank 0, unchanged; that of the others only if they fail.
+/// Prefixed: shows the lines of every rank, with "[rank] " before them if there are several ranks,
+/// or "[worker 0] " if there are roles.
+/// Bare: shows only the output of local rank 0, or of the manager, unchanged; that of the others
+/// only if they fail.
 enum class Display { Prefixed, Bare };
+
+/// A parameter server job: a manager, servers, and workers of RunOptions::num_ranks ranks each, all
+/// the same program on this host.
+struct Roles {
+  int servers = 1;
+  int workers = 1;
+  /// Where the manager keeps its log and is found: a folder, in which a job before this one leaves
+  /// nothing behind, or etcd://HOST:PORT; empty: a folder that goes with the job.
+  std::string manager{};
+};
 
 /// The options of `run`. Local ranks are the ranks of this host; hosts are numbered from 0, and all
 /// have the same number of ranks.
 struct RunOptions {
   std::vector<std::string> command{};  ///< the program and its arguments
-  int num_ranks = 1;                   ///< on this host
+  int num_ranks = 1;                   ///< on this host; with roles: of each worker
+  std::optional<Roles> roles{};        ///< none: a job of ranks
   int num_hosts = 1;
   int host = 0;
   std::string master_addr{};  ///< empty: 127.0.0.1, which only one host can use
   int master_port = 0;        ///< 0: a free one on one host, 29500 on several
   std::string run_id{};       ///< empty: random on one host, "trireme" on several
-  int max_restarts = 0;
+  std::optional<int> max_restarts{};  ///< of all ranks, or of each role; none: see `restarts`
   std::string log_dir{};  ///< empty: no log files
   StreamChoice redirects{};
   StreamChoice tee{};
@@ -57,10 +71,16 @@ struct RunOptions {
   std::string speaker = "trireme run";  ///< begins the launcher's own messages
   std::vector<int>
       answers{};  ///< exit codes that are results, not failures: returned without a message
+
+  /// A parameter server outlives its processes; a job of ranks starts again only if it is told to.
+  int restarts() const { return max_restarts.value_or(roles ? 100 : 0); }
+  int num_processes() const {
+    return roles ? 1 + roles->servers + roles->workers * num_ranks : num_ranks;
+  }
 };
 
 /// Throws ConfigError for options that cannot work: no program, no ranks, several hosts without the
-/// address of the first, log choices without a folder.
+/// address of the first, log choices without a folder, roles that nobody has.
 void check_options(const RunOptions& options);
 
 }  // namespace trireme::launch

@@ -7,7 +7,7 @@
 
 namespace trireme::launch {
 
-/// "rank 3 (pid 8812 on a) was killed by SIGSEGV", "... exited with code 7".
+/// "rank 3 (pid 8812 on a) was killed by SIGSEGV", "worker 1 (pid 8812) exited with code 7".
 std::string sentence(const Failure& failure);
 
 /// The sentence, and the last lines that the rank wrote.

@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <optional>
+#include <vector>
 
 #include "trireme/core/env.h"
 #include "trireme/core/terminal.h"
-#include "trireme/launch/attempt.h"
-#include "trireme/launch/port.h"
-#include "trireme/launch/report.h"
+#include "trireme/launch/job_folder.h"
+#include "trireme/launch/supervisor.h"
 #include "trireme/net/file_limit.h"
 #include "trireme/net/secret.h"
 
@@ -17,7 +17,6 @@ namespace trireme::launch {
 namespace {
 
 constexpr int kMasterPort = 29500;  // torchrun's
-constexpr int kUsage = 2;           // the exit code for wrong arguments
 
 /// Makes a secret for ranks of one host. Returns none if it was given, or if there are several
 /// hosts: their launchers could not agree on one, so the ranks derive it from the user's key.
@@ -28,7 +27,8 @@ std::string make_secret(const RunOptions& options) {
 
 Job make_job(const RunOptions& options) {
   const bool one_host = options.num_hosts == 1;
-  Job job{.num_ranks = options.num_ranks,
+  Job job{.role = std::nullopt,
+          .num_ranks = options.num_ranks,
           .num_hosts = options.num_hosts,
           .host = options.host,
           .master_addr = options.master_addr.empty() ? "127.0.0.1" : options.master_addr,
@@ -36,59 +36,50 @@ Job make_job(const RunOptions& options) {
           .run_id = options.run_id,
           .secret = make_secret(options),
           .attempt = 0,
-          .max_restarts = options.max_restarts,
+          .max_restarts = options.restarts(),
           .colour = options.log_dir.empty() && core::shows_colour(STDERR_FILENO)};
   if (job.run_id.empty()) job.run_id = one_host ? random_run_id() : "trireme";
   if (job.master_port == 0 && !one_host) job.master_port = kMasterPort;
   return job;
 }
 
-/// Whether the rank ended because it was told to: by the signal that we received, or by ours after
-/// it.
-bool obeyed(const Outcome& outcome) {
-  const auto [code, signal] = outcome.failure->ending;
-  return outcome.interrupted_by != 0 && (signal == outcome.interrupted_by || signal == SIGTERM ||
-                                         signal == SIGKILL || code == 128 + outcome.interrupted_by);
+/// The units of a job with roles. The manager comes first: the others look for it.
+std::vector<Job> units_of(const Job& job, const RunOptions& options, const JobFolder& folder) {
+  using Kind = UnitRole::Kind;
+  std::vector<Job> units;
+  const auto add = [&](Kind kind, int count, int num_ranks) {
+    for (int index = 0; index < count; ++index) {
+      Job& unit = units.emplace_back(job);
+      unit.num_ranks = num_ranks;
+      unit.role = {.kind = kind,
+                   .index = index,
+                   .servers = options.roles->servers,
+                   .workers = options.roles->workers,
+                   .worker_ranks = options.num_ranks,
+                   .manager = folder.where()};
+    }
+  };
+  add(Kind::Manager, 1, 1);
+  add(Kind::Server, options.roles->servers, 1);
+  add(Kind::Worker, options.roles->workers, options.num_ranks);
+  return units;
 }
 
-/// Whether the arguments were wrong, so that a restart cannot help.
-bool is_usage(const Failure& failure) {
-  return failure.ending.signal == 0 && failure.ending.code == kUsage;
+int run_ranks(const RunOptions& options, Signals& signals, Console& console) {
+  const Keeper keeper;
+  return Supervisor(options, {make_job(options)}, keeper, signals, console).run();
 }
 
-/// The exit code of a job that will not be tried again.
-int conclude(const Outcome& outcome, const RunOptions& options, Console& console) {
-  if (!outcome.failure) return 0;
-  if (obeyed(outcome)) return 128 + outcome.interrupted_by;
-  const auto& answers = options.answers;
-  const bool is_answer =
-      outcome.failure->ending.signal == 0 &&
-      std::find(answers.begin(), answers.end(), outcome.failure->ending.code) != answers.end();
-  if (is_answer) return outcome.failure->ending.exit_code();
-  Failure failure = *outcome.failure;
-  const bool is_said = is_usage(failure) && failure.was_shown;
-  if (is_said) failure.last_lines.clear();  // its own error message is enough
-  if (!is_said || options.display == Display::Prefixed)
-    console.err().say(report(failure, options.speaker));
-  return failure.ending.exit_code();
-}
-
-int run_attempts(const RunOptions& options, const Keeper& keeper, Signals& signals,
-                 Console& console) {
-  Job job = make_job(options);
-  const bool pick_port = job.master_port == 0;
-  for (;; ++job.attempt) {
-    std::optional<ReservedPort> port;
-    if (pick_port) job.master_port = port.emplace().number();
-    const Outcome outcome = Attempt(options, job, keeper, signals, console).run();
-    if (!outcome.failure || outcome.interrupted_by != 0 || is_usage(*outcome.failure) ||
-        job.attempt == options.max_restarts)
-      return conclude(outcome, options, console);
-    console.err().say(fmt::format("{}: {}; starting all {} ranks again (restart {} of {})",
-                                  options.speaker, sentence(*outcome.failure), job.num_ranks,
-                                  job.attempt + 1, options.max_restarts));
-    console.flush();
-  }
+int run_roles(const RunOptions& options, Signals& signals, Console& console) {
+  const JobFolder folder(options.roles->manager);
+  const Keeper keeper(folder.leftover());  // before the folder is there: it never stays behind
+  const Job job = make_job(options);
+  folder.make(job.secret);
+  if (folder.is_temporary() && options.display == Display::Prefixed)
+    console.err().say(
+        fmt::format("{}: 'trireme ps status {}' shows how the job is", options.speaker,
+                    folder.where()));
+  return Supervisor(options, units_of(job, options, folder), keeper, signals, console).run();
 }
 
 }  // namespace
@@ -102,10 +93,11 @@ int run(const RunOptions& options) {
   try {
     // Descriptors per rank: its process, its two outputs, and their log files.
     const int of_rank = options.log_dir.empty() ? 3 : 5;
-    net::raise_file_limit(5 * options.num_ranks + 64, of_rank * options.num_ranks + 32,
-                          fmt::format("a launcher of {} ranks", options.num_ranks));
-    const Keeper keeper;
-    code = run_attempts(options, keeper, signals, console);
+    const int count = options.num_processes();
+    net::raise_file_limit(5 * count + 64, of_rank * count + 32,
+                          fmt::format("a launcher of {} ranks", count));
+    code = options.roles ? run_roles(options, signals, console)
+                         : run_ranks(options, signals, console);
   } catch (const StartError& error) {
     console.err().say(fmt::format("{}: {}", options.speaker, error.what()));
     code = error.exit_code();

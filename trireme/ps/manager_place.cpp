@@ -13,9 +13,20 @@ namespace trireme::ps {
 
 namespace {
 
+/// What manager.address holds.
+struct Announcement {
+  Endpoint endpoint = {};
+  std::string job = {};
+  template <class Archive>
+  void fields(Archive& archive) {
+    archive(endpoint, job);
+  }
+};
+
 class FolderPlace final : public ManagerPlace {
  public:
-  explicit FolderPlace(std::string folder) : folder_(std::move(folder)) {}
+  FolderPlace(std::string folder, std::string job)
+      : folder_(std::move(folder)), job_(std::move(job)) {}
 
   std::unique_ptr<ManagerLog> open_log() override {
     return open_log_file(folder_ + "/manager.log");
@@ -24,36 +35,47 @@ class FolderPlace final : public ManagerPlace {
   void announce(const Endpoint& endpoint) override {
     format::make_folders(folder_);
     const std::string beside = path() + ".new";
-    format::write_file(beside, to_bytes(endpoint));
+    format::write_file(beside, to_bytes(Announcement{endpoint, job_}));
     if (::rename(beside.c_str(), path().c_str()) != 0)
       throw CheckpointError(fmt::format("cannot rename {}: {}", beside, core::errno_text(errno)));
   }
 
   std::optional<Endpoint> find() override {
+    auto found = read();
+    return found ? std::optional(std::move(found->endpoint)) : std::nullopt;
+  }
+
+  std::string job() override {
+    const auto found = read();
+    return found ? found->job : "";
+  }
+
+ private:
+  std::optional<Announcement> read() const {
     constexpr int64_t kMostText = 4096;
     if (!format::is_file(path())) return {};
     try {
-      return from_bytes<Endpoint>(format::read_file(path(), kMostText));
+      return from_bytes<Announcement>(format::read_file(path(), kMostText));
     } catch (const Error&) {  // not an address, or gone again
       return {};
     }
   }
 
- private:
   std::string path() const { return folder_ + "/manager.address"; }
-  std::string folder_;
+  std::string folder_, job_;
 };
 
 }  // namespace
 
-std::unique_ptr<ManagerPlace> manager_in_folder(const std::string& folder) {
-  return std::make_unique<FolderPlace>(folder);
+std::unique_ptr<ManagerPlace> manager_in_folder(const std::string& folder,
+                                                const std::string& job) {
+  return std::make_unique<FolderPlace>(folder, job);
 }
 
-std::unique_ptr<ManagerPlace> make_manager_place(const std::string& where, const std::string&) {
+std::unique_ptr<ManagerPlace> make_manager_place(const std::string& where, const std::string& job) {
   if (where.empty())
     throw ConfigError("the place of the manager is not set: TRIREME_PS_MANAGER names its folder");
-  return manager_in_folder(where);
+  return manager_in_folder(where, job);
 }
 
 }  // namespace trireme::ps

@@ -19,10 +19,14 @@ class ManagerPlace {
   virtual void announce(const Endpoint& endpoint) = 0;
   /// Where the manager listens, as far as is known. Returns at once; from any thread.
   virtual std::optional<Endpoint> find() = 0;
+  /// The name of the job, for those who ask about it and do not know it; empty: not known here.
+  virtual std::string job() { return {}; }
 };
 
-/// FOLDER/manager.log and FOLDER/manager.address, in a folder that all nodes see.
-std::unique_ptr<ManagerPlace> manager_in_folder(const std::string& folder);
+/// FOLDER/manager.log and FOLDER/manager.address, in a folder that all nodes see. The manager says
+/// there, too, what the job is called.
+std::unique_ptr<ManagerPlace> manager_in_folder(const std::string& folder,
+                                                const std::string& job = "");
 
 /// By name: a folder. Throws ConfigError for anything else.
 std::unique_ptr<ManagerPlace> make_manager_place(const std::string& where, const std::string& job);

@@ -29,6 +29,7 @@ std::string Manager::status() const {
                      {"copies", job_.copies},
                      {"tasks", {{"done", books_.num_done()}, {"all", books_.num_tasks()}}},
                      {"steps_done", books_.steps_done()},
+                     {"steps", job_.batches() / job_.workers},
                      {"snapshot", books_.snapshot().snapshot},
                      {"nodes", core::Json::array()},
                      {"ranges", core::Json::array()}};

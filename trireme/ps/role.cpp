@@ -17,6 +17,9 @@ namespace trireme::ps {
 namespace {
 
 constexpr std::chrono::milliseconds kLook{20};
+/// How long a manager that was told to end stays for workers that have not heard that the job is
+/// over. Their launcher ends it when they are gone.
+constexpr std::chrono::seconds kFarewell{10};
 
 uint32_t number_of(const char* name, int64_t least) {
   constexpr int64_t kMost = 1 << 20;
@@ -61,19 +64,22 @@ void serve_manager(const JobConfig& job, NodeOptions options, const ServeOptions
     return manager;
   });
   options.place->announce(thread.endpoint());
-  bool was_over = false;
-  for (int heard = 0;; std::this_thread::sleep_for(kLook)) {
-    bool is_over = false;
+  auto leave_at = net::Deadline::max();
+  bool told = false;
+  for (int heard = 0; net::Clock::now() < leave_at; std::this_thread::sleep_for(kLook)) {
+    const int now = signals.count();
+    bool was_over = false, is_over = false;
     SnapshotOrder last;
     thread.call([&](Node& node) {
       auto& manager = static_cast<Manager&>(node);
-      if (heard == 0 && signals.count() > 0) manager.stop_early();
+      was_over = manager.view().over;
+      if (heard == 0 && now > 0) manager.stop_early();
       is_over = manager.view().over;
       last = manager.books().snapshot();
     });
-    if (is_over && !std::exchange(was_over, true) && serving.on_over) serving.on_over(last);
-    const int now = signals.count();
-    if (now > 1 || (now > 0 && is_over)) return;
+    if (is_over && !std::exchange(told, true) && serving.on_over) serving.on_over(last);
+    if (now > 1 || (heard == 0 && now > 0 && was_over)) return;
+    if (now > 0 && is_over) leave_at = std::min(leave_at, net::Clock::now() + kFarewell);
     heard = now;
   }
 }
