@@ -96,6 +96,7 @@ int train_on_servers(const config::Config& config, std::vector<std::string> comm
   worker.replica = 1;
   options.command = std::move(command);
   options.num_ranks = config::wanted_ranks(worker);
+  options.final_codes = {1, 2};  // an error of the run, unlike a death, would come again
   options.roles = launch::Roles{
       .servers = static_cast<int>(config.sync.servers),
       .workers = static_cast<int>(std::max<int64_t>(1, config.mesh.replica)),

@@ -72,6 +72,9 @@ struct RunOptions {
   std::vector<int>
       answers{};  ///< exit codes that are results, not failures: returned without a message
 
+  /// Exit codes after which the same would happen again: nothing is restarted.
+  std::vector<int> final_codes{2};
+
   /// A parameter server outlives its processes; a job of ranks starts again only if it is told to.
   int restarts() const { return max_restarts.value_or(roles ? 100 : 0); }
   int num_processes() const {

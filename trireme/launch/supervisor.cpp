@@ -31,9 +31,9 @@ bool is_usage(const Failure& failure) {
   return failure.ending.signal == 0 && failure.ending.code == kUsage;
 }
 
-bool is_answer(const Failure& failure, const std::vector<int>& answers) {
+bool has_code_of(const Failure& failure, const std::vector<int>& codes) {
   return failure.ending.signal == 0 &&
-         std::ranges::find(answers, failure.ending.code) != answers.end();
+         std::ranges::find(codes, failure.ending.code) != codes.end();
 }
 
 /// Whether the rank ended because it was told to: by the signal that we received, or by ours after
@@ -178,7 +178,8 @@ void Supervisor::close_if_done() {
 }
 
 bool Supervisor::may_try_again(const Unit& unit, Failure& failure) const {
-  if (is_usage(failure) || is_answer(failure, options_.answers)) return false;
+  if (has_code_of(failure, options_.final_codes) || has_code_of(failure, options_.answers))
+    return false;
   if (!unit.job.role)
     return interrupted_by_ == 0 && unit.job.attempt < options_.restarts();
   // A manager that SIGTERM kills does not end the job as it was asked to: nobody would.
@@ -218,7 +219,7 @@ int Supervisor::conclude() {
     return was_orderly ? 0 : 128 + interrupted_by_;
   }
   Failure& failure = *failure_;
-  if (is_answer(failure, options_.answers)) return failure.ending.exit_code();
+  if (has_code_of(failure, options_.answers)) return failure.ending.exit_code();
   const bool is_said = is_usage(failure) && failure.was_shown;
   if (is_said) failure.last_lines.clear();  // its own error message is enough
   if (!is_said || options_.display == Display::Prefixed)

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
+#include "trireme/comm/texts.h"
 #include "trireme/core/clip.h"
 #include "trireme/core/error.h"
 #include "trireme/parallel/data_parallel.h"
@@ -106,24 +108,34 @@ void ServerParallel::take_memory() {
   gradients_.zero_();
 }
 
-/// The elements that another rank counts come from it, and go to those that hold the same.
+/// The elements that another rank counts come from it, the first of those that hold them. Makes a
+/// group for each set of ranks that hold something alike, in the same order on all ranks.
 void ServerParallel::find_held_alike() {
   const auto& shards = attached_.shards();
   const Mesh& mesh = attached_.mesh();
-  std::map<RankSet, HeldAlike> sets;
+  using Ranks = std::vector<int>;
+  std::map<Ranks, std::vector<std::pair<std::size_t, std::size_t>>> mine;
   for (std::size_t s = 0; s < shards.size(); ++s)
     for (std::size_t p = 0; p < shards[s].pieces.size(); ++p) {
-      const RankSet& same = shards[s].reductions[p].same;
-      if (ranks_of(same, mesh.coord(), mesh.degrees()).size() < 2) continue;
-      auto& set = sets.try_emplace(same, HeldAlike{same, {}}).first->second;
-      set.parts.emplace_back(s, p);
+      Ranks same = ranks_of(shards[s].reductions[p].same, mesh.coord(), mesh.degrees());
+      if (same.size() > 1) mine[std::move(same)].emplace_back(s, p);
     }
-  for (auto& [ranks, set] : sets) {
-    std::ranges::sort(set.parts, {}, [&](const auto& one) {
+  core::Json own = core::Json::array();
+  for (const auto& [ranks, parts] : mine) own.push_back(ranks);
+  std::set<Ranks> all;
+  for (const std::string& text : comm::all_gather_texts(mesh.world(), own.dump()))
+    for (const core::Json& ranks : core::parse_json(text, "what a rank holds"))
+      all.insert(ranks.get<Ranks>());
+  for (const Ranks& ranks : all) {
+    const auto found = mine.find(ranks);
+    const comm::Communicator group =
+        mesh.world().split("alike", found == mine.end() ? 1 : 0, mesh.world().rank());
+    if (found == mine.end()) continue;
+    std::ranges::sort(found->second, {}, [&](const auto& one) {
       const Piece& piece = shards[one.first].pieces[one.second];
       return std::tuple(piece.name, piece.offset, piece.begin);
     });
-    alike_.push_back(std::move(set));
+    alike_.push_back({group, std::move(found->second)});
   }
 }
 
@@ -230,8 +242,7 @@ void ServerParallel::take_block(const ClientNode::PulledBlock& block) {
 /// Ranks that hold the same elements get them from the first of them, which counts.
 void ServerParallel::spread() {
   const at::NoGradGuard guard;
-  for (const auto& [ranks, parts] : alike_) {
-    const comm::Communicator& group = attached_.reducer().group(ranks);
+  for (const auto& [group, parts] : alike_) {
     std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
     for (const auto& [shard, part] : parts) {
       const at::Tensor own = part_of(shard, part, attached_.shards()[shard].master);

@@ -92,7 +92,7 @@ class ServerParallel {
   };
   /// Elements that several ranks hold, in the same order on all of them.
   struct HeldAlike {
-    RankSet ranks;
+    comm::Communicator group;
     std::vector<std::pair<std::size_t, std::size_t>> parts;  ///< shard, part
   };
 
