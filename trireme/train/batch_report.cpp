@@ -42,10 +42,15 @@ StepReport step_of(int64_t step, const std::map<ps::Batch, std::string>& reports
   double sent = 0;
   for (ps::Batch batch = first; batch < first + batches; ++batch) {
     const BatchReport one = BatchReport::parse(reports.at(batch));
-    line.loss += one.loss;
-    line.weight += one.weight;
-    line.grad_norm += lockstep ? 0 : one.weight * one.grad_norm;
-    line.grad_norm = lockstep ? std::max(line.grad_norm, one.grad_norm) : line.grad_norm;
+    if (!lockstep) {
+      line.loss += one.loss;
+      line.weight += one.weight;
+      line.grad_norm += one.weight * one.grad_norm;
+    } else if (one.weight > 0) {  // all have the sums of all
+      line.loss = one.loss;
+      line.weight = one.weight;
+      line.grad_norm = one.grad_norm;
+    }
     line.lr = one.lr;
     line.data_ms = std::max(line.data_ms, one.data_ms);
     line.pss_mib = std::max(line.pss_mib, one.pss_mib);

@@ -12,8 +12,10 @@ namespace trireme::train {
 
 /// What a worker tells the manager about one batch.
 struct BatchReport {
-  double loss = 0, weight = 0;  ///< sums over the batch
-  double grad_norm = 0;         ///< of the batch; in lockstep of the step
+  /// Sums over the batch; in lockstep over those of all workers, as the servers have added them up:
+  /// a worker that repeats a batch computes it with newer weights.
+  double loss = 0, weight = 0;
+  double grad_norm = 0;  ///< of the batch; in lockstep of the step
   double lr = 0, data_ms = 0;
   int64_t missed = 0;     ///< updates between the read and the push
   bool repeated = false;  ///< another worker had done the batch

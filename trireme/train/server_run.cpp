@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include "trireme/config/text.h"
+#include "trireme/core/env.h"
 #include "trireme/core/error.h"
 #include "trireme/format/folder.h"
 #include "trireme/nn/bind.h"
@@ -119,7 +120,10 @@ class Process {
 
   int manage() {
     ServerLines lines(config_, job_, order_, data_->floor());
-    if (steps_.first >= steps_.steps && steps_.first > 0) {
+    const bool is_restart = core::env_int("TORCHELASTIC_RESTART_COUNT").value_or(0) > 0;
+    if (is_restart) {
+      lines.files().log("the manager goes on");
+    } else if (steps_.first >= steps_.steps && steps_.first > 0) {
       lines.say(fmt::format("already at step {}: raise run.steps, or use another run.dir",
                             steps_.first));
     } else {

@@ -140,7 +140,11 @@ class Worker {
     if (!outcome || !waiting_) return;
     BatchReport report = *std::exchange(waiting_, {});
     if (!leads()) return;
-    if (job_.in_lanes()) report.grad_norm = outcome->totals.norm;
+    if (job_.in_lanes()) {
+      report.loss = outcome->totals.loss;
+      report.weight = outcome->totals.weight;
+      report.grad_norm = outcome->totals.norm;
+    }
     if (job_.in_lanes() && config_.check.finite && !std::isfinite(outcome->totals.norm))
       throw Error(fmt::format(
           "step {}: the gradient of all workers together is not finite, and nothing was updated; "
