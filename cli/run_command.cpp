@@ -22,9 +22,9 @@ constexpr const char* kRunPurpose =
     "torchrun's variables. When one fails, its last lines are shown, the others are stopped, and "
     "its\n"
     "exit code is passed on. No rank is left behind, however this command ends.\n"
-    "With --servers and --workers it starts a manager, servers and workers instead, and each one "
-    "that\n"
-    "fails again, alone.";
+    "With --servers and --workers it starts a manager, servers and workers instead; one that fails "
+    "is\n"
+    "started again alone.";
 
 constexpr const char* kRunExamples =
     "Options come before PROGRAM; what follows it goes to the program. Each has its PET_ variable, "
@@ -35,10 +35,11 @@ constexpr const char* kRunExamples =
     "  trireme run -n 4 ./my_program --its-option\n"
     "  trireme run -n gpu --max-restarts 3 --log-dir logs ./my_program\n"
     "  trireme run -n 2 train.py                                      (runs it with python3)\n"
-    "  trireme run --servers 2 --workers 4 ./my_program                (TRIREME_ROLE says which)\n"
+    "  trireme run --servers 2 --workers 4 ./my_program               (TRIREME_ROLE says which)\n"
     "  trireme run --nnodes 2 --node-rank 1 --master-addr a -n 4 ./my_program   (on each host)\n\n"
-    "First Ctrl-C or SIGTERM: passed on to the ranks, which may take 30 s. Second: they are "
-    "killed.";
+    "First Ctrl-C or SIGTERM: passed on to the ranks, or to the manager, which ends the job at the "
+    "end of\n"
+    "a step; they may take 30 s. Second: they are killed.";
 
 /// The options as they were typed, before they are interpreted.
 struct TypedOptions {
@@ -55,8 +56,7 @@ void describe_job(Arguments& arguments, TypedOptions& typed, launch::RunOptions&
                   "ranks on this host: a number, cpu, gpu, or auto (gpu if there is one)",
                   "PET_NPROC_PER_NODE");
   arguments.value("--max-restarts", options.max_restarts,
-                  "how often to start all ranks again after a failure (0); with --servers, each "
-                  "process alone (100)",
+                  "how often to start all ranks again after a failure (0), or each role (100)",
                   "PET_MAX_RESTARTS");
   arguments.flag("--no-python", typed.no_python, "do not run a program named *.py with python3",
                  "PET_NO_PYTHON");
@@ -104,14 +104,14 @@ void describe_output(Arguments& arguments, TypedOptions& typed, launch::RunOptio
 std::optional<launch::Roles> roles_of(const TypedOptions& typed) {
   if (!typed.servers && !typed.workers) {
     if (!typed.manager.empty())
-      throw ConfigError(fmt::format(
-          "--manager {} needs --servers and --workers: a job of ranks has no manager",
-          typed.manager));
+      throw ConfigError(
+          fmt::format("--manager {} needs --servers and --workers: a job of ranks has no manager",
+                      typed.manager));
     return {};
   }
   if (!typed.workers)
-    throw ConfigError(fmt::format(
-        "--servers {} needs --workers: how many workers train with them", *typed.servers));
+    throw ConfigError(fmt::format("--servers {} needs --workers: how many workers train with them",
+                                  *typed.servers));
   if (!typed.servers)
     throw ConfigError(
         fmt::format("--workers {} needs --servers: how many servers hold the parameters; ranks "

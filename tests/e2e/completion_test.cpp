@@ -39,6 +39,8 @@ TEST(Completion, BashOffersCommandsActionsAndOptions) {
   EXPECT_THAT(offered("trireme "), Contains("train"));
   EXPECT_THAT(offered("trireme help ve"), ElementsAre("verify"));
   EXPECT_THAT(offered("trireme ckpt re"), ElementsAre("reshard"));
+  EXPECT_THAT(offered("trireme ps s"), ElementsAre("status"));
+  EXPECT_THAT(offered("trireme run --ser"), ElementsAre("--servers"));
   EXPECT_THAT(offered("trireme schedule zb-"), ElementsAre("zb-h1", "zb-v"));
   EXPECT_THAT(offered("trireme run --max"), ElementsAre("--max-restarts"));
   EXPECT_THAT(offered("trireme bench checkpoint --d"), Contains("--dir"));

@@ -37,6 +37,7 @@ const std::pair<const char*, const char*> kNotRun[] = {
     {"~/trireme/bin/", "install_test.cpp does it with other paths"},
     {"--nnodes 2", "it needs two hosts; hosts_test.cpp makes them"},
     {"-n gpu", "it needs a GPU"},
+    {"trireme ps status", "it needs a job that runs; roles_test.cpp asks one"},
     {"--bytes 64M --repeat 1000", "it runs until a rank is killed; failure_e2e_test.cpp kills one"},
 };
 

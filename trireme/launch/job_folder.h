@@ -27,7 +27,7 @@ class JobFolder {
 
   /// Makes the folder. `secret`: of the job; empty: everybody who may ask has been given it. Throws
   /// Error if that cannot be, or if another job uses the folder.
-  void make(const std::string& secret) const;
+  void make(const std::string& secret);
 
  private:
   void forget_earlier_job() const;
@@ -35,6 +35,7 @@ class JobFolder {
   std::string where_;
   bool is_folder_ = true;
   bool is_temporary_ = false;
+  bool is_ours_ = false;  ///< no other job uses it
 };
 
 }  // namespace trireme::launch

@@ -20,15 +20,17 @@ namespace trireme::launch {
 namespace {
 
 constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 5'000'000};
-constexpr int kMostPauses = 200;
+constexpr int kMostPauses = 20;  ///< a zombie that nobody reaps counts as left
 
-/// Removes what the job had on the disk, once nobody is left who could write it again.
-void remove_after(const std::vector<pid_t>& groups, const std::string& leftover) {
-  const auto lives = [](pid_t group) { return kill(-group, 0) == 0; };
-  for (int i = 0; i < kMostPauses && std::ranges::any_of(groups, lives); ++i)
+/// Removes what the job had on the disk, and again until nobody is left who could write it anew.
+void remove_beside(const std::vector<pid_t>& groups, const std::string& leftover) {
+  const auto is_left = [](pid_t group) { return kill(-group, 0) == 0; };
+  for (int i = 0; i < kMostPauses; ++i) {
+    std::error_code ignored;
+    std::filesystem::remove_all(leftover, ignored);
+    if (std::ranges::none_of(groups, is_left)) return;
     nanosleep(&kPause, nullptr);
-  std::error_code ignored;
-  std::filesystem::remove_all(leftover, ignored);
+  }
 }
 
 /// Returns when the launcher has said goodbye, or after killing every group that it left behind.
@@ -46,7 +48,7 @@ void keep(int pipe, const std::string& leftover) {
       std::erase(groups, -message);
   }
   for (const pid_t group : groups) kill(-group, SIGKILL);
-  if (!leftover.empty()) remove_after(groups, leftover);
+  if (!leftover.empty()) remove_beside(groups, leftover);
 }
 
 [[noreturn]] void become_keeper(int pipe, const std::string& leftover) {

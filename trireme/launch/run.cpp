@@ -71,14 +71,13 @@ int run_ranks(const RunOptions& options, Signals& signals, Console& console) {
 }
 
 int run_roles(const RunOptions& options, Signals& signals, Console& console) {
-  const JobFolder folder(options.roles->manager);
+  JobFolder folder(options.roles->manager);
   const Keeper keeper(folder.leftover());  // before the folder is there: it never stays behind
   const Job job = make_job(options);
   folder.make(job.secret);
   if (folder.is_temporary() && options.display == Display::Prefixed)
-    console.err().say(
-        fmt::format("{}: 'trireme ps status {}' shows how the job is", options.speaker,
-                    folder.where()));
+    console.err().say(fmt::format("{}: 'trireme ps status {}' shows how the job is",
+                                  options.speaker, folder.where()));
   return Supervisor(options, units_of(job, options, folder), keeper, signals, console).run();
 }
 
@@ -96,8 +95,8 @@ int run(const RunOptions& options) {
     const int count = options.num_processes();
     net::raise_file_limit(5 * count + 64, of_rank * count + 32,
                           fmt::format("a launcher of {} ranks", count));
-    code = options.roles ? run_roles(options, signals, console)
-                         : run_ranks(options, signals, console);
+    code =
+        options.roles ? run_roles(options, signals, console) : run_ranks(options, signals, console);
   } catch (const StartError& error) {
     console.err().say(fmt::format("{}: {}", options.speaker, error.what()));
     code = error.exit_code();
