@@ -83,7 +83,7 @@ double area_under_curve(const Tensor& logits, const Tensor& clicked) {
   return below / (positives * negatives);
 }
 
-int train(ps::Worker& worker) {
+int work(ps::Worker& worker) {
   torch::set_num_threads(1);
   const ps::Table table = worker.table("keys");
   const Clicks held_out = generate(/*seed=*/1, kHeldOut);
@@ -107,7 +107,8 @@ int train(ps::Worker& worker) {
     const Tensor rows = torch::empty({kBatch, kFields, kRow});
     table.pull(step, keys, span_of<float>(rows)).wait();
     rows.requires_grad_();
-    torch::binary_cross_entropy_with_logits(logits_of(rows), clicks.clicked, {}, {}, at::kSum)
+    torch::binary_cross_entropy_with_logits(logits_of(rows), clicks.clicked, {}, {},
+                                            at::Reduction::Sum)
         .backward();
     step.weight = kBatch;  // the loss is a sum over so many clicks
     table.push(step, keys, span_of<float>(rows.grad()));
@@ -134,6 +135,6 @@ int main() {
                    .rule = ps::make_adagrad({.lr = 0.1}),
                    .init_scale = 0.05}};
     const auto worker = ps::join(job);
-    return worker ? train(*worker) : 0;  // no worker: this was the manager, or a server
+    return worker ? work(*worker) : 0;  // no worker: this was the manager, or a server
   });
 }

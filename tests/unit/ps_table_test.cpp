@@ -5,7 +5,9 @@
 #include <thread>
 
 #include "sim/random.h"
+#include "support/scratch.h"
 #include "trireme/core/error.h"
+#include "trireme/format/folder.h"
 #include "trireme/ps/join.h"
 #include "trireme/ps/one_process_job.h"
 #include "trireme/ps/table.h"
@@ -137,11 +139,36 @@ TEST(Table, ATableWithoutAPushIsToldSo) {
   const TrainingStep& end = worker->train([&](TrainingStep& step) {
     frozen.pull(step, read).wait();
     if (step.batch() % 2 == 0) weights.push(step, std::vector<double>(4, 1));
+    if (step.batch() % 4 == 1) {  // nothing to apply; the other odd batches say nothing at all
+      step.weight = 0;
+      weights.push(step, std::vector<double>(4, 99));
+    }
   });
   weights.pull(end, read).wait();
   EXPECT_EQ(read, std::vector<double>(4, 5));
   frozen.pull(end, read).wait();
   EXPECT_EQ(read, std::vector<double>(4, 0));
+}
+
+/// In lockstep a worker's weight counts also where its batch names no row.
+TEST(Table, ABatchWithoutKeysHasItsWeight) {
+  auto rows = dense("rows", 1, Consistency::Lockstep);
+  rows.kind = TableKind::Sparse;
+  JobConfig job = job_of({rows}, 8);
+  job.workers = 2;
+  run_workers(job, [&](uint32_t index, Client& client, TrainingStep& step) {
+    const Table table(client, "rows");
+    std::vector<double> read(1);
+    const TrainingStep& end = train(step, [&](TrainingStep&) {
+      step.weight = index == 0 ? 1 : 3;
+      if (index == 0)
+        table.push(step, std::vector<uint64_t>{7}, std::vector<double>{8});
+      else
+        table.push(step, std::vector<uint64_t>{}, std::vector<double>{});
+    });
+    table.pull(end, std::vector<uint64_t>{7}, read).wait();
+    EXPECT_EQ(read[0], 4 * 8 / 4.0);
+  });
 }
 
 TEST(Table, SaysInOneSentenceWhatIsWrong) {
@@ -278,6 +305,41 @@ TEST(SparseTable, RowsThatNobodyTouchesGo) {
   EXPECT_EQ(pull(end, 0), 60) << "named in every batch";
   EXPECT_EQ(pull(end, 1), 0) << "long gone, and as it was born";
   EXPECT_EQ(pull(end, 60 * kFresh), 1) << "the newest";
+}
+
+TEST(Join, AJobEndsWithASnapshotFromWhichTheNextOneGoesOn) {
+  const test::Scratch folder;
+  JobConfig job = job_of({dense("w", 9, Consistency::Lockstep),
+                          {.name = "rows",
+                           .kind = TableKind::Sparse,
+                           .elems = 2,
+                           .consistency = Consistency::Free,
+                           .rule = make_adagrad({.lr = 0.1}),
+                           .init_scale = 1}},
+                         12);
+  const auto trained = [&](const JobConfig& of, const std::string& snapshots) {
+    const auto worker = join(of, {.snapshots = snapshots});
+    const Table w = worker->table("w"), rows = worker->table("rows");
+    const TrainingStep& end = worker->train([&](TrainingStep& step) {
+      w.push(step, std::vector<double>(9, static_cast<double>(step.batch())));
+      rows.push(step, std::vector<uint64_t>{step.batch() % 5}, std::vector<float>{1, -1});
+    });
+    std::vector<double> sums(9);
+    std::vector<float> values(10);
+    w.pull(end, sums).wait();
+    rows.pull(end, std::vector<uint64_t>{0, 1, 2, 3, 4}, values).wait();
+    sums.insert(sums.end(), values.begin(), values.end());
+    return sums;
+  };
+  (void)trained(job, folder / "snapshots");
+  job.data.epochs = 2;
+  const auto whole = trained(job, "");
+  job.data.begin = 12;
+  job.start_from = folder / "snapshots/" + format::step_name(12);
+  EXPECT_EQ(trained(job, ""), whole);
+  job.data.snapshot_steps = 3;
+  EXPECT_EQ(sentence_of([&] { (void)join(job); }),
+            "job 'tables' wants snapshots, but has no folder for them: set JoinOptions::snapshots");
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ void ClientNode::check(const Operation& operation) const {
               operation.keys.size());
   for (const RangeId range : operation.ranges)
     core::check(range < job_.ranges, "there is no range {}; the job has {}", range, job_.ranges);
+  if (operation.key_check == Operation::KeyCheck::Done) return;
   const auto twice = first_repeated(operation.keys);
   core::check(!twice, "key {} of table '{}' is named twice: add its rows up, or use Keys",
               twice.value_or(0), config.name);

@@ -80,6 +80,7 @@ Client::Operation Table::operation(const TrainingStep& step, const Call& call) c
   Client::Operation operation = step.operation(table_);
   operation.push = call.sums != nullptr;
   operation.pull = call.to != nullptr;
+  operation.key_check = Client::Operation::KeyCheck::Done;
   if (call.keys) operation.keys = call.keys->distinct();
   if (call.only_changes) operation.keeper = call.to->data();
   return operation;
@@ -106,7 +107,7 @@ Table::Pending Table::start(const TrainingStep& step, const Call& call) const {
 Table::Pending Table::start_push(TrainingStep& step, const Call& call) const {
   Client::Operation push = operation(step, call);
   if (step.weight != 0) push.values = summed(call);
-  return pending(step, call, step.push(std::move(push)));
+  return pending(step, call, step.push(std::move(push), step.weight));
 }
 
 Table::Pending Table::push(TrainingStep& step, ConstNumbers sums) const {

@@ -36,8 +36,7 @@ void TrainingStep::end() {
     if (!is_ours(table) || tables_[table].pushed) continue;
     Client::Operation nothing = operation(table);
     nothing.push = true;
-    nothing.weight = 0;
-    (void)push(std::move(nothing));
+    (void)push(std::move(nothing), 0);
   }
 }
 
@@ -59,7 +58,7 @@ Client::Operation TrainingStep::operation(TableId table) const {
 
 /// The push before must be there: after a server's death the two could otherwise come in the wrong
 /// order, and the later one would be refused.
-Client::Pending TrainingStep::push(Client::Operation operation) {
+Client::Pending TrainingStep::push(Client::Operation operation, double weight_of_values) {
   const TableConfig& config = client_.job().tables[operation.table];
   Use& use = tables_[operation.table];
   core::check(works_, "table '{}': there is no work to push for; push in the body of the loop",
@@ -74,9 +73,9 @@ Client::Pending TrainingStep::push(Client::Operation operation) {
               "weight and divisor not below 0",
               config.name, weight, divisor, rate);
   if (use.push.started()) (void)client_.wait(std::exchange(use.push, {}));
-  if (!operation.values.empty()) operation.weight = weight;
   operation.batch = batch_;
-  operation.loss = loss;
+  operation.weight = weight_of_values;
+  operation.loss = weight_of_values > 0 ? loss : 0;
   operation.rate = rate;
   operation.divisor = divisor > 0 ? divisor : weight > 0 ? weight : 1;
   use.push = client_.start(std::move(operation));

@@ -47,7 +47,7 @@ class TrainingStep {
   void wait();
   void forget();
   Client::Operation operation(TableId table) const;
-  Client::Pending push(Client::Operation operation);
+  Client::Pending push(Client::Operation operation, double weight_of_values);
   bool is_ours(TableId table) const;
   void check_whole(TableId table, Clock clock) const;
 
