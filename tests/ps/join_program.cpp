@@ -24,6 +24,7 @@ int work(ps::Worker& worker) {
     if (own == 0) fmt::print("begins\n"), std::fflush(stdout);
     sums.pull(step, sum).wait();
     const uint64_t key = step.batch() % kKeys;
+    step.divisor = 1;  // sums, not means
     counts.push(step, std::vector<uint64_t>{key, 100 + key, key}, std::vector<double>{0.5, 3, 0.5});
     sums.push(step, std::vector<double>(kElems, 1));
     // Nobody waits for these pushes: the next pull must have them all the same.

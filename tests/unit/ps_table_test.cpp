@@ -105,7 +105,7 @@ TEST(Table, ARetryIsAppliedOnce) {
     weights.pull(end, read).wait();
     others.pull(end, other).wait();
     EXPECT_EQ(read, std::vector<double>(20, 8));
-    EXPECT_EQ(other, std::vector<double>(5, 16));
+    EXPECT_EQ(other, std::vector<double>(5, 8)) << "in stale and free, too";
   });
 }
 

@@ -77,7 +77,7 @@ Client::Pending TrainingStep::push(Client::Operation operation, double weight_of
   operation.weight = weight_of_values;
   operation.loss = weight_of_values > 0 ? loss : 0;
   operation.rate = rate;
-  operation.divisor = divisor > 0 ? divisor : weight > 0 ? weight : 1;
+  operation.divisor = divisor > 0 ? divisor : weight > 0 ? weight * client_.job().workers : 1;
   use.push = client_.start(std::move(operation));
   use.pushed = true;
   return use.push;

@@ -28,7 +28,8 @@ class TrainingStep {
 
   /// What is said with the pushes of this step. `weight` is the number of samples (or tokens) whose
   /// gradients are added up in a push, `loss` the sum of their losses. Lockstep divides by the
-  /// weight of all workers, the others by `divisor`; 0 stands for the weight.
+  /// weights of all workers, the others by `divisor`. 0 stands for the weight times the number of
+  /// workers: the pushes of a clock then move as far together as they do in lockstep.
   double weight = 1;
   double loss = 0;
   double divisor = 0;
