@@ -22,6 +22,14 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/pipeline/price.h
   trireme/pipeline/periodic.h
   trireme/pipeline/text.h
+  trireme/ps/job.h
+  trireme/ps/rule.h
+  trireme/ps/filter.h
+  trireme/ps/join.h
+  trireme/ps/table.h
+  trireme/ps/keys.h
+  trireme/ps/training_step.h
+  trireme/ps/client.h
   trireme/comm/op.h
   trireme/comm/work.h
   trireme/comm/communicator.h

@@ -107,6 +107,16 @@ TEST(Examples, ACompressorOfYourOwnHardlyChangesTheLoss) {
   }
 }
 
+TEST(Examples, ClickPredictionRisesOverRowsThatLieOnServers) {
+  const std::string example = kBin + "14_click_prediction";
+  const auto alone = run_command({example});
+  EXPECT_EQ(alone.code, 0) << alone.out << alone.err;
+  EXPECT_THAT(alone.out, HasSubstr("on clicks that nobody trained on"));
+  const auto roles = run_command({kBin + "trireme", "run", "--servers", "4", "--workers", "2", example});
+  EXPECT_EQ(roles.code, 0) << roles.out << roles.err;
+  EXPECT_THAT(roles.out, HasSubstr("the whole table would have 653 MB"));
+}
+
 /// "step 17  loss 0x1.8p-3", by step.
 std::map<int, std::string> losses_in(const std::string& text) {
   std::map<int, std::string> losses;

@@ -238,6 +238,23 @@ TEST_F(Refusals, AGoodPushIsAppliedOnceHoweverOftenItComes) {
             (std::vector<float>{1, 2}));
 }
 
+TEST_F(Refusals, APullWaitsForThePushThatWasSentBeforeIt) {
+  Request pull = good_push();
+  pull.id.clock = 1;
+  pull.id.number = 2;
+  pull.push = false;
+  pull.pull = true;
+  pull.values = {};
+  worker().say(kServer, pull);
+  run();
+  EXPECT_TRUE(replies.empty()) << "the push of clock 0 was lost";
+  worker().say(kServer, good_push());
+  run();
+  ASSERT_EQ(replies.size(), 2);
+  EXPECT_EQ(replies[0].id, pull.id);
+  EXPECT_EQ(values_of<float>(replies[0].values.view()), (std::vector<float>{1, 2}));
+}
+
 TEST_F(Refusals, NameWhatIsWrongWithARequest) {
   ASSERT_EQ(task.answer, Answer::Work);
   Request push = good_push();

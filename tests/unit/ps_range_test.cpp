@@ -73,6 +73,27 @@ TEST(RangeState, AStaleReadWaitsForTheSlowestByTau) {
   EXPECT_FALSE(range.can_read(4));
 }
 
+/// A push that was lost on its way comes after a pull that was sent later.
+TEST(RangeState, AReadWaitsForTheReadersOwnPushes) {
+  for (const auto consistency : {Consistency::Stale, Consistency::Free}) {
+    const JobConfig job = one_table({.elems = 1,
+                                     .consistency = consistency,
+                                     .tau = consistency == Consistency::Stale ? 5 : 0,
+                                     .rule = make_sgd({})},
+                                    2);
+    RangeState range({&job, 0, 0});
+    begin(range, {{0, 1, 0}, {1, 1, 0}});
+    const RequestId mine{.worker = 0, .life = 1}, without_work{.worker = 1, .life = 2};
+    EXPECT_TRUE(range.has_own_writes(mine, 0));
+    EXPECT_FALSE(range.has_own_writes(mine, 1));
+    EXPECT_TRUE(range.has_own_writes(without_work, 1));
+    EXPECT_TRUE(range.can_read(1)) << "the others need not have pushed";
+    range.apply({.kind = EntryKind::Push, .request = push_of<float>(0, 0, 0, {1})});
+    EXPECT_TRUE(range.has_own_writes(mine, 1));
+    EXPECT_FALSE(range.has_own_writes(mine, 2));
+  }
+}
+
 TEST(RangeState, CountsWhatAPushHasMissedAndCanSlowItDown) {
   const JobConfig job = one_table({.type = ValueType::Float64,
                                    .elems = 1,

@@ -110,7 +110,10 @@ std::optional<Client::Work> Client::next() {
   if (done_) finish();  // a report that is lost with this process belongs to work that is not done
   for (;;) {
     const auto reply = ask();
-    if (reply && reply->answer == Answer::Finished) return std::nullopt;
+    if (reply && reply->answer == Answer::Finished) {
+      end_clock_ = reply->clock;
+      return std::nullopt;
+    }
     if (reply && reply->answer == Answer::Work)
       return Work{.task = reply->task,
                   .batches = batches_of(job_, reply->task),

@@ -48,6 +48,7 @@ class Client {
   class Pending {
    public:
     Pending() = default;
+    bool started() const { return state_ != nullptr; }
 
    private:
     friend class Client;
@@ -73,6 +74,8 @@ class Client {
   };
   /// The next work, for which it waits; nothing: all work of the job is done. Throws LifeLost.
   std::optional<Work> next();
+  /// After `next` has returned nothing: the clock of a pull that sees all updates of the job.
+  Clock end_clock() const { return end_clock_; }
   /// All updates of this work are acknowledged. Said with the next call of `next`.
   void done(const Work& work) { done_ = work.task; }
   /// Tells the manager what came of a batch. `finish` waits until it knows.
@@ -98,6 +101,7 @@ class Client {
   std::function<void(const std::string&)> note_;
   std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();
   std::optional<Task> done_;
+  Clock end_clock_ = 0;
   std::atomic<uint64_t> lives_lost_ = 0;
   // Of whoever has the node.
   bool lives_ = false;

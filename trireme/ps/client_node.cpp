@@ -5,11 +5,12 @@
 
 #include "trireme/core/error.h"
 #include "trireme/ps/key_lists.h"
+#include "trireme/ps/keys.h"
 #include "trireme/ps/values.h"
 
 namespace trireme::ps {
 
-void ClientNode::start(Operation operation, OnResult on_result) {
+void ClientNode::check(const Operation& operation) const {
   core::check(operation.table < job_.tables.size(), "there is no table {}; the job has {}",
               operation.table, job_.tables.size());
   const TableConfig& config = job_.tables[operation.table];
@@ -20,6 +21,20 @@ void ClientNode::start(Operation operation, OnResult on_result) {
       !operation.push || is_empty || operation.values.size() == elems * bytes_of(config.type),
       "a push to table '{}' has {} bytes, but {} elements have {}", config.name,
       operation.values.size(), elems, elems * bytes_of(config.type));
+  core::check(config.kind == TableKind::Sparse || operation.keys.empty(),
+              "table '{}' is dense, but the request names {} keys", config.name,
+              operation.keys.size());
+  for (const RangeId range : operation.ranges)
+    core::check(range < job_.ranges, "there is no range {}; the job has {}", range, job_.ranges);
+  if (operation.key_check == Operation::KeyCheck::Done) return;
+  const auto twice = first_repeated(operation.keys);
+  core::check(!twice, "key {} of table '{}' is named twice: add its rows up, or use Keys",
+              twice.value_or(0), config.name);
+}
+
+void ClientNode::start(Operation operation, OnResult on_result) {
+  check(operation);
+  const TableConfig& config = job_.tables[operation.table];
   const uint64_t number = next_number_++;
   InFlight& op = operations_[number];
   op = {std::move(operation), std::move(on_result), environment_.now()};
@@ -42,8 +57,9 @@ void ClientNode::start(Operation operation, OnResult on_result) {
     part.request.loss = op.operation.loss;
     part.request.divisor = op.operation.divisor;
     part.request.rate = op.operation.rate;
-    part.request.delta = delta_ && config.kind == TableKind::Dense;
-    part.request.read_version = read_versions_[{op.operation.table, range}];
+    const LastRead& last = last_reads_[{op.operation.table, range}];
+    part.request.delta = op.operation.keeper && op.operation.keeper == last.keeper;
+    part.request.read_version = last.version;
   }
   if (op.parts.empty()) return complete(number);
   for (auto& [range, part] : op.parts) send_part(part);
@@ -56,7 +72,6 @@ void ClientNode::cut_dense(InFlight& op) {
   for (RangeId range = 0; operation.ranges.empty() && range < job_.ranges; ++range)
     ranges.push_back(range);
   for (const RangeId range : ranges) {
-    core::check(range < job_.ranges, "there is no range {}; the job has {}", range, job_.ranges);
     Part& part = op.parts[range];
     if (!operation.push || operation.values.empty()) continue;
     const Block block = block_of(job_, operation.table, range);
@@ -178,7 +193,7 @@ void ClientNode::on_view() {
 void ClientNode::on_life_ended() {
   operations_.clear();
   question_.reset();
-  read_versions_.clear();
+  last_reads_.clear();
   has_begun_ = false;
   if (on_end) on_end();
 }
@@ -224,7 +239,8 @@ void ClientNode::on_reply(Reply reply) {
     return;
   const size_t bytes = reply.unchanged ? 0 : reply_bytes(op->second, part->second);
   if (reply.values.size() != bytes) return count("malformed");
-  if (op->second.operation.pull) read_versions_[{reply.id.table, reply.id.range}] = reply.version;
+  if (op->second.operation.pull)
+    last_reads_[{reply.id.table, reply.id.range}] = {reply.version, op->second.operation.keeper};
   const uint64_t number = reply.id.number;
   part->second.done = true;
   part->second.reply = std::move(reply);
@@ -258,17 +274,23 @@ void ClientNode::complete(uint64_t number) {
 }
 
 /// A part that met another view goes out again at the next tick after a retry's time, or when the
-/// view changes. Anything else ends the operation.
+/// view changes; a short one that came too early, at the next tick. Anything else ends the
+/// operation.
 void ClientNode::on_refusal(const Refusal& refusal) {
   count("refused by a server");
   const auto op = operations_.find(refusal.id.number);
   if (op == operations_.end()) return;
+  const auto part = op->second.parts.find(refusal.id.range);
+  if (part == op->second.parts.end()) return;
   if (refusal.reason == Reason::UnknownKeys) {
-    const auto part = op->second.parts.find(refusal.id.range);
-    if (part == op->second.parts.end() || part->second.keys.empty()) return;
+    if (part->second.keys.empty()) return;
     part->second.request.keys = std::exchange(part->second.keys, {});
     return send_part(part->second);
   }
+  // A table that this worker does not read is ahead of the round at almost every clock.
+  constexpr size_t kShort = 4096;
+  if (refusal.reason == Reason::TooEarly && part->second.request.values.size() <= kShort)
+    part->second.sent_at = {};
   if (refusal.reason != Reason::BadRequest && refusal.reason != Reason::NoMemory) return;
   const InFlight failed = std::move(operations_.extract(op).mapped());
   failed.on_result({.error = refusal.sentence});

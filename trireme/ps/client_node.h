@@ -31,10 +31,17 @@ class ClientNode : public ManagedNode {
     double divisor = 1;  ///< of the values; lockstep divides by the weights that came instead
     double rate = 1;
     std::vector<uint64_t> keys = {};  ///< of a sparse table, each at most once
-    Payload values = {};              ///< a sum of gradients over samples: whole table, or rows
+    /// Done: it is known that each key comes once, as those of Keys::distinct do. To look takes
+    /// about as long as all else that is done to them here.
+    enum class KeyCheck : uint8_t { Needed, Done } key_check = KeyCheck::Needed;
+    Payload values = {};  ///< a sum of gradients over samples: whole table, or rows
     /// Only these ranges of a dense table; `values` is still the whole table. Empty: all. A clock
     /// may be pushed range by range, as gradients become complete.
     std::vector<RangeId> ranges = {};
+    /// Of a pull of a dense table: who keeps its values (an address will do). Ranges that have not
+    /// changed since the last pull of the table, if it was by the same keeper, bring no values.
+    /// Null: all values come.
+    const void* keeper = nullptr;
   };
   /// Consecutive values of a dense table.
   struct PulledBlock {
@@ -59,8 +66,9 @@ class ClientNode : public ManagedNode {
     }
   };
   using OnResult = std::function<void(Result)>;
-  /// Begins an operation. If this life ends first, `on_result` is never called. Throws MisuseError
-  /// for values of another shape.
+  /// Begins an operation. If this life ends first, `on_result` is never called. A pull at some
+  /// clock sees what this worker has pushed at earlier clocks, also if that is still under way.
+  /// Throws MisuseError for values of another shape and for keys that cannot be.
   void start(Operation operation, OnResult on_result);
 
   using OnTask = std::function<void(const TaskReply&)>;
@@ -69,9 +77,6 @@ class ClientNode : public ManagedNode {
   /// Tells the manager what came of a batch; sent again until it is taken.
   void report(Batch batch, std::string text);
   size_t reports_in_flight() const { return reports_.size(); }
-  /// Pulls of ranges that did not change since the last one bring no values: for callers that keep
-  /// what they pulled.
-  void set_delta(bool delta) { delta_ = delta; }
 
   /// Called when a life has begun, and when it is over.
   std::function<void()> on_begin;
@@ -106,6 +111,7 @@ class ClientNode : public ManagedNode {
   void handle(Message& message) override;
   void on_view() override;
   void on_life_ended() override;
+  void check(const Operation& operation) const;
   void cut_dense(InFlight& op);
   void cut_sparse(InFlight& op);
   void send_part(Part& part);
@@ -120,7 +126,11 @@ class ClientNode : public ManagedNode {
   std::optional<Question> question_;
   uint64_t next_number_ = 1;
   using TableRange = std::pair<TableId, RangeId>;
-  std::map<TableRange, uint64_t> read_versions_;
+  struct LastRead {
+    uint64_t version = 0;
+    const void* keeper = nullptr;  ///< of these values
+  };
+  std::map<TableRange, LastRead> last_reads_;
   std::map<TableRange, uint64_t> sent_keys_;            ///< the name of the last list
   std::map<TableRange, std::vector<float>> residuals_;  ///< what filters have lost so far
   struct Told {
@@ -128,7 +138,6 @@ class ClientNode : public ManagedNode {
     Time sent_at{};
   };
   std::map<uint64_t, Told> reports_;
-  bool delta_ = false;
   bool has_begun_ = false;
 };
 

@@ -57,4 +57,8 @@ OneProcessJob::OneProcessJob(const JobConfig& job, std::shared_ptr<const Snapsho
     servers_.push_back(std::make_unique<ServerProcess>(listening, job, index));
 }
 
+void OneProcessJob::want_last_snapshot() {
+  manager_->call([](Node& node) { static_cast<Manager&>(node).want_last_snapshot(); });
+}
+
 }  // namespace trireme::ps

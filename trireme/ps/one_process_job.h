@@ -14,6 +14,9 @@ class OneProcessJob {
  public:
   explicit OneProcessJob(const JobConfig& job, std::shared_ptr<const SnapshotFiles> snapshots = {});
 
+  /// The job ends with a snapshot.
+  void want_last_snapshot();
+
   /// For the clients of the job.
   const NodeOptions& options() const { return options_; }
 

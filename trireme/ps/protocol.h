@@ -328,7 +328,7 @@ struct TaskReply {
   uint64_t number = 0;
   Answer answer = Answer::Wait;
   Task task = 0;
-  Clock clock = 0;            ///< of the task's first step
+  Clock clock = 0;            ///< of the task's first step; Finished: at which all is read
   uint64_t view_version = 0;  ///< for the task's requests
   template <class Archive>
   void fields(Archive& archive) {

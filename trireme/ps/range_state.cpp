@@ -214,6 +214,15 @@ bool RangeState::can_read(Clock clock) const {
       workers_, [&](const auto& worker) { return worker.second.clock + tau >= clock; });
 }
 
+/// A worker without work has nothing under way. In lockstep the round says it: a worker that
+/// repeats a clock after a return to a snapshot may find it applied, and its push is not counted
+/// again.
+bool RangeState::has_own_writes(const RequestId& reader, Clock clock) const {
+  if (lockstep_) return round_ >= clock;
+  const auto own = workers_.find(reader.worker);
+  return own == workers_.end() || own->second.life != reader.life || own->second.clock >= clock;
+}
+
 /// In lanes the manager counts all tasks before the order's clock as done when it goes back to the
 /// snapshot. So a range waits until it has them, of all lanes, and in lockstep it has no others.
 std::optional<uint64_t> RangeState::snapshot_due() const {

@@ -41,8 +41,11 @@ class RangeState {
 
   void apply(Entry entry);
 
-  /// Whether a worker at this clock would see all that it must.
+  /// Whether a worker at this clock would see all that it must of the others.
   bool can_read(Clock clock) const;
+  /// Whether what this worker has pushed at earlier clocks is here. A push that was lost on its way
+  /// may come after a pull that was sent later.
+  bool has_own_writes(const RequestId& reader, Clock clock) const;
   Payload read(const std::vector<uint64_t>& keys) const { return storage_->read(keys); }
 
   /// Lockstep: whether all pushes of clock round() are here, and the squares of their sum.

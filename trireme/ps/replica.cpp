@@ -175,7 +175,7 @@ void Replica::admit_push(Request request, NodeId from) {
 void Replica::serve_parked() {
   for (auto at = parked_.begin(); at != parked_.end();) {
     const Clock clock = at->second.request.id.clock + (at->second.request.push ? 1 : 0);
-    if (!state_->can_read(clock)) {
+    if (!state_->can_read(clock) || !state_->has_own_writes(at->first, clock)) {
       ++at;
       continue;
     }

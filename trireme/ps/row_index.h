@@ -29,9 +29,16 @@ class RowIndex {
     __builtin_prefetch(&rows_[home]);
   }
 
+  /// Takes memory for so many keys in one go.
+  void reserve(size_t keys) {
+    size_t places = 16;
+    while (4 * places < 5 * keys) places *= 2;
+    if (places > rows_.size()) resize(places);
+  }
+
   /// The key must be new.
   void insert(uint64_t key, uint32_t row) {
-    if (5 * (size_ + 1) > 4 * rows_.size()) grow();
+    if (5 * (size_ + 1) > 4 * rows_.size()) resize(rows_.empty() ? 16 : 2 * rows_.size());
     put(key, row);
     ++size_;
   }
@@ -73,10 +80,9 @@ class RowIndex {
     keys_[place] = key;
     rows_[place] = row;
   }
-  void grow() {
+  void resize(size_t places) {
     const std::vector<uint64_t> keys = std::move(keys_);
     const std::vector<uint32_t> rows = std::move(rows_);
-    const size_t places = rows.empty() ? 16 : 2 * rows.size();
     keys_.assign(places, 0);
     rows_.assign(places, kNone);
     for (size_t place = 0; place < rows.size(); ++place)

@@ -34,6 +34,7 @@ void Manager::on_task_request(uint32_t worker, const TaskRequest& request) {
   if (!task) {
     if (books_.is_active(worker) && !job_.in_lanes()) decide(WorkerIdle{worker});
     answer.answer = view_.over ? Answer::Finished : Answer::Wait;
+    if (view_.over && job_.in_lanes()) answer.clock = books_.end_clock();
     return reply(node_of({Role::Worker, worker}), answer);
   }
   if (!repeats) {

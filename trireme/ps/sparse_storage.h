@@ -49,9 +49,11 @@ class SparseStorage final : public Storage {
   }
 
   size_t growth_bytes(std::span<const uint64_t> keys) const override {
-    const auto fresh = std::ranges::count_if(
-        keys, [&](uint64_t key) { return index_.find(key) == RowIndex::kNone; });
-    return static_cast<size_t>(fresh) * stride_ * sizeof(T);
+    const auto fresh = static_cast<size_t>(std::ranges::count_if(
+        keys, [&](uint64_t key) { return index_.find(key) == RowIndex::kNone; }));
+    const size_t most = place_.config().most_rows;
+    const size_t room = most > 0 ? most - std::min(most, index_.size()) : fresh;
+    return std::min(fresh, room) * stride_ * sizeof(T);
   }
   size_t bytes() const override {
     return slabs_.size() * kSlabRows * stride_ * sizeof(T) + index_.bytes() +
