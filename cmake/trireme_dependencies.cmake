@@ -45,6 +45,10 @@ message(STATUS "Trireme: libtorch ${Torch_VERSION} in ${TORCH_INSTALL_PREFIX}")
 
 find_package(Threads REQUIRED)
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
+find_package(CURL QUIET)  # only to speak to etcd
+if(NOT CURL_FOUND)
+  message(STATUS "Trireme: no libcurl; parameter servers cannot keep their manager's log in etcd (scripts/setup installs it)")
+endif()
 enable_language(C)
 find_package(MPI QUIET COMPONENTS C)  # only for the benchmark against Open MPI
 

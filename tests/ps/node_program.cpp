@@ -1,8 +1,8 @@
 // One node of a small job, for tests that kill it:
 //
-//   ps_node ROLE INDEX FOLDER SERVERS WORKERS COPIES BATCHES
+//   ps_node ROLE INDEX PLACE SERVERS WORKERS COPIES BATCHES
 //
-// Nodes find the manager through FOLDER. Under `trireme run --servers S --workers W` the launcher
+// Nodes find the manager through PLACE, a folder or etcd://... Under `trireme run --servers S --workers W` the launcher
 // says all but the last two:
 //
 //   ps_node COPIES BATCHES
@@ -100,7 +100,7 @@ int main(int argc, char** argv) {
     return run_role(*role, static_cast<uint32_t>(std::atoi(argv[1])),
                     static_cast<uint64_t>(std::atoll(argv[2])));
   if (argc != 8) return 2;
-  const std::string role = argv[1], folder = argv[3];
+  const std::string role = argv[1], place = argv[3];
   const auto number = [&](int i) { return static_cast<uint32_t>(std::atoi(argv[i])); };
   const ps::JobConfig job = ps_job(
       {.servers = number(4), .workers = number(5), .copies = number(6), .batches = number(7)});
@@ -109,7 +109,7 @@ int main(int argc, char** argv) {
                       .secret = net::Secret::from_text("a secret of tests only"),
                       .lanes = job.lanes,
                       .me = {}},
-      .place = ps::manager_in_folder(folder + "/ps"),
+      .place = ps::make_manager_place(place, job.name),
       .note = [&](const std::string& line) {
         fmt::print(stderr, "{} {}: {}\n", role, number(2), line);
       }};

@@ -1,92 +1,23 @@
 // A parameter server of real processes: manager, servers and workers that are killed and restarted
 // leave the weights of an undisturbed run.
-#include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <signal.h>
 
 #include <cstdlib>
-#include <map>
-#include <memory>
 #include <random>
-#include <sstream>
 #include <thread>
 
-#include "support/command.h"
 #include "support/scratch.h"
-#include "tests/ps/ps_job.h"
+#include "tests/ps/ps_processes.h"
 
 namespace trireme::test {
 namespace {
 
 using namespace std::chrono_literals;
 
-/// The processes of a job. Each can be killed, and is then started anew.
-class PsProcesses {
- public:
-  PsProcesses(const Scratch& folder, const PsJob& job) : folder_(folder), job_(job) {
-    start("manager", 0);
-    for (uint32_t i = 0; i < job.servers; ++i) start("server", i);
-    for (uint32_t i = 0; i < job.workers; ++i) start("worker", i);
-  }
-  ~PsProcesses() {
-    for (auto& [name, process] : all_) {
-      if (name.starts_with("worker")) continue;
-      ::kill(process->pid(), SIGKILL);
-      process->finish();
-    }
-  }
-
-  void kill_and_restart(const std::string& role, uint32_t index) {
-    auto& process = all_.at(fmt::format("{} {}", role, index));
-    ::kill(process->pid(), SIGKILL);
-    process->finish();
-    start(role, index);
-  }
-
-  Command& worker(uint32_t index) { return *all_.at(fmt::format("worker {}", index)); }
-
- private:
-  void start(const std::string& role, uint32_t index) {
-    const std::vector<std::string> arguments = {TRIREME_BINARY_DIR "/bin/ps_node",
-                                                role,
-                                                std::to_string(index),
-                                                folder_ / "",
-                                                std::to_string(job_.servers),
-                                                std::to_string(job_.workers),
-                                                std::to_string(job_.copies),
-                                                std::to_string(job_.batches)};
-    all_[fmt::format("{} {}", role, index)] =
-        std::make_unique<Command>(arguments, CommandOptions{.deadline = 600s});
-  }
-
-  const Scratch& folder_;
-  PsJob job_;
-  std::map<std::string, std::unique_ptr<Command>> all_;
-};
-
-std::vector<double> weights_in(const std::string& out) {
-  std::vector<double> weights;
-  std::istringstream lines(out);
-  for (std::string line; std::getline(lines, line);)
-    if (line.starts_with("weight ")) weights.push_back(std::stod(line.substr(7)));
-  return weights;
-}
-
-void expect_plain_weights(PsProcesses& processes, const PsJob& job) {
-  const auto wanted = plain_loop(ps_job(job));
-  for (uint32_t i = 0; i < job.workers; ++i) {
-    const auto done = processes.worker(i).finish();
-    EXPECT_EQ(done.code, 0) << done.err;
-    const auto got = weights_in(done.out);
-    ASSERT_EQ(got.size(), wanted.size()) << done.out << done.err;
-    for (std::size_t k = 0; k < got.size(); ++k) EXPECT_NEAR(got[k], wanted[k], 1e-12);
-  }
-}
-
 TEST(PsProcesses, TrainInLockstepAsOneProcess) {
   const Scratch folder;
   const PsJob job{.servers = 2, .workers = 3, .copies = 0, .batches = 60};
-  PsProcesses processes(folder, job);
+  PsProcesses processes(folder / "", job);
   expect_plain_weights(processes, job);
 }
 
@@ -99,7 +30,7 @@ TEST(PsProcesses, AnyOfThemMayBeKilled) {
                   .workers = 2,
                   .copies = 1,
                   .batches = 2000 + 1200 * static_cast<uint64_t>(more)};
-  PsProcesses processes(folder, job);
+  PsProcesses processes(folder / "", job);
   ASSERT_TRUE(processes.worker(0).wait_for("step "));
   std::mt19937 random(1);
   for (int i = 0; i < 3 + more; ++i) {

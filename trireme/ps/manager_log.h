@@ -16,6 +16,8 @@ class ManagerLog {
   virtual void sync() = 0;
   /// Another log in the place of this one: after a death it is the old one or the new one.
   virtual void replace(std::string_view log) = 0;
+  /// Throws CommError if another manager may have the log by now. Asked often: returns at once.
+  virtual void check_held() {}
 };
 
 /// A file, locked while it is open. Waits for the lock as long as a dying manager may hold it, and

@@ -74,7 +74,13 @@ std::unique_ptr<ManagerPlace> manager_in_folder(const std::string& folder,
 
 std::unique_ptr<ManagerPlace> make_manager_place(const std::string& where, const std::string& job) {
   if (where.empty())
-    throw ConfigError("the place of the manager is not set: TRIREME_PS_MANAGER names its folder");
+    throw ConfigError(
+        "the place of the manager is not set: TRIREME_PS_MANAGER names its folder, or is "
+        "etcd://host:port");
+  if (where.starts_with(kEtcdScheme)) return manager_in_etcd(where, job);
+  if (where.find("://") != where.npos)
+    throw ConfigError(
+        fmt::format("no manager can be at '{}': give a folder, or etcd://host:port", where));
   return manager_in_folder(where, job);
 }
 

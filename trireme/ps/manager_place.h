@@ -1,8 +1,10 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "trireme/ps/manager_log.h"
 #include "trireme/ps/view.h"
@@ -19,6 +21,8 @@ class ManagerPlace {
   virtual void announce(const Endpoint& endpoint) = 0;
   /// Where the manager listens, as far as is known. Returns at once; from any thread.
   virtual std::optional<Endpoint> find() = 0;
+  /// Why that is not known, for people; empty: nothing is wrong. From any thread.
+  virtual std::string trouble() { return {}; }
   /// The name of the job, for those who ask about it and do not know it; empty: not known here.
   virtual std::string job() { return {}; }
 };
@@ -28,7 +32,14 @@ class ManagerPlace {
 std::unique_ptr<ManagerPlace> manager_in_folder(const std::string& folder,
                                                 const std::string& job = "");
 
-/// By name: a folder. Throws ConfigError for anything else.
+/// etcd://host:port[,host:port...][/prefix]: in a cluster of etcd, under PREFIX/JOB. The manager
+/// holds a lease. One that has lost it can write nothing more, and CommError ends it.
+constexpr std::string_view kEtcdScheme = "etcd://";
+constexpr std::chrono::seconds kLeaseTime{5};
+std::unique_ptr<ManagerPlace> manager_in_etcd(const std::string& where, const std::string& job,
+                                              std::chrono::seconds lease_time = kLeaseTime);
+
+/// By name: a folder, or etcd://... Throws ConfigError for anything else.
 std::unique_ptr<ManagerPlace> make_manager_place(const std::string& where, const std::string& job);
 
 }  // namespace trireme::ps

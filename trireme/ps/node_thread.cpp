@@ -20,6 +20,8 @@ constexpr std::chrono::milliseconds kTick{5};
 constexpr std::chrono::microseconds kYield{60};
 /// How often the node's thread looks whether another one has stopped handling its messages.
 constexpr std::chrono::milliseconds kLookAgain{2};
+/// How often a node says that it cannot look for the manager.
+constexpr std::chrono::seconds kNotePause{5};
 
 }  // namespace
 
@@ -95,8 +97,19 @@ NodeThread::~NodeThread() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::optional<Endpoint> NodeThread::find(LaneId who) const {
-  if (who.node.role == Role::Manager) return options_.place->find();
+/// A place that cannot be asked is a reason to tell people, not to end: it may come back.
+std::optional<Endpoint> NodeThread::find_manager() {
+  const auto endpoint = options_.place->find();
+  if (endpoint || net::Clock::now() < note_again_) return endpoint;
+  if (const std::string trouble = options_.place->trouble(); !trouble.empty()) {
+    options_.note(fmt::format("looking for the manager: {}", trouble));
+    note_again_ = net::Clock::now() + kNotePause;
+  }
+  return {};
+}
+
+std::optional<Endpoint> NodeThread::find(LaneId who) {
+  if (who.node.role == Role::Manager) return find_manager();
   if (who.node.role != Role::Server || !node_) return {};  // workers do not listen
   const auto& servers = node_->view().servers;
   const auto found = servers.find(who.node.index);
@@ -125,6 +138,7 @@ void NodeThread::turn() {
   guard([&] {
     if (connections_.step(net::Deadline::min())) yields_until_ = net::Clock::now() + kYield;
     if (net::Clock::now() < tick_at_) return;
+    if (options_.log) options_.log->check_held();
     node_->tick();
     tick_at_ = net::Clock::now() + kTick;
   });

@@ -65,7 +65,8 @@ class NodeThread {
   void rest(std::unique_lock<std::mutex>& lock, net::Deadline until);
   void guard(const std::function<void()>& body);
   void on_saved(const SnapshotPart& part, std::string contents);
-  std::optional<Endpoint> find(LaneId who) const;
+  std::optional<Endpoint> find(LaneId who);
+  std::optional<Endpoint> find_manager();
 
   NodeOptions options_;
   mutable std::mutex mutex_;  ///< of all below but `waiting_`
@@ -74,6 +75,7 @@ class NodeThread {
   std::unique_ptr<Node> node_;
   net::Deadline tick_at_;
   net::Deadline yields_until_;
+  net::Deadline note_again_;
   std::exception_ptr failure_;
   std::atomic<int> waiting_ = 0;  ///< threads in `wait`
   std::jthread thread_;
