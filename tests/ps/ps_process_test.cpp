@@ -23,8 +23,10 @@ using namespace std::chrono_literals;
 /// The processes of a job. Each can be killed, and is then started anew.
 class PsProcesses {
  public:
-  PsProcesses(const Scratch& folder, const PsJob& job) : folder_(folder), job_(job) {
-    start("manager", 0);
+  using Environment = std::vector<std::pair<std::string, std::string>>;
+  PsProcesses(const Scratch& folder, const PsJob& job, const Environment& of_manager = {})
+      : folder_(folder), job_(job) {
+    start("manager", 0, of_manager);
     for (uint32_t i = 0; i < job.servers; ++i) start("server", i);
     for (uint32_t i = 0; i < job.workers; ++i) start("worker", i);
   }
@@ -43,10 +45,24 @@ class PsProcesses {
     start(role, index);
   }
 
+  /// Stops a process for so long, and lets it go on.
+  void suspend(const std::string& role, uint32_t index, std::chrono::milliseconds time) {
+    const Command& process = *all_.at(fmt::format("{} {}", role, index));
+    process.signal(SIGSTOP);
+    std::this_thread::sleep_for(time);
+    process.signal(SIGCONT);
+  }
+  /// Waits for the end of one that ends itself, and starts it anew.
+  CommandResult finish_and_restart(const std::string& role, uint32_t index) {
+    const CommandResult ended = all_.at(fmt::format("{} {}", role, index))->finish();
+    start(role, index);
+    return ended;
+  }
+
   Command& worker(uint32_t index) { return *all_.at(fmt::format("worker {}", index)); }
 
  private:
-  void start(const std::string& role, uint32_t index) {
+  void start(const std::string& role, uint32_t index, const Environment& environment = {}) {
     const std::vector<std::string> arguments = {TRIREME_BINARY_DIR "/bin/ps_node",
                                                 role,
                                                 std::to_string(index),
@@ -56,7 +72,8 @@ class PsProcesses {
                                                 std::to_string(job_.copies),
                                                 std::to_string(job_.batches)};
     all_[fmt::format("{} {}", role, index)] =
-        std::make_unique<Command>(arguments, CommandOptions{.deadline = 600s});
+        std::make_unique<Command>(arguments,
+                                  CommandOptions{.environment = environment, .deadline = 600s});
   }
 
   const Scratch& folder_;
@@ -87,6 +104,32 @@ TEST(PsProcesses, TrainInLockstepAsOneProcess) {
   const Scratch folder;
   const PsJob job{.servers = 2, .workers = 3, .copies = 0, .batches = 60};
   PsProcesses processes(folder, job);
+  expect_plain_weights(processes, job);
+}
+
+/// A clock that jumps by 3 s, twice what a node may be silent: for the manager, that all others
+/// were silent; for the others, that their life is over.
+TEST(PsProcesses, AnyOfThemMayBeStoppedForAWhile) {
+  const Scratch folder;
+  const PsJob job{.servers = 3, .workers = 2, .copies = 1, .batches = 3200};
+  PsProcesses processes(folder, job);
+  ASSERT_TRUE(processes.worker(0).wait_for("step "));
+  ASSERT_TRUE(processes.worker(1).wait_for("step "));
+  for (const char* role : {"manager", "server", "worker"}) processes.suspend(role, 0, 3s);
+  expect_plain_weights(processes, job);
+}
+
+/// It ends with the sentence; the next one goes on from what the log has.
+TEST(PsProcesses, AFullDiskEndsTheManagerAndNotTheJob) {
+  const Scratch folder;
+  const PsJob job{.servers = 2, .workers = 2, .copies = 1, .batches = 400};
+  PsProcesses processes(folder, job,
+                        {{"LD_PRELOAD", TRIREME_BINARY_DIR "/lib/libfaulty_disk.so"},
+                         {"FAULTY_DISK", "enospc 60 " + (folder / "ps")}});
+  const CommandResult ended = processes.finish_and_restart("manager", 0);
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err, testing::HasSubstr("manager 0: cannot write " + (folder / "ps") +
+                                            "/manager.log: No space left on device"));
   expect_plain_weights(processes, job);
 }
 

@@ -74,7 +74,7 @@ class Client {
   /// The next work, for which it waits; nothing: all work of the job is done. Throws LifeLost.
   std::optional<Work> next();
   /// All updates of this work are acknowledged. Said with the next call of `next`.
-  void done(const Work& work) { done_ = work.task; }
+  void done(const Work& work) { done_ = {work.task, work.life}; }
   /// Tells the manager what came of a batch. `finish` waits until it knows.
   void report(Batch batch, std::string text);
   void finish();
@@ -97,7 +97,11 @@ class Client {
   const JobConfig& job_;
   std::function<void(const std::string&)> note_;
   std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();
-  std::optional<Task> done_;
+  struct Done {
+    Task task = 0;
+    Life life = 0;
+  };
+  std::optional<Done> done_;
   std::atomic<uint64_t> lives_lost_ = 0;
   // Of whoever has the node.
   bool lives_ = false;
