@@ -71,9 +71,8 @@ class PsProcesses {
                                                 std::to_string(job_.workers),
                                                 std::to_string(job_.copies),
                                                 std::to_string(job_.batches)};
-    all_[fmt::format("{} {}", role, index)] =
-        std::make_unique<Command>(arguments,
-                                  CommandOptions{.environment = environment, .deadline = 600s});
+    all_[fmt::format("{} {}", role, index)] = std::make_unique<Command>(
+        arguments, CommandOptions{.environment = environment, .deadline = 600s});
   }
 
   const Scratch& folder_;
