@@ -110,7 +110,7 @@ TEST(PsProcesses, TrainInLockstepAsOneProcess) {
 /// were silent; for the others, that their life is over.
 TEST(PsProcesses, AnyOfThemMayBeStoppedForAWhile) {
   const Scratch folder;
-  const PsJob job{.servers = 3, .workers = 2, .copies = 1, .batches = 3200};
+  const PsJob job{.servers = 3, .workers = 2, .copies = 1, .batches = 1600};
   PsProcesses processes(folder, job);
   ASSERT_TRUE(processes.worker(0).wait_for("step "));
   ASSERT_TRUE(processes.worker(1).wait_for("step "));
@@ -122,12 +122,13 @@ TEST(PsProcesses, AnyOfThemMayBeStoppedForAWhile) {
 TEST(PsProcesses, AFullDiskEndsTheManagerAndNotTheJob) {
   const Scratch folder;
   const PsJob job{.servers = 2, .workers = 2, .copies = 1, .batches = 400};
+  const std::string place = folder / "/ps";  // as the nodes write it
   PsProcesses processes(folder, job,
                         {{"LD_PRELOAD", TRIREME_BINARY_DIR "/lib/libfaulty_disk.so"},
-                         {"FAULTY_DISK", "enospc 60 " + (folder / "ps")}});
+                         {"FAULTY_DISK", "enospc 60 " + place}});
   const CommandResult ended = processes.finish_and_restart("manager", 0);
   EXPECT_EQ(ended.code, 1);
-  EXPECT_THAT(ended.err, testing::HasSubstr("manager 0: cannot write " + (folder / "ps") +
+  EXPECT_THAT(ended.err, testing::HasSubstr("manager 0: cannot write " + place +
                                             "/manager.log: No space left on device"));
   expect_plain_weights(processes, job);
 }
