@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <iostream>
 #include <map>
@@ -148,11 +149,13 @@ class Task {
   virtual void check() = 0;
 };
 
-/// Workers push 1s, so every value of the table is minus the number of steps.
+/// Worker w pushes w + 1 for every element. In lockstep all values are minus their mean, times the
+/// steps; free ones are at least as far from 0 as this worker alone has pushed them.
 class DenseTask final : public Task {
  public:
-  DenseTask(ps::Client& client, const Options& options)
+  DenseTask(ps::Client& client, const Options& options, uint32_t worker)
       : client_(client),
+        mine_(static_cast<float>(worker + 1)),
         push_(options.says("push")),
         lockstep_(!options.says("free")),
         values_(client.job().tables[0].elems),
@@ -160,25 +163,22 @@ class DenseTask final : public Task {
 
   void prepare() override {
     auto* gradient = static_cast<float*>(gradient_.get());
-    if (push_) std::fill_n(gradient, values_.size(), 1.0F);
+    if (push_) std::fill_n(gradient, values_.size(), mine_);
     op_ = push_ ? steps_.next() : steps_.same();
     op_.values = {gradient_,
                   {reinterpret_cast<const char*>(gradient), values_.size() * sizeof(float)}};
-    if (!push_) op_.values = {};
-    op_.weight = 1;
+    if (push_)
+      op_.into = reinterpret_cast<std::byte*>(values_.data());
+    else  // reads the values where they are
+      op_.values = {};
   }
-  void step() override {
-    result_ = client_.wait(client_.start(std::move(op_)));
-    if (!push_) return;  // reads the values where they are
-    for (const auto& block : result_.blocks)
-      std::memcpy(values_.data() + block.begin, block.values.data(), block.values.size());
-    result_ = {};
-  }
+  void step() override { result_ = client_.wait(client_.start(std::move(op_))); }
   void check() override {
     result_ = {};
     if (!push_) return;
-    ++pushed_;
-    const auto least = -static_cast<float>(pushed_);
+    const uint32_t workers = client_.job().workers;
+    const float mean = static_cast<float>(workers + 1) / 2;
+    const float least = -static_cast<float>(++pushed_) * (lockstep_ ? mean : mine_);
     const bool good = std::ranges::all_of(
         values_, [&](float value) { return lockstep_ ? value == least : value <= least; });
     core::check(good, "wrong values after {} steps: the first is {}", pushed_, values_[0]);
@@ -186,6 +186,7 @@ class DenseTask final : public Task {
 
  private:
   ps::Client& client_;
+  float mine_;
   bool push_, lockstep_;
   std::vector<float> values_;
   std::shared_ptr<void> gradient_;
@@ -263,7 +264,7 @@ void work(const Options& options, const ps::JobRole& role, const ps::JobConfig& 
   Barrier barrier(role.manager + "/barrier", job.workers);
   std::unique_ptr<Task> task;
   if (options.table == "dense")
-    task = std::make_unique<DenseTask>(client, options);
+    task = std::make_unique<DenseTask>(client, options, role.node.index);
   else
     task = std::make_unique<SparseTask>(client, options, role.node.index);
   std::cout << "ready" << std::endl;
