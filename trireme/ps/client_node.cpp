@@ -243,10 +243,20 @@ void ClientNode::on_reply(Reply reply) {
     last_reads_[{reply.id.table, reply.id.range}] = {reply.version, op->second.operation.keeper};
   const uint64_t number = reply.id.number;
   part->second.done = true;
+  put_values(op->second.operation, reply);
   part->second.reply = std::move(reply);
   const bool all =
       std::ranges::all_of(op->second.parts, [](const auto& other) { return other.second.done; });
   if (all) complete(number);
+}
+
+void ClientNode::put_values(const Operation& operation, Reply& reply) const {
+  const bool dense = job_.tables[reply.id.table].kind == TableKind::Dense;
+  if (!operation.into || !dense || reply.values.empty()) return;
+  const Block block = block_of(job_, reply.id.table, reply.id.range);
+  const size_t width = bytes_of(job_.tables[reply.id.table].type);
+  copy_bytes(reply.values.view(), operation.into + block.begin * width);
+  reply.values = {};
 }
 
 void ClientNode::complete(uint64_t number) {
@@ -273,9 +283,9 @@ void ClientNode::complete(uint64_t number) {
   op.on_result(std::move(result));
 }
 
-/// A part that met another view goes out again at the next tick after a retry's time, or when the
-/// view changes; a short one that came too early, at the next tick. Anything else ends the
-/// operation.
+/// A part that met another view goes out again when the view changes, or soon: the server may be
+/// about to hear of the view that this node has. A short one that came too early goes at the next
+/// tick. Anything else ends the operation.
 void ClientNode::on_refusal(const Refusal& refusal) {
   count("refused by a server");
   const auto op = operations_.find(refusal.id.number);
@@ -291,6 +301,10 @@ void ClientNode::on_refusal(const Refusal& refusal) {
   constexpr size_t kShort = 4096;
   if (refusal.reason == Reason::TooEarly && part->second.request.values.size() <= kShort)
     part->second.sent_at = {};
+  if (refusal.reason == Reason::OtherView) {
+    const Time retry = job_.timing.retry;
+    part->second.sent_at = environment_.now() - retry + retry / 16;
+  }
   if (refusal.reason != Reason::BadRequest && refusal.reason != Reason::NoMemory) return;
   const InFlight failed = std::move(operations_.extract(op).mapped());
   failed.on_result({.error = refusal.sentence});

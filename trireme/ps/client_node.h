@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <optional>
@@ -42,12 +43,15 @@ class ClientNode : public ManagedNode {
     /// changed since the last pull of the table, if it was by the same keeper, bring no values.
     /// Null: all values come.
     const void* keeper = nullptr;
+    /// Where a pull of a dense table puts the values of the whole table, range by range as they
+    /// come, while they are in the cache. Null: they are in the result.
+    std::byte* into = nullptr;
   };
   /// Consecutive values of a dense table.
   struct PulledBlock {
     RangeId range = 0;
     uint64_t begin = 0;  ///< the first element
-    Payload values = {};
+    Payload values = {};     ///< empty if the operation says where they go
     bool unchanged = false;  ///< as the last pull of this range gave them; `values` is empty
   };
   struct Result {
@@ -120,6 +124,7 @@ class ClientNode : public ManagedNode {
   size_t reply_bytes(const InFlight& op, const Part& part) const;
   void on_reply(Reply reply);
   void on_refusal(const Refusal& refusal);
+  void put_values(const Operation& operation, Reply& reply) const;
   void complete(uint64_t number);
 
   std::map<uint64_t, InFlight> operations_;

@@ -195,12 +195,14 @@ void Connections::send(LaneId to, const Frame& message) {
 bool Connections::step(net::Deadline until) {
   for (const auto& [id, call] : calls_) until = std::min(until, call.prove_by);
   for (const net::Acceptor& one : acceptors_) until = std::min(until, one.due());
-  if (!to_myself_.empty()) until = net::Deadline::min();
+  bool moved = has_waiting();
+  if (moved) until = net::Deadline::min();
+  const std::set<uint64_t> unread = std::exchange(unread_, {});
   std::array<epoll_event, 64> events;
-  bool moved = !to_myself_.empty();
   for (const epoll_event& one : epoll_.wait(events, until)) {
     moved = true;
     const uint64_t id = one.data.u64;
+    if (unread.contains(id)) continue;
     if (id >= kFirstStream) {
       on_event(id);
     } else if (id == kWake) {
@@ -209,6 +211,7 @@ bool Connections::step(net::Deadline until) {
       for (auto& [number, open] : streams_) flush(number, open);  // payloads were released
     }
   }
+  for (const uint64_t id : unread) on_event(id);
   for (const Frame& message : std::exchange(to_myself_, {})) on_message_(message);
   for (net::Acceptor& one : acceptors_) one.step();
   std::vector<uint64_t> late;
@@ -229,7 +232,7 @@ void Connections::on_event(uint64_t id) {
     if (const auto call = calls_.find(id); call != calls_.end()) return prove(id, call->second);
     const auto found = streams_.find(id);
     if (found == streams_.end()) return;  // dropped in this turn
-    found->second.stream->read(on_message_);
+    if (found->second.stream->read(on_message_) == Stream::Left::Some) unread_.insert(id);
     // What was read may have made other streams the newest, but drops none.
     flush(id, found->second);
   } catch (const CommError&) {  // the peer is gone, or says what no node says

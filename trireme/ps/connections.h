@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -61,10 +62,10 @@ class Connections {
   /// Moves what can be moved and passes on what has come; if there is nothing, waits for it until
   /// the deadline. Returns whether anything happened.
   bool step(net::Deadline until);
-  /// Readable when `step` has something to do. There may be more to do: messages of this thread to
-  /// itself.
+  /// Readable when `step` has something to do. There may be more to do (`has_waiting`): messages of
+  /// this thread to itself, and what a stream has read and not passed on yet.
   int fd() const { return epoll_.fd(); }
-  bool has_waiting() const { return !to_myself_.empty(); }
+  bool has_waiting() const { return !to_myself_.empty() || !unread_.empty(); }
   /// Ends a `step` that waits. From any thread.
   void wake() noexcept;
 
@@ -116,6 +117,7 @@ class Connections {
   std::map<LaneId, uint64_t> newest_;           ///< the stream, or call, that messages go to
   std::map<LaneId, net::Deadline> dial_again_;  ///< after one that failed
   std::deque<Frame> to_myself_;
+  std::set<uint64_t> unread_;  ///< streams that have more to pass on than one turn allows
   std::vector<Stream::Loan> loans_;  ///< of streams that have ended
   uint64_t next_id_;
   int64_t sent_bytes_ = 0;

@@ -25,7 +25,7 @@ namespace trireme::ps {
 template <class T>
 class DenseStorage final : public Storage {
  public:
-  explicit DenseStorage(const Place& place)
+  DenseStorage(const Place& place, Begins begins)
       : place_(place),
         rows_(rows_of(*place.job, place.table, place.range)),
         values_(*place.memory, block_of(*place.job, place.table, place.range).elems) {
@@ -37,6 +37,7 @@ class DenseStorage final : public Storage {
     }
     state_begins_.push_back(state);
     state_ = SharedArray<T>(heap_, state);
+    if (begins == Begins::WithImage) return;
     std::fill_n(state_.mutable_data(), state, T(0));
     fill_first();
   }
@@ -85,8 +86,8 @@ class DenseStorage final : public Storage {
           fmt::format("sent another range than the {} values and {} numbers of state "
                       "that this one has",
                       values_.size(), state_.size()));
-    values_ = SharedArray<T>(*place_.memory, values_.size());
-    state_ = SharedArray<T>(heap_, state_.size());
+    if (!values_.is_alone()) values_ = SharedArray<T>(*place_.memory, values_.size());
+    if (!state_.is_alone()) state_ = SharedArray<T>(heap_, state_.size());
     copy_bytes(image.parts[0].view(), values_.mutable_data());
     copy_bytes(image.parts[1].view(), state_.mutable_data());
   }

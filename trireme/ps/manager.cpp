@@ -309,9 +309,19 @@ void Manager::mend_ranges() {
   });
   if (is_lost) return roll_back();
   const auto wanted = targets();
-  for (RangeId range = 0; range < job_.ranges; ++range)
-    if (const auto next = mended(range, wanted[range])) decide(RangeAssigned{range, *next});
+  for (RangeId range = 0; range < job_.ranges; ++range) {
+    const auto next = mended(range, wanted[range]);
+    const bool begins_copy = next && next->joiner && next->joiner != view_.ranges[range].joiner;
+    if (next && (!begins_copy || may_copy())) decide(RangeAssigned{range, *next});
+  }
   if (books_.order_is_lost()) order_again();
+}
+
+/// Copies of ranges keep servers from answering: a few at a time are as fast as all at once.
+bool Manager::may_copy() const {
+  const auto copies = std::ranges::count_if(
+      view_.ranges, [](const Assignment& assignment) { return assignment.joiner.has_value(); });
+  return static_cast<size_t>(copies) < eligible_servers().size();
 }
 
 /// The next step from what a range has towards what it should have, if there is one:

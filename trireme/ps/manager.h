@@ -36,8 +36,7 @@ class Manager final : public Node {
   /// Called when reports of batches have come: the first that was not written, and those that are
   /// there. Returns the batch up to which they are written now.
   std::function<Batch(Batch first, const std::map<Batch, std::string>&)> on_reports;
-  /// Called for the stream of a node that has ended.
-  void on_stream_lost(NodeId id);
+  void on_stream_lost(NodeId id) override;
   /// How the job is, for people: JSON.
   std::string status() const;
 
@@ -61,6 +60,7 @@ class Manager final : public Node {
   bool is_last_heard_holder(NodeId id) const;
   void mend_ranges();
   bool are_dealt() const;
+  bool may_copy() const;
   bool deal_first_ranges();
   void roll_back();
   std::optional<Assignment> mended(RangeId range, const std::vector<uint32_t>& targets) const;

@@ -26,6 +26,8 @@ class Node {
   void receive(const Frame& message);
   /// To be called every few milliseconds.
   virtual void tick() = 0;
+  /// The last stream to another node has ended: it may be dead, or have no more to say for now.
+  virtual void on_stream_lost(NodeId /*node*/) {}
   /// What Environment::save has begun is done.
   virtual void on_saved(const SnapshotPart& /*part*/, std::string /*contents*/) {}
 
@@ -64,6 +66,10 @@ class ManagedNode : public Node {
  public:
   using Node::Node;
   void tick() override;
+  /// The manager soon takes whoever lost its stream for dead, unless it says something.
+  void on_stream_lost(NodeId node) override {
+    if (node == kManager) has_said_ = false;
+  }
   /// Where a server's lanes listen, before the first tick.
   void set_endpoints(std::vector<Endpoint> lanes) { endpoints_ = std::move(lanes); }
   /// The other ranks of a worker do not register: they speak in the life of the worker's first

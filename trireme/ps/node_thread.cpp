@@ -89,7 +89,9 @@ NodeThread::NodeThread(NodeOptions options)
           [this](const SnapshotPart& part, std::string contents) {
             on_saved(part, std::move(contents));
           },
-          options_.note) {}
+          options_.note) {
+  connections_.on_lost = [this](NodeId node) { node_->on_stream_lost(node); };
+}
 
 NodeThread::~NodeThread() {
   thread_.request_stop();

@@ -10,11 +10,16 @@
 
 namespace trireme::ps {
 
-RangeState::RangeState(const Place& place)
+RangeState::RangeState(const Place& place, Begins begins)
     : place_(place),
       lockstep_(place.job->in_lockstep(place.table)),
-      storage_(make_storage(place)),
+      storage_(make_storage(place, begins)),
       round_(lockstep_ ? place.job->data.begin / place.job->workers : 0) {}
+
+RangeState::RangeState(const Place& place, const Image& image)
+    : RangeState(place, Begins::WithImage) {
+  load(image);
+}
 
 /// The bytes that a push must have: as they travel, so fewer with a filter.
 size_t RangeState::pushed_bytes(const Request& request) const {

@@ -24,7 +24,18 @@ namespace trireme::ps {
 /// the clock again and must read what it read before, from every range.
 class RangeState {
  public:
-  explicit RangeState(const Place& place);
+  struct Image {
+    std::string fields;  ///< all but the values
+    StorageImage storage;
+    /// As one message.
+    Frame frame() const;
+    /// Throws CommError for bytes that are no image.
+    static Image parse(const Frame& frame);
+  };
+
+  explicit RangeState(const Place& place) : RangeState(place, Begins::WithFirstValues) {}
+  /// As `load`, but cheaper.
+  RangeState(const Place& place, const Image& image);
 
   enum class Verdict { Apply, Retry, Refuse };
   struct Judgement {
@@ -74,14 +85,6 @@ class RangeState {
   const Storage& storage() const { return *storage_; }
 
   /// All of it as it is now; see StorageImage.
-  struct Image {
-    std::string fields;  ///< all but the values
-    StorageImage storage;
-    /// As one message.
-    Frame frame() const;
-    /// Throws CommError for bytes that are no image.
-    static Image parse(const Frame& frame);
-  };
   Image image() const;
   /// Throws CommError for an image that is not of such a range.
   void load(const Image& image);
@@ -98,6 +101,7 @@ class RangeState {
       archive(life, start, clock);
     }
   };
+  RangeState(const Place& place, Begins begins);
   template <class Archive>
   void fields(Archive& archive);
   Judgement judge_push(const Request& request, const Progress& progress) const;

@@ -54,13 +54,15 @@ void Replica::install(const Assignment& assignment) {
 /// A member without a state has never been in the chain before, so nothing was acknowledged yet:
 /// all members begin with the snapshot of this generation, or with the seed.
 void Replica::build_first_state() {
-  state_.emplace(place_);
   const auto& [snapshot, clock, step] = host_.view().restored;
   const auto image = host_.environment().load({snapshot, step, place_.table, place_.range});
   if (!image && snapshot != 0)
     throw CheckpointError(fmt::format("snapshot {} has no range {} of table '{}'", snapshot,
                                       place_.range, place_.config().name));
-  if (image) state_->load(*image);
+  if (image)
+    state_.emplace(place_, *image);
+  else
+    state_.emplace(place_);
 }
 
 void Replica::choose_next() {
@@ -315,17 +317,18 @@ void Replica::on_forward(Forward forward, Member from) {
 void Replica::on_transfer(const Transfer& transfer, Member from) {
   const bool is_joiner = place_in_chain_ == assignment_.chain.size();
   if (transfer.epoch != assignment_.epoch || !is_joiner || from != assignment_.chain.back()) return;
+  constexpr uint64_t kMostAtOnce = uint64_t{1} << 30;  // whatever the length says
   if (state_) return advance();  // repeats: the acknowledgement was lost
-  if (transfer.begin == incoming_.size() && transfer.bytes.size() <= transfer.whole_bytes)
+  if (transfer.begin == incoming_.size() && transfer.bytes.size() <= transfer.whole_bytes) {
+    incoming_.reserve(std::min<uint64_t>(transfer.whole_bytes, kMostAtOnce));
     incoming_ += transfer.bytes.view();
+  }
   host_.send(node_of(from), TransferAck{.table = place_.table,
                                         .range = place_.range,
                                         .epoch = assignment_.epoch,
                                         .bytes = incoming_.size()});
   if (incoming_.size() < transfer.whole_bytes) return;
-  RangeState state(place_);
-  state.load(RangeState::Image::parse(std::exchange(incoming_, {})));
-  state_ = std::move(state);
+  state_.emplace(place_, RangeState::Image::parse(std::exchange(incoming_, {})));
   last_ = transfer.sequence;
   look_whether_whole();
   advance();

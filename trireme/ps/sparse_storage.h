@@ -20,7 +20,7 @@ namespace trireme::ps {
 template <class T>
 class SparseStorage final : public Storage {
  public:
-  explicit SparseStorage(const Place& place)
+  SparseStorage(const Place& place, Begins)
       : place_(place),
         elems_(place.config().elems),
         stride_(elems_ + place.config().rule->state().elems(elems_)) {}

@@ -52,16 +52,17 @@ RangeId range_of(uint64_t key, uint32_t ranges) {
 namespace {
 
 template <template <class> class Typed>
-std::unique_ptr<Storage> make_typed(const Place& place) {
-  if (place.config().type == ValueType::Float32) return std::make_unique<Typed<float>>(place);
-  return std::make_unique<Typed<double>>(place);
+std::unique_ptr<Storage> make_typed(const Place& place, Begins begins) {
+  if (place.config().type == ValueType::Float32)
+    return std::make_unique<Typed<float>>(place, begins);
+  return std::make_unique<Typed<double>>(place, begins);
 }
 
 }  // namespace
 
-std::unique_ptr<Storage> make_storage(const Place& place) {
-  return place.config().kind == TableKind::Dense ? make_typed<DenseStorage>(place)
-                                                 : make_typed<SparseStorage>(place);
+std::unique_ptr<Storage> make_storage(const Place& place, Begins begins) {
+  return place.config().kind == TableKind::Dense ? make_typed<DenseStorage>(place, begins)
+                                                 : make_typed<SparseStorage>(place, begins);
 }
 
 }  // namespace trireme::ps

@@ -87,6 +87,8 @@ class Storage {
   virtual void load(const StorageImage& image) = 0;
 };
 
-std::unique_ptr<Storage> make_storage(const Place& place);
+/// Whether an image comes before anything else: then there is no need to write first values.
+enum class Begins : uint8_t { WithFirstValues, WithImage };
+std::unique_ptr<Storage> make_storage(const Place& place, Begins begins = Begins::WithFirstValues);
 
 }  // namespace trireme::ps

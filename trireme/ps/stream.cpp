@@ -213,22 +213,24 @@ bool Stream::take_staged(char* to, size_t wanted, size_t& have) {
   return have == wanted;
 }
 
-void Stream::read(const std::function<void(Frame)>& on_message) {
+Stream::Left Stream::read(const std::function<void(Frame)>& on_message) {
   for (size_t turn = 0; turn < kTurnBytes;) {
     char* const to = stage_ == Stage::Inline ? static_cast<char*>(inline_.get()) : head_.data();
     const size_t wanted = stage_ == Stage::Inline ? inline_bytes_ : head_.size();
     if (take_staged(to, wanted, have_)) {
       have_ = 0;
-      if (stage_ == Stage::Inline)
+      if (stage_ == Stage::Inline) {
+        for (const LentPart& part : lent_) turn += part.bytes;  // whoever takes it reads that, too
         on_body(on_message);
-      else
+      } else {
         begin_body();
+      }
       continue;
     }
     const bool direct = stage_ == Stage::Inline && wanted - have_ >= kDirectBytes;
     const size_t got =
         direct ? receive(to + have_, wanted - have_) : receive(staged_.data(), staged_.size());
-    if (got == 0) return;
+    if (got == 0) return Left::Nothing;
     turn += got;
     if (direct) {
       have_ += got;
@@ -237,6 +239,7 @@ void Stream::read(const std::function<void(Frame)>& on_message) {
       staged_end_ = got;
     }
   }
+  return staged_begin_ < staged_end_ ? Left::Some : Left::Nothing;
 }
 
 /// The header is here, or the places of the lent parts: what follows?
