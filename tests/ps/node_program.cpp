@@ -2,12 +2,13 @@
 //
 //   ps_node ROLE INDEX PLACE SERVERS WORKERS COPIES BATCHES
 //
-// Nodes find the manager through PLACE, a folder or etcd://... Under `trireme run --servers S --workers W` the launcher
-// says all but the last two:
+// Nodes find the manager through PLACE, a folder or etcd://... Under `trireme run --servers S
+// --workers W` the launcher says all but the last two:
 //
 //   ps_node COPIES BATCHES
 //
-// A worker trains the table of ps_job.h, and prints the weights that it reads when all work is done.
+// A worker trains the table of ps_job.h, and prints the weights that it reads when all work is
+// done.
 #include <fmt/format.h>
 
 #include <cstdlib>
