@@ -2,8 +2,8 @@
 //
 //   ps_node ROLE INDEX PLACE SERVERS WORKERS COPIES BATCHES
 //
-// Nodes find the manager through PLACE, a folder or etcd://... Under `trireme run --servers S --workers W` the launcher
-// says all but the last two:
+// Nodes find the manager through PLACE, a folder or etcd://... Under `trireme run --servers S
+// --workers W` the launcher says all but the last two:
 //
 //   ps_node COPIES BATCHES
 //

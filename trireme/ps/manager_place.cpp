@@ -67,8 +67,7 @@ class FolderPlace final : public ManagerPlace {
 
 }  // namespace
 
-std::unique_ptr<ManagerPlace> manager_in_folder(const std::string& folder,
-                                                const std::string& job) {
+std::unique_ptr<ManagerPlace> manager_in_folder(const std::string& folder, const std::string& job) {
   return std::make_unique<FolderPlace>(folder, job);
 }
 
