@@ -96,11 +96,13 @@ int work(ps::Worker& worker) {
   };
 
   double first_auc = 0;
+  bool reports = false;  // one of the workers does, the one that begins
   int steps = 0;
   const ps::TrainingStep& end = worker.train([&](ps::TrainingStep& step) {
-    if (worker.index() == 0 && steps % kEvery == 0) {
+    reports = reports || step.batch() == 0;
+    if (reports && steps % kEvery == 0) {
       const double auc = evaluate(step);
-      if (steps == 0) first_auc = auc;
+      if (step.batch() == 0) first_auc = auc;
       std::printf("batch %3llu  AUC %.3f\n", static_cast<unsigned long long>(step.batch()), auc);
     }
     ++steps;
@@ -116,12 +118,12 @@ int work(ps::Worker& worker) {
     table.push(step, keys, span_of<float>(rows.grad()));
   });
 
-  if (worker.index() != 0) return 0;
+  if (!reports) return 0;
   const double last_auc = evaluate(end);
   std::printf("AUC %.3f -> %.3f on clicks that nobody trained on; the truth has %.3f\n", first_auc,
               last_auc, area_under_curve(held_out.chances, held_out.clicked));
-  std::printf("worker 0 sent %.0f MB in %d steps; the whole table would have %.0f MB\n",
-              static_cast<double>(worker.client().sent_bytes()) / 1e6, steps,
+  std::printf("worker %u sent %.0f MB in %d steps; the whole table would have %.0f MB\n",
+              worker.index(), static_cast<double>(worker.client().sent_bytes()) / 1e6, steps,
               1e-6 * kFields * kKeysOfField * kRow * sizeof(float));
   return last_auc >= first_auc + 0.1 ? 0 : 1;
 }

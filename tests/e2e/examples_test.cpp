@@ -112,7 +112,8 @@ TEST(Examples, ClickPredictionRisesOverRowsThatLieOnServers) {
   const auto alone = run_command({example});
   EXPECT_EQ(alone.code, 0) << alone.out << alone.err;
   EXPECT_THAT(alone.out, HasSubstr("on clicks that nobody trained on"));
-  const auto roles = run_command({kBin + "trireme", "run", "--servers", "4", "--workers", "2", example});
+  const auto roles =
+      run_command({kBin + "trireme", "run", "--servers", "4", "--workers", "2", example});
   EXPECT_EQ(roles.code, 0) << roles.out << roles.err;
   EXPECT_THAT(roles.out, HasSubstr("the whole table would have 653 MB"));
 }
