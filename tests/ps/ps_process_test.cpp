@@ -21,6 +21,32 @@ TEST(PsProcesses, TrainInLockstepAsOneProcess) {
   expect_plain_weights(processes, job);
 }
 
+/// A clock that jumps by 3 s, twice what a node may be silent: for the manager, that all others
+/// were silent; for the others, that their life is over.
+TEST(PsProcesses, AnyOfThemMayBeStoppedForAWhile) {
+  const Scratch folder;
+  const PsJob job{.servers = 3, .workers = 2, .copies = 1, .batches = 3200};
+  PsProcesses processes(folder, job);
+  ASSERT_TRUE(processes.worker(0).wait_for("step "));
+  ASSERT_TRUE(processes.worker(1).wait_for("step "));
+  for (const char* role : {"manager", "server", "worker"}) processes.suspend(role, 0, 3s);
+  expect_plain_weights(processes, job);
+}
+
+/// It ends with the sentence; the next one goes on from what the log has.
+TEST(PsProcesses, AFullDiskEndsTheManagerAndNotTheJob) {
+  const Scratch folder;
+  const PsJob job{.servers = 2, .workers = 2, .copies = 1, .batches = 400};
+  PsProcesses processes(folder, job,
+                        {{"LD_PRELOAD", TRIREME_BINARY_DIR "/lib/libfaulty_disk.so"},
+                         {"FAULTY_DISK", "enospc 60 " + (folder / "ps")}});
+  const CommandResult ended = processes.finish_and_restart("manager", 0);
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err, testing::HasSubstr("manager 0: cannot write " + (folder / "ps") +
+                                            "/manager.log: No space left on device"));
+  expect_plain_weights(processes, job);
+}
+
 /// One of each role; with TRIREME_PS_KILLS that many more of any role.
 TEST(PsProcesses, AnyOfThemMayBeKilled) {
   const char* asked = std::getenv("TRIREME_PS_KILLS");

@@ -9,6 +9,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/command.h"
@@ -19,8 +20,10 @@ namespace trireme::test {
 /// The processes of a job. Each can be killed, and is then started anew.
 class PsProcesses {
  public:
-  PsProcesses(std::string place, const PsJob& job) : place_(std::move(place)), job_(job) {
-    start("manager", 0);
+  using Environment = std::vector<std::pair<std::string, std::string>>;
+  PsProcesses(std::string place, const PsJob& job, const Environment& of_manager = {})
+      : place_(std::move(place)), job_(job) {
+    start("manager", 0, of_manager);
     for (uint32_t i = 0; i < job.servers; ++i) start("server", i);
     for (uint32_t i = 0; i < job.workers; ++i) start("worker", i);
   }
@@ -39,10 +42,24 @@ class PsProcesses {
     start(role, index);
   }
 
+  /// Stops a process for so long, and lets it go on.
+  void suspend(const std::string& role, uint32_t index, std::chrono::milliseconds time) {
+    const Command& process = *all_.at(fmt::format("{} {}", role, index));
+    process.signal(SIGSTOP);
+    std::this_thread::sleep_for(time);
+    process.signal(SIGCONT);
+  }
+  /// Waits for the end of one that ends itself, and starts it anew.
+  CommandResult finish_and_restart(const std::string& role, uint32_t index) {
+    const CommandResult ended = all_.at(fmt::format("{} {}", role, index))->finish();
+    start(role, index);
+    return ended;
+  }
+
   Command& worker(uint32_t index) { return *all_.at(fmt::format("worker {}", index)); }
 
  private:
-  void start(const std::string& role, uint32_t index) {
+  void start(const std::string& role, uint32_t index, const Environment& environment = {}) {
     const std::vector<std::string> arguments = {TRIREME_BINARY_DIR "/bin/ps_node",
                                                 role,
                                                 std::to_string(index),
@@ -52,7 +69,8 @@ class PsProcesses {
                                                 std::to_string(job_.copies),
                                                 std::to_string(job_.batches)};
     all_[fmt::format("{} {}", role, index)] =
-        std::make_unique<Command>(arguments, CommandOptions{.deadline = std::chrono::seconds(600)});
+        std::make_unique<Command>(arguments, CommandOptions{.environment = environment,
+                                                            .deadline = std::chrono::seconds(600)});
   }
 
   std::string place_;  ///< of the manager: a folder, or etcd://...

@@ -154,9 +154,10 @@ void Misfortunes::let_go() {
   watch_leaving();
 }
 
+/// When the job is over, only those who stop all of it let a server go.
 void Misfortunes::watch_leaving() {
   auto* server = world_.node<ps::Server>(server_id(0));
-  if (server && server->may_stop()) {
+  if (server && server->may_stop() && !server->view().over) {
     note("server 0 has left");
     gone_.insert(server_id(0));
     return world_.crash(server_id(0));

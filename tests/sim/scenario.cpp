@@ -95,6 +95,7 @@ Scenario make_scenario(uint64_t seed, ps::Plant plant) {
   scenario.blackout = random.chance(0.1);
   scenario.server_dies = job.servers > 2 && random.chance(0.2);
   scenario.worker_dies = job.workers > 1 && !job.in_lanes() && random.chance(0.2);
+  scenario.lose_power = random.chance(0.3) ? 0.04 : 0;
   return scenario;
 }
 
@@ -102,7 +103,7 @@ std::string describe(const Scenario& scenario) {
   const ps::JobConfig& job = scenario.job;
   return fmt::format(
       "seed {}: {} servers, {} copies, {} workers, {} ranges, {} epochs of {} batches in tasks of "
-      "{}; ledger {} tau {}; {} crashes, {} partitions, {} falls{}{}{}{}{}{}",
+      "{}; ledger {} tau {}; {} crashes, {} partitions, {} falls{}{}{}{}{}{}{}",
       scenario.seed, job.servers, job.copies, job.workers, job.ranges, job.data.epochs,
       job.data.batches_per_epoch, job.data.steps_per_task,
       job.in_lockstep(kLedger) ? "lockstep"
@@ -112,7 +113,8 @@ std::string describe(const Scenario& scenario) {
       job.tables[kLedger].tau, scenario.crashes, scenario.partitions, scenario.falls,
       scenario.blackout ? ", a blackout" : "", scenario.server_dies ? ", a server dies" : "",
       scenario.worker_dies ? ", a worker dies" : "", scenario.joins ? ", one server joins" : "",
-      scenario.leaves ? ", one leaves" : "", scenario.push_pull ? ", push-pull" : "");
+      scenario.leaves ? ", one leaves" : "", scenario.push_pull ? ", push-pull" : "",
+      scenario.lose_power > 0 ? ", the manager dies at writes" : "");
 }
 
 const char* name_of(Promise promise) {

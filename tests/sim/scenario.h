@@ -21,6 +21,7 @@ struct Scenario {
   size_t crashes = 0;
   size_t partitions = 0;
   size_t falls = 0;          ///< a head loses its successor, and it and a worker crash soon after
+  double lose_power = 0;     ///< how often the manager dies at a write to its log
   bool blackout = false;     ///< all servers crash at once
   bool server_dies = false;  ///< and does not come back
   bool worker_dies = false;

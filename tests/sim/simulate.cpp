@@ -21,6 +21,7 @@ class Simulation {
   explicit Simulation(const Scenario& scenario)
       : scenario_(scenario), job_(scenario_.job), world_(scenario.seed) {
     world_.weather = scenario.weather;
+    world_.lose_power = scenario.lose_power;
     world_.on_send = [this](NodeId from, NodeId, const std::string& bytes) { watch(from, bytes); };
     if (std::getenv("PS_TRACE"))
       world_.on_note = [this](const std::string& line) {
@@ -89,7 +90,7 @@ class Simulation {
     const auto never = [] { return false; };
     world_.run(scenario_.storm, never);
     world_.heal_all();
-    world_.weather.lose = 0;
+    world_.weather.lose = world_.lose_power = 0;
     for (const NodeId id : world_.ids())
       if (!misfortunes_.gone().contains(id)) world_.restart(id);
     // What the last crash did shows only when the manager has noticed it.

@@ -1,5 +1,7 @@
 #include "sim/world.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace trireme::sim {
@@ -12,8 +14,14 @@ class World::HostEnvironment final : public ps::Environment {
   void send(NodeId to, uint32_t, ps::Frame message) override {
     world_.send(id_, to, message.flat());
   }
-  void append(std::string_view record) override { disk_.log += record; }
-  void sync() override { disk_.synced = disk_.log.size(); }
+  void append(std::string_view record) override {
+    disk_.log += record;
+    may_die();
+  }
+  void sync() override {
+    disk_.synced = disk_.log.size();
+    may_die();
+  }
   std::string read_log() override { return disk_.log; }
   void replace_log(std::string_view log) override {
     disk_.log = log;
@@ -35,6 +43,10 @@ class World::HostEnvironment final : public ps::Environment {
   }
 
  private:
+  void may_die() {
+    if (world_.lose_power > 0 && world_.random_.chance(world_.lose_power)) throw PowerLost();
+  }
+
   World& world_;
   NodeId id_;
   Disk& disk_;
@@ -84,9 +96,20 @@ void World::tick_later(NodeId id, uint64_t start) {
   at(now_ + wait, [this, id, start] {
     Host& host = *hosts_.at(id);
     if (!host.node || host.starts != start) return;
-    host.node->tick();
+    survive(id, [&] { host.node->tick(); });
     tick_later(id, start);
   });
+}
+
+/// The node may die of it; then it comes back after a while.
+void World::survive(NodeId id, const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const PowerLost&) {
+    if (on_note) on_note(fmt::format("{} dies while it writes its log", ps::name_of(id)));
+    crash(id);
+    at(now_ + Time(random_.between(3'000, 100'000)), [this, id] { restart(id); });
+  }
 }
 
 void World::send(NodeId from, NodeId to, std::string message) {
@@ -103,7 +126,7 @@ void World::deliver_later(NodeId from, NodeId to, const std::string& message) {
   const Time delay(random_.between(20, static_cast<uint64_t>(most.count())));
   at(now_ + delay, [this, from, to, message] {
     Host& host = *hosts_.at(to);
-    if (host.node && !is_cut(from, to)) host.node->receive(message);
+    if (host.node && !is_cut(from, to)) survive(to, [&] { host.node->receive(message); });
   });
 }
 

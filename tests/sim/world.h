@@ -34,6 +34,9 @@ struct Disk {
   size_t synced = 0;
 };
 
+/// Thrown out of a node that is writing its log: it dies in the middle of what it does.
+struct PowerLost {};
+
 /// Virtual time, a network and disks, under one seed: nodes are told of messages and ticks in an
 /// order that the seed decides. Nothing in here knows what the nodes do.
 ///
@@ -67,6 +70,8 @@ class World {
   Time now() const { return now_; }
   Random& random() { return random_; }
   Weather weather;
+  /// How often a node dies at a write to its log.
+  double lose_power = 0;
   /// Sees every message as it is sent.
   std::function<void(NodeId from, NodeId to, const std::string& message)> on_send;
   std::function<void(const std::string& line)> on_note;
@@ -93,6 +98,7 @@ class World {
   void send(NodeId from, NodeId to, std::string message);
   void deliver_later(NodeId from, NodeId to, const std::string& message);
   void tick_later(NodeId id, uint64_t start);
+  void survive(NodeId id, const std::function<void()>& act);
   void save(NodeId id, const ps::SnapshotPart& part, std::string bytes);
 
   Random random_;

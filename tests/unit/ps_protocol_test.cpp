@@ -1,6 +1,8 @@
 // Messages and the manager's log as bytes, and what is refused.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "sim/world.h"
 #include "trireme/core/error.h"
 #include "trireme/ps/archive.h"
@@ -190,6 +192,7 @@ class Refusals : public testing::Test {
   }
   Stranger& worker() { return *world.node<Stranger>(kWorker); }
   Server& server() { return *world.node<Server>(kServer); }
+  Manager& manager() { return *world.node<Manager>(kManager); }
 
   Request good_push() {
     return {.id = {.worker = 0, .life = worker().life(), .table = 0, .clock = 0, .number = 1},
@@ -290,6 +293,72 @@ TEST_F(Refusals, NameWhatIsWrongWithARequest) {
   expect_refused(push,
                  "a push to table 'w' has weight -1, divisor 1 and rate 1; all must be finite, the "
                  "weight at least 0 and the divisor more");
+}
+
+TEST_F(Refusals, ABatchWithoutSamplesCountsAndChangesNothing) {
+  Request push = good_push();
+  push.weight = std::numeric_limits<double>::quiet_NaN();
+  expect_refused(push,
+                 "a push to table 'w' has weight nan, divisor 1 and rate 1; all must be finite, the "
+                 "weight at least 0 and the divisor more");
+  push = good_push();
+  push.weight = 0;
+  push.values = {};
+  worker().say(kServer, push);
+  run();
+  EXPECT_EQ(replies.size(), 1);
+  EXPECT_EQ(values_of<float>(server().replica(0, 0)->state()->read({}).view()),
+            (std::vector<float>{0, 0}));
+  EXPECT_TRUE(server().replica(0, 0)->state()->applied().contains(0));
+}
+
+TEST_F(Refusals, NobodyHasDoneATaskThatItDoesNotHave) {
+  ASSERT_EQ(task.task, 0);
+  worker().say(kManager, TaskRequest{99, Task{5}});
+  worker().say(kManager, TaskRequest{100, Task{5000}});
+  run();
+  EXPECT_FALSE(manager().books().is_done(5));
+  EXPECT_EQ(manager().refused().at("bad request"), 2);
+  EXPECT_EQ(manager().books().num_done(), 0);
+}
+
+/// They would end each other's lives for ever.
+TEST_F(Refusals, TwoProcessesAreNotOneWorker) {
+  worker().shout(kManager, encode({.job = job.id(), .from = kWorker},
+                                  Hello{.nonce = 4711, .fingerprint = job.fingerprint()})
+                               .flat());
+  try {
+    world.run(world.now() + std::chrono::milliseconds(50), [] { return false; });
+    worker().shout(kManager,
+                   encode({.job = job.id(), .from = kWorker, .life = 2}, Heartbeat{}).flat());
+    run();
+    FAIL() << "both go on";
+  } catch (const RejectedError& error) {
+    EXPECT_STREQ(error.what(),
+                 "another process is worker 0 now, and this one, of life 1, is not any more; start "
+                 "each once");
+  }
+}
+
+TEST_F(Refusals, TheManagerSaysWhoCannotTakePart) {
+  std::string said;
+  world.on_send = [&](NodeId from, NodeId, const std::string& bytes) {
+    const Message message = decode(bytes);
+    if (const auto* rejected = std::get_if<Rejected>(&message.body); rejected && from == kManager)
+      said = rejected->sentence;
+  };
+  worker().shout(kManager, encode({.job = job.id(), .from = {Role::Worker, 9}},
+                                  Hello{.nonce = 1, .fingerprint = job.fingerprint()})
+                               .flat());
+  run();
+  EXPECT_EQ(said, "there is no worker 9: this job has at most 1");
+  worker().shout(
+      kManager, encode({.job = job.id(), .from = {Role::Server, 1}}, Hello{.nonce = 1}).flat());
+  run();
+  EXPECT_EQ(said,
+            "server 1 has another job 'refusals' than the manager: all processes must be given the "
+            "same tables, ranges, data and rules");
+  EXPECT_EQ(manager().refused().at("from a stranger"), 2);
 }
 
 TEST_F(Refusals, MessagesOfAnEarlierLifeAreOver) {

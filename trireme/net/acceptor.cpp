@@ -42,7 +42,9 @@ Acceptor::Acceptor(Fd listener, Options options, Welcome welcome)
     : listener_(std::move(listener)),
       options_(std::move(options)),
       welcome_(std::move(welcome)),
-      max_strangers_(kSpareStrangers + static_cast<size_t>(options_.me.size)) {
+      max_strangers_(options_.most_strangers > 0
+                         ? options_.most_strangers
+                         : kSpareStrangers + static_cast<size_t>(options_.me.size)) {
   const Handshake refuses_a_bad_job_id(Handshake::Side::Server, options_.secret, options_.me);
   epoll_.add(listener_.get(), EPOLLIN, kListenerId);
 }

@@ -27,6 +27,7 @@ class Acceptor {
     Secret secret;
     Identity me;  ///< what peers are told, and the job and world that they must belong to
     std::vector<std::string> roles;  ///< that are accepted
+    size_t most_strangers = 0;       ///< at once; 0: 256, and one for each rank of `me.size`
     /// Same (unix sockets only): drops processes of other users before it reads anything.
     enum class Users : uint8_t { Any, Same } users = Users::Any;
   };

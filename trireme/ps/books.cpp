@@ -73,8 +73,8 @@ Books::Books(const JobConfig& job)
 template <class Archive>
 void Books::fields(Archive& archive) {
   archive(records_, nodes_, view_, num_tasks_, done_, holders_, holdings_, next_clocks_,
-          latest_task_, first_clock_, snapshot_, newest_order_, done_in_snapshot_, done_in_order_,
-          reports_, reports_written_);
+          latest_task_, first_clock_, snapshot_, newest_order_, order_is_lost_, done_in_snapshot_,
+          done_in_order_, reports_, reports_written_);
 }
 
 BooksImage Books::image() const {
@@ -188,7 +188,11 @@ void Books::on(const ServerLeaves& decision) {
 }
 
 void Books::on(const RangeAssigned& decision) {
-  view_.ranges.at(decision.range) = decision.assignment;
+  Assignment& range = view_.ranges.at(decision.range);
+  const bool head_changed =
+      !range.chain.empty() && range.chain[0] != decision.assignment.chain.at(0);
+  order_is_lost_ = order_is_lost_ || (head_changed && view_.snapshot.snapshot != 0);
+  range = decision.assignment;
   view_changed();
 }
 
@@ -197,6 +201,7 @@ void Books::on(const RolledBack& decision) {
   view_.restored = snapshot_;
   view_.ranges = decision.ranges;
   view_.snapshot = {};
+  order_is_lost_ = false;
   view_.over = false;
   done_ = done_in_snapshot_;
   latest_task_ = first_undone();
@@ -265,6 +270,7 @@ void Books::on(const WorkerIdle& decision) {
 void Books::on(const SnapshotOrdered& decision) {
   view_.snapshot = decision.order;
   newest_order_ = decision.order.snapshot;
+  order_is_lost_ = false;
   view_changed();
   done_in_order_ = done_;
   if (!job_.in_lanes()) return;
@@ -282,6 +288,7 @@ void Books::on(const SnapshotComplete& decision) {
   snapshot_ = view_.snapshot;
   done_in_snapshot_ = done_in_order_;
   view_.snapshot = {};
+  order_is_lost_ = false;
   view_changed();
 }
 

@@ -213,6 +213,8 @@ class Books {
   /// Steps of all workers that are done, counted from the beginning of the data order.
   uint64_t steps_done() const;
   uint64_t newest_order() const { return newest_order_; }
+  /// Whether a head that was to save its part of the open snapshot is gone: nobody else saves it.
+  bool order_is_lost() const { return order_is_lost_; }
   /// What workers said of batches from reports_written() on.
   const std::map<Batch, std::string>& reports() const { return reports_; }
   Batch reports_written() const { return reports_written_; }
@@ -254,6 +256,7 @@ class Books {
   Clock first_clock_ = 0;        ///< lanes: where this generation began
   SnapshotOrder snapshot_ = {};  ///< the last complete one
   uint64_t newest_order_ = 0;
+  bool order_is_lost_ = false;
   IntervalSet done_in_snapshot_;  ///< tasks that the last complete snapshot has
   IntervalSet done_in_order_;     ///< and that the ordered one will have
   std::map<Batch, std::string> reports_;

@@ -91,19 +91,25 @@ Client::Result Client::wait(const Pending& pending) {
 
 /// Asks once; nothing if this life has not begun yet.
 std::optional<TaskReply> Client::ask() {
-  std::optional<TaskReply> reply;
+  // The answer may come when nobody waits for it any more.
+  const auto reply = std::make_shared<std::optional<TaskReply>>();
   bool asked = false;
-  const uint64_t lost_before = lives_lost_;
+  uint64_t lost_before = 0;
   thread_.call([&](Node& node) {
     if (!lives_) return;
     asked = true;
-    own(node).ask_task(done_, [&](const TaskReply& given) { reply = given; });
+    lost_before = lives_lost_;
+    // Work of an earlier life is done by whoever has it now: a return to a snapshot may have undone
+    // what this worker did of it.
+    const bool is_own = done_ && done_->life == node.life();
+    own(node).ask_task(is_own ? std::optional(done_->task) : std::nullopt,
+                       [reply](const TaskReply& given) { *reply = given; });
   });
   if (!asked) return std::nullopt;
-  wait_with_progress([&] { return reply || lives_lost_ != lost_before; });
-  done_.reset();  // the work belongs to the life
-  if (!reply) std::rethrow_exception(lost());
-  return reply;
+  wait_with_progress([&] { return reply->has_value() || lives_lost_ != lost_before; });
+  done_.reset();
+  if (!*reply) std::rethrow_exception(lost());
+  return *reply;
 }
 
 std::optional<Client::Work> Client::next() {

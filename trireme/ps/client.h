@@ -77,7 +77,7 @@ class Client {
   /// After `next` has returned nothing: the clock of a pull that sees all updates of the job.
   Clock end_clock() const { return end_clock_; }
   /// All updates of this work are acknowledged. Said with the next call of `next`.
-  void done(const Work& work) { done_ = work.task; }
+  void done(const Work& work) { done_ = {work.task, work.life}; }
   /// Tells the manager what came of a batch. `finish` waits until it knows.
   void report(Batch batch, std::string text);
   void finish();
@@ -100,7 +100,11 @@ class Client {
   const JobConfig& job_;
   std::function<void(const std::string&)> note_;
   std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();
-  std::optional<Task> done_;
+  struct Done {
+    Task task = 0;
+    Life life = 0;
+  };
+  std::optional<Done> done_;
   Clock end_clock_ = 0;
   std::atomic<uint64_t> lives_lost_ = 0;
   // Of whoever has the node.

@@ -23,6 +23,8 @@ constexpr std::chrono::milliseconds kDialPause{20};
 constexpr std::chrono::seconds kProveWithin{5};
 /// What may wait for one peer.
 constexpr size_t kMostQueued = size_t{2} << 30;
+/// Who has connected and not proven itself yet: each costs a descriptor.
+constexpr size_t kMostStrangers = 128;
 /// Roles and lanes are told by name. Ranks tell processes of one role apart.
 constexpr int kMostNodes = 1 << 20;
 
@@ -96,6 +98,7 @@ net::Acceptor Connections::make_acceptor(net::Fd listener, bool local) {
                        {.secret = options_.secret,
                         .me = identity(),
                         .roles = role_names(options_.lanes),
+                        .most_strangers = kMostStrangers,
                         .users = local ? Users::Same : Users::Any},
                        [this, local](net::Socket socket, const net::Identity& who) {
                          welcome(std::move(socket), who, local);
@@ -153,7 +156,9 @@ bool Connections::dial(LaneId to, const Frame& first) {
   calls_[id] = {.peer = to,
                 .local = local,
                 .connecting = std::move(fd),
+                .prove_by = now + kProveWithin,
                 .waiting = {first},
+                .waiting_bytes = first.bytes(),
                 .events = EPOLLOUT};
   newest_[to] = id;
   return true;
@@ -172,20 +177,23 @@ void Connections::send(LaneId to, const Frame& message) {
     }
     return;
   }
-  sent_bytes_ += static_cast<int64_t>(message.bytes());
-  if (const auto call = calls_.find(found->second); call != calls_.end()) {
-    call->second.waiting.push_back(message);
+  if (const auto found_call = calls_.find(found->second); found_call != calls_.end()) {
+    Call& call = found_call->second;
+    if (call.waiting_bytes > kMostQueued) return;
+    sent_bytes_ += static_cast<int64_t>(message.bytes());
+    call.waiting_bytes += message.bytes();
+    call.waiting.push_back(message);
     return;
   }
   Open& open = streams_.at(found->second);
   if (open.stream->queued_bytes() > kMostQueued) return;
+  sent_bytes_ += static_cast<int64_t>(message.bytes());
   open.stream->send(message);
   flush(found->second, open);
 }
 
 bool Connections::step(net::Deadline until) {
-  for (const auto& [id, call] : calls_)
-    if (call.talk) until = std::min(until, call.talk->prove_by());
+  for (const auto& [id, call] : calls_) until = std::min(until, call.prove_by);
   for (const net::Acceptor& one : acceptors_) until = std::min(until, one.due());
   if (!to_myself_.empty()) until = net::Deadline::min();
   std::array<epoll_event, 64> events;
@@ -205,7 +213,7 @@ bool Connections::step(net::Deadline until) {
   for (net::Acceptor& one : acceptors_) one.step();
   std::vector<uint64_t> late;
   for (const auto& [id, call] : calls_)
-    if (call.talk && call.talk->prove_by() < net::Clock::now()) late.push_back(id);
+    if (call.prove_by < net::Clock::now()) late.push_back(id);
   for (const uint64_t id : late) drop(id);
   if (!loans_.empty()) forget_loans();
   return moved;
@@ -240,7 +248,7 @@ void Connections::prove(uint64_t id, Call& call) {
     call.events = 0;
     call.talk.emplace(net::Socket(std::move(call.connecting)),
                       net::Handshake(net::Handshake::Side::Client, options_.secret, identity()),
-                      net::Clock::now() + kProveWithin);
+                      call.prove_by);
   }
   call.talk->step();
   if (!call.talk->is_over()) {

@@ -81,7 +81,9 @@ class Connections {
     bool local = false;
     net::Fd connecting = {};
     std::optional<net::SocketHandshake> talk = {};
+    net::Deadline prove_by = {};
     std::vector<Frame> waiting = {};
+    size_t waiting_bytes = 0;
     uint32_t events = 0;  ///< that epoll waits for
   };
   struct Open {

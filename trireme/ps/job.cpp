@@ -83,6 +83,20 @@ bool JobConfig::in_lanes() const {
 
 namespace {
 
+/// Dense tables are there from the beginning: too many of them for all servers is known at once.
+void check_memory(const JobConfig& job) {
+  uint64_t bytes = 0;
+  for (const TableConfig& table : job.tables)
+    if (table.kind == TableKind::Dense)
+      bytes += (table.elems + table.rule->state().elems(table.elems)) * bytes_of(table.type);
+  const uint64_t all = bytes * (job.copies + 1);
+  core::check(job.server_bytes == 0 || all <= job.server_bytes * job.servers,
+              "job '{}': dense tables and what their rules keep have {} bytes, and {} with {} "
+              "copies, but {} servers of {} bytes have {}; add servers or raise server_bytes",
+              job.name, bytes, all, job.copies, job.servers, job.server_bytes,
+              job.server_bytes * job.servers);
+}
+
 void check_table(const TableConfig& table, const JobConfig& job) {
   core::check(table.tau >= 0, "table '{}': tau is {}; use 0 for lockstep or more for stale",
               table.name, table.tau);
@@ -122,6 +136,7 @@ void check(const JobConfig& job) {
               job.name, job.data.steps_per_task, job.data.snapshot_steps);
   core::check(!job.tables.empty(), "job '{}': has no table; give it one", job.name);
   for (const TableConfig& table : job.tables) check_table(table, job);
+  check_memory(job);
   core::check(
       job.data.begin <= job.batches() && (!job.in_lanes() || job.data.begin % job.workers == 0),
       "job '{}': begins at batch {} of {}, in lockstep at a multiple of the {} workers", job.name,

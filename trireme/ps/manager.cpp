@@ -7,6 +7,12 @@
 
 namespace trireme::ps {
 
+namespace {
+
+constexpr Time kTryAgain = std::chrono::seconds(2);  ///< what the disk refused
+
+}  // namespace
+
 Manager::Manager(const JobConfig& job, Environment& environment)
     : Node(kManager, job, environment), books_(job) {
   const std::string log = environment_.read_log();
@@ -77,9 +83,10 @@ void Manager::handle(Message& message) {
   const auto* record = books_.node(from);
   if (!record || !record->lives || record->life != header.life) {
     count("of an earlier life");
-    return send_to(header.from, LifeEnded{header.life});
+    return send_to(header.from, LifeEnded{header.life, is_replaced(from, header.life)});
   }
   hear(from);
+  heard_[from].life = header.life;
   if (const auto* heartbeat = std::get_if<Heartbeat>(&body))
     on_heartbeat(from, *heartbeat);
   else if (header.generation != view_.generation)
@@ -95,6 +102,15 @@ void Manager::handle(Message& message) {
   else
     count("for another role");
   publish();
+}
+
+/// Whether a later life of the node has said something: a late greeting of a process that is dead
+/// begins a life, too, but nobody speaks in it.
+bool Manager::is_replaced(NodeId id, Life life) const {
+  const auto* record = books_.node(id);
+  const auto heard = heard_.find(id);
+  return record && record->lives && record->life > life && heard != heard_.end() &&
+         heard->second.life == record->life;
 }
 
 /// Other ranks of a worker do not register. They ask for the view in the life of the first one.
@@ -164,28 +180,22 @@ void Manager::on_joined(Member from, const Joined& joined) {
   next.epoch = next_epoch(now.epoch);
   next.chain.push_back(*now.joiner);
   next.joiner.reset();
-  assign(joined.range, next);
+  decide(RangeAssigned{joined.range, next});
   mend_ranges();
-}
-
-/// A head that is no more takes its part of an open snapshot with it.
-void Manager::assign(RangeId range, const Assignment& next) {
-  const auto before = view_.ranges[range].chain;
-  decide(RangeAssigned{range, next});
-  const bool head_changed = !before.empty() && before[0] != next.chain[0];
-  if (head_changed && view_.snapshot.snapshot != 0) order_again();
 }
 
 void Manager::tick() {
   end_silent_lives();
   mend_ranges();
   order_snapshot();
-  if (is_finished() && !view_.over && view_.ranges[0].epoch > 0) decide(JobOver{});
+  if (is_finished() && !view_.over && are_dealt()) decide(JobOver{});
   publish();
 }
 
 void Manager::hear(NodeId id) {
-  const Time now = heard_any_ = environment_.now();
+  const Time now = environment_.now();
+  forget_silences();
+  heard_any_ = now;
   auto [at, is_new] = heard_.try_emplace(id, Hearing{now, now});
   if (now - at->second.last > job_.timing.dead_after / 2) at->second.since = now;
   at->second.last = now;
@@ -223,15 +233,19 @@ bool Manager::is_last_heard_holder(NodeId id) const {
   });
 }
 
-/// A manager that hears nobody is itself cut off. It ends no lives, and all begin to count anew
-/// when it hears someone again.
+/// A manager that hears nobody is itself cut off, or was stopped. It ends no lives, and all begin
+/// to count anew when it hears someone again.
+void Manager::forget_silences() {
+  const Time now = environment_.now();
+  if (now - heard_any_ <= job_.timing.dead_after / 2) return;
+  heard_.clear();
+  started_at_ = now;
+}
+
 void Manager::end_silent_lives() {
   const Time now = environment_.now();
-  if (now - heard_any_ > job_.timing.dead_after / 2) {
-    heard_.clear();
-    started_at_ = now;
-    return;
-  }
+  forget_silences();
+  if (started_at_ == now) return;
   for (const auto& [id, record] : std::map(books_.nodes())) {
     if (!record.lives) continue;
     const Time silence = silence_of(id);
@@ -271,14 +285,20 @@ std::vector<Assignment> Manager::deal_ranges() const {
   return ranges;
 }
 
-/// Returns whether the ranges have been dealt.
+bool Manager::are_dealt() const {
+  return std::ranges::all_of(view_.ranges,
+                             [](const Assignment& range) { return range.epoch > 0; });
+}
+
+/// Returns whether the ranges have been dealt. A manager that died meanwhile goes on where it was.
 bool Manager::deal_first_ranges() {
-  if (view_.ranges[0].epoch > 0) return true;
+  if (are_dealt()) return true;
   const size_t servers = eligible_servers().size();
   const bool waited = environment_.now() - started_at_ >= job_.timing.gather;
   if (servers < job_.servers && !(waited && servers > 0)) return false;
   const std::vector<Assignment> ranges = deal_ranges();
-  for (RangeId range = 0; range < job_.ranges; ++range) decide(RangeAssigned{range, ranges[range]});
+  for (RangeId range = 0; range < job_.ranges; ++range)
+    if (view_.ranges[range].epoch == 0) decide(RangeAssigned{range, ranges[range]});
   return true;
 }
 
@@ -291,7 +311,8 @@ void Manager::mend_ranges() {
   if (is_lost) return roll_back();
   const auto wanted = targets();
   for (RangeId range = 0; range < job_.ranges; ++range)
-    if (const auto next = mended(range, wanted[range])) assign(range, *next);
+    if (const auto next = mended(range, wanted[range])) decide(RangeAssigned{range, *next});
+  if (books_.order_is_lost()) order_again();
 }
 
 /// The next step from what a range has towards what it should have, if there is one:
@@ -344,7 +365,7 @@ void Manager::roll_back() {
 }
 
 bool Manager::wants_snapshot() const {
-  if (view_.snapshot.snapshot != 0 || view_.ranges[0].epoch == 0) return false;
+  if (view_.snapshot.snapshot != 0 || !are_dealt()) return false;
   if (books_.all_done()) return wants_last_ && !books_.snapshot_has_all();
   const uint64_t steps = job_.data.snapshot_steps;
   if (steps > 0 && !job_.in_lanes())
@@ -380,18 +401,27 @@ void Manager::order_snapshot() {
   order(clock);
 }
 
+/// Without a place to write it, there is no order: it is tried again.
 void Manager::order(Clock clock) {
-  snapshot_parts_.clear();
+  if (environment_.now() < order_again_at_) return;
   const SnapshotOrder next{.snapshot = books_.newest_order() + 1,
                            .clock = clock,
                            .step = job_.in_lanes() ? clock : books_.steps_done()};
-  environment_.begin(next);
+  try {
+    environment_.begin(next);
+  } catch (const CheckpointError& error) {
+    order_again_at_ = environment_.now() + kTryAgain;
+    return environment_.note(fmt::format(
+        "manager: cannot begin the snapshot of step {}: {}; trying again", next.step, error.what()));
+  }
+  snapshot_parts_.clear();
   decide(SnapshotOrdered{next});
 }
 
 void Manager::order_again() {
-  environment_.note("manager: a server that was to save its part of a snapshot is gone; again");
   order(job_.in_lanes() ? books_.latest_clock() : 0);
+  if (!books_.order_is_lost())
+    environment_.note("manager: a server that was to save its part of a snapshot is gone; again");
 }
 
 void Manager::on_snapshot_done(const SnapshotDone& done) {
@@ -404,12 +434,11 @@ void Manager::on_snapshot_done(const SnapshotDone& done) {
   try {
     environment_.complete(view_.snapshot, contents);
   } catch (const CheckpointError& error) {  // servers repeat what they said: it is tried again
-    if (environment_.now() - noted_at_ >= std::chrono::seconds(2)) {
-      noted_at_ = environment_.now();
-      environment_.note(fmt::format("manager: cannot complete the snapshot of step {}: {}; trying again",
-                                    view_.snapshot.step, error.what()));
-    }
-    return;
+    if (environment_.now() < note_again_at_) return;
+    note_again_at_ = environment_.now() + kTryAgain;
+    return environment_.note(
+        fmt::format("manager: cannot complete the snapshot of step {}: {}; trying again",
+                    view_.snapshot.step, error.what()));
   }
   decide(SnapshotComplete{done.snapshot});
   snapshot_parts_.clear();

@@ -54,10 +54,13 @@ class Manager final : public Node {
 
   void end_silent_lives();
   void hear(NodeId id);
+  bool is_replaced(NodeId id, Life life) const;
+  void forget_silences();
   Time silence_of(NodeId id) const;
   bool is_well(Member server) const;
   bool is_last_heard_holder(NodeId id) const;
   void mend_ranges();
+  bool are_dealt() const;
   bool deal_first_ranges();
   void roll_back();
   std::optional<Assignment> mended(RangeId range, const std::vector<uint32_t>& targets) const;
@@ -67,7 +70,6 @@ class Manager final : public Node {
   void order_snapshot();
   void order(Clock clock);
   void order_again();
-  void assign(RangeId range, const Assignment& next);
   NodeId node_of(NodeId id) const;
   bool wants_snapshot() const;
   enum class Handing : uint8_t { Free, MustWait };
@@ -95,6 +97,7 @@ class Manager final : public Node {
     Time last{};
     Time since{};                      ///< without a long pause up to `last`
     std::optional<Time> lost_at = {};  ///< when its stream ended, if nothing came since
+    Life life = 0;                         ///< in which it spoke last
     Figures figures = {}, before = {};
     Time figures_at{}, before_at{};
   };
@@ -102,7 +105,7 @@ class Manager final : public Node {
   Time heard_any_;
   std::map<Task, Time> given_at_;
   std::map<std::pair<TableId, RangeId>, std::string> snapshot_parts_;
-  Time ordered_at_, noted_at_{};
+  Time ordered_at_, note_again_at_{}, order_again_at_{};
   bool wants_last_ = false;
 };
 

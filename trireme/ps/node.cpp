@@ -104,6 +104,11 @@ bool ManagedNode::handle_membership(const Message& message) {
   }
   if (const auto* ended = std::get_if<LifeEnded>(&message.body)) {
     if (life_ == 0 || ended->life != life_) return true;
+    // Two processes that are the same node would end each other's lives for ever.
+    if (ended->replaced)
+      throw RejectedError(fmt::format(
+          "another process is {} now, and this one, of life {}, is not any more; start each once",
+          name_of(id_), life_));
     on_life_ended();
     if (adopts_)
       life_ = 0;

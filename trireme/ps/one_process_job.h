@@ -9,7 +9,8 @@
 namespace trireme::ps {
 
 /// The manager and the servers of a job as threads of this process, so that a program runs without
-/// a launcher, too. Nothing of it is on the disk, except snapshots where they are asked for.
+/// a launcher, too. Nothing of it is on the disk, except snapshots where they are asked for. Must
+/// outlive the job's clients: without it they wait for ever.
 class OneProcessJob {
  public:
   explicit OneProcessJob(const JobConfig& job, std::shared_ptr<const SnapshotFiles> snapshots = {});

@@ -48,12 +48,14 @@ struct Welcome {
   }
 };
 
-/// Manager -> node: this life has ended in the manager's books; begin another.
+/// Manager -> node: this life has ended in the manager's books; begin another, unless another
+/// process has taken the node's place.
 struct LifeEnded {
   Life life = 0;
+  bool replaced = false;
   template <class Archive>
   void fields(Archive& archive) {
-    archive(life);
+    archive(life, replaced);
   }
 };
 

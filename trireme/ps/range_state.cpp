@@ -199,6 +199,10 @@ void RangeState::apply_workers(const Entry& entry) {
   for (const ActiveWorker& active : entry.workers) {
     const auto known = workers_.find(active.worker);
     const Clock reached = known == workers_.end() ? 0 : known->second.clock;
+    // A worker that begins anew writes where the gradients of its last life are.
+    if (const auto push = pending_.find(active.worker);
+        push != pending_.end() && push->second.id.life != active.life)
+      push->second.values = push->second.values.kept();
     workers[active.worker] = {active.life, active.start, std::max(reached, active.start)};
   }
   workers_ = std::move(workers);

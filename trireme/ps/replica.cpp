@@ -253,16 +253,19 @@ void Replica::look_whether_whole() {
 
 void Replica::forward_from(Sequence first) {
   if (!next_ || first > last_ || step_ == JoinStep::Copying) return;
-  constexpr size_t kMostEntries = 64;  // the rest follows when these are acknowledged
-  const auto skipped = static_cast<std::ptrdiff_t>(first - acked_ - 1);
-  const auto count = std::min(buffer_.size() - static_cast<size_t>(skipped), kMostEntries);
-  const auto begin = buffer_.begin() + skipped;
+  // The rest follows when these are acknowledged.
+  constexpr size_t kMostEntries = 64, kMostBytes = size_t{64} << 20;
+  const auto begin = buffer_.begin() + static_cast<std::ptrdiff_t>(first - acked_ - 1);
+  auto end = begin;
+  for (size_t entries = 0, bytes = 0;
+       end != buffer_.end() && entries < kMostEntries && bytes < kMostBytes; ++end, ++entries)
+    bytes += end->request.values.size();
   host_.send(node_of(*next_),
              Forward{.table = place_.table,
                      .range = place_.range,
                      .epoch = assignment_.epoch,
                      .first = first,
-                     .entries = {begin, begin + static_cast<std::ptrdiff_t>(count)}});
+                     .entries = {begin, end}});
 }
 
 /// Sends pieces, but never more than a few that have not been acknowledged.

@@ -45,7 +45,7 @@ void SaveThread::loop(const std::stop_token& stop) {
     }
     try {
       on_saved_(job.part, files_->save(job.part, job.image));
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       note_(fmt::format("cannot save range {} for step {}: {}; trying again", job.part.range,
                         job.part.step, error.what()));
       std::unique_lock lock(mutex_);

@@ -10,12 +10,13 @@ namespace trireme::ps {
 
 void Manager::on_task_request(uint32_t worker, const TaskRequest& request) {
   TaskReply answer{.life = books_.node({Role::Worker, worker})->life, .number = request.number};
-  if (request.done && *request.done >= books_.num_tasks()) return count("bad request");
   auto holding = books_.holding(worker);
-  const bool has_done = request.done && holding && holding->task == *request.done;
-  if (has_done || (request.done && !books_.is_done(*request.done)))
+  if (request.done && holding && holding->task == *request.done) {
     decide(TaskDone{*request.done, worker});
-  if (has_done) holding.reset();
+    holding.reset();
+  } else if (request.done && !books_.is_done(*request.done)) {
+    return count("bad request");  // it does not have the task: who says what it did?
+  }
 
   // Until it says that it has done the task, it may not know that it was given it. Then it gets the
   // same answer, even if a backup was faster: its clocks must have no gap.

@@ -28,6 +28,10 @@ format::PartItem whole_item(const std::string& name, std::vector<int64_t> shape,
   return {format::whole_piece(name, shape), dtype, std::move(memory)};
 }
 
+std::string part_name(uint64_t snapshot, TableId table = 0, RangeId range = 0) {
+  return fmt::format("part-{}-{}-{}.safetensors", snapshot, table, range);
+}
+
 /// Consecutive rows of one piece become one item.
 void add_row(std::vector<format::PartItem>& items, Piece piece, const std::string& dtype,
              std::string_view memory) {
@@ -128,24 +132,29 @@ std::string SnapshotFiles::save(const SnapshotPart& part, const RangeState::Imag
   items.push_back(whole_item("ps/" + range_name(part, part.range),
                              {static_cast<int64_t>(fields.size())}, "U8", {bytes_of(fields)}));
   std::erase_if(items, [](const format::PartItem& item) { return item.piece.count == 0; });
-  const std::string file =
-      fmt::format("part-{}-{}-{}.safetensors", part.snapshot, part.table, part.range);
+  const std::string file = part_name(part.snapshot, part.table, part.range);
   return format::write_part(folder_of(part) + ".tmp", file, static_cast<int64_t>(part.step), items)
       .dump();
 }
 
 void SnapshotFiles::complete(const SnapshotOrder& order,
                              const std::vector<std::string>& contents) const {
-  const std::string folder =
-      options_.folder + "/" + format::step_name(static_cast<int64_t>(order.step)) + ".tmp";
+  const std::string whole =
+      options_.folder + "/" + format::step_name(static_cast<int64_t>(order.step));
+  const std::string folder = whole + ".tmp";
+  // A manager that died between the rename and its log asks again.
+  const std::string part = "/" + part_name(order.snapshot);
+  if (!format::is_file(folder + part) && format::is_file(whole + part)) return;
   std::vector<core::Json> notes;
   for (const std::string& text : contents) notes.push_back(core::parse_json(text, folder));
   const auto index =
       format::index_of_parts(folder, static_cast<int64_t>(order.step), notes,
                              options_.extra ? options_.extra(order) : core::Json::object());
   // An earlier order of the same step may have left parts.
-  for (const auto& file : std::filesystem::directory_iterator(folder))
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(folder, error))
     if (!index.files.contains(file.path().filename())) format::remove_all(file.path());
+  if (error) throw CheckpointError(fmt::format("cannot read {}: {}", folder, error.message()));
   format::write_file(folder + "/" + format::kIndexName, format::to_text(index));
   format::commit(options_.folder, static_cast<int64_t>(order.step));
   format::prune(options_.folder, options_.keep);

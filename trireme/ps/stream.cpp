@@ -84,8 +84,10 @@ void Stream::queue(Kind kind, const std::vector<LentPart>& lent, const std::vect
   for (const LentPart& part : lent)
     for (const uint64_t number : {part.position, part.segment, part.offset, part.bytes, part.id})
       net::put(head, number);
-  queued_bytes_ += head.size() + bytes;
-  out_.push_back({std::move(head), fd});
+  size_t lent_bytes = 0;
+  for (const LentPart& part : lent) lent_bytes += part.bytes;
+  queued_bytes_ += head.size() + bytes + lent_bytes;
+  out_.push_back({std::move(head), fd, lent_bytes});
   for (const Payload& part : parts) out_.push_back({part});
 }
 
@@ -165,6 +167,7 @@ bool Stream::flush() {
       begin_ += here;
       left -= here;
       if (begin_ < out_.front().bytes.size()) break;
+      queued_bytes_ -= out_.front().lent_bytes;
       out_.pop_front();
       begin_ = 0;
     }

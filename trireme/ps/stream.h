@@ -44,6 +44,7 @@ class Stream {
   void send(const Frame& frame);
   /// Sends what can be sent now. Returns whether nothing is left.
   bool flush();
+  /// What waits to be sent, lent parts included.
   size_t queued_bytes() const { return queued_bytes_; }
 
   /// Reads what has come, but not for ever. Throws CommError when the stream has ended, or the peer
@@ -66,7 +67,8 @@ class Stream {
   };
   struct Out {
     Payload bytes;
-    int fd = -1;  ///< passed with the first byte
+    int fd = -1;           ///< passed with the first byte
+    size_t lent_bytes = 0;  ///< that wait with it
   };
   struct PeerSegment {
     std::shared_ptr<std::byte> base;

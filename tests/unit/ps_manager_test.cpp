@@ -1,0 +1,175 @@
+// The manager on a disk and a clock that a test holds: what it makes of a log that ends too early,
+// of a folder that cannot be written, and of time that it slept through.
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "support/scratch.h"
+#include "trireme/core/error.h"
+#include "trireme/ps/manager.h"
+#include "trireme/ps/snapshot_files.h"
+
+namespace trireme::ps {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// Keeps the log, the lines and the replies.
+class Desk final : public Environment {
+ public:
+  Time now() override { return time; }
+  uint64_t random() override { return 7; }
+  void send(NodeId, uint32_t, Frame message) override { sent.push_back(decode(message).body); }
+  void append(std::string_view record) override { log += record; }
+  void sync() override {}
+  std::string read_log() override { return log; }
+  void replace_log(std::string_view text) override { log = text; }
+  void begin(const SnapshotOrder&) override {
+    if (!folder_is_good) throw CheckpointError("cannot create step-00000000.tmp: read-only");
+  }
+  void save(const SnapshotPart&, RangeState::Image) override {}
+  void complete(const SnapshotOrder&, const std::vector<std::string>&) override {}
+  std::optional<RangeState::Image> load(const SnapshotPart&) override { return {}; }
+  void note(const std::string& line) override { notes.push_back(line); }
+
+  Time time{0};
+  std::string log;
+  bool folder_is_good = true;
+  std::vector<std::string> notes;
+  std::vector<Body> sent;
+};
+
+JobConfig two_servers() {
+  JobConfig job{.name = "manager", .servers = 2, .copies = 1, .ranges = 3};
+  job.data.batches_per_epoch = 4;
+  job.tables = {{.name = "w", .elems = 6, .rule = make_sgd({})}};
+  return job;
+}
+
+std::string log_of(const std::vector<Decision>& decisions) {
+  std::string log;
+  for (const Decision& decision : decisions) log += encode_record(decision);
+  return log;
+}
+
+const std::vector<Decision> kTwoLives{LifeBegins{{Role::Server, 0}, 1, 70},
+                                      LifeBegins{{Role::Server, 1}, 1, 71}};
+
+void hear(Manager& manager, const JobConfig& job, uint32_t server) {
+  manager.receive(
+      encode({.job = job.id(), .from = {Role::Server, server}, .life = 1}, Heartbeat{}));
+}
+
+TEST(Manager, GoesOnWithTheFirstRangesWhereItDied) {
+  const JobConfig job = two_servers();
+  Desk desk;
+  std::vector<Decision> decisions = kTwoLives;
+  decisions.push_back(RangeAssigned{0, {.epoch = 1, .chain = {{0, 1}, {1, 1}}}});
+  desk.log = log_of(decisions);
+  Manager manager(job, desk);
+  manager.tick();
+  EXPECT_EQ(manager.view().generation, 0) << "nothing was lost, so nothing returns to a snapshot";
+  for (const Assignment& range : manager.view().ranges) EXPECT_EQ(range.chain.size(), 2);
+}
+
+/// It died after it had taken out the head, and before it ordered the snapshot again.
+TEST(Manager, OrdersASnapshotAgainWhoseHeadIsGone) {
+  const JobConfig job = two_servers();
+  Desk desk;
+  std::vector<Decision> decisions = kTwoLives;
+  for (RangeId range = 0; range < job.ranges; ++range)
+    decisions.push_back(RangeAssigned{range, {.epoch = 1, .chain = {{0, 1}, {1, 1}}}});
+  decisions.push_back(SnapshotOrdered{{.snapshot = 1}});
+  decisions.push_back(LifeEnds{{Role::Server, 0}});
+  decisions.push_back(RangeAssigned{0, {.epoch = 2, .chain = {{1, 1}}}});
+  desk.log = log_of(decisions);
+  Manager manager(job, desk);
+  EXPECT_EQ(manager.view().snapshot.snapshot, 1);
+  manager.tick();
+  EXPECT_EQ(manager.view().snapshot.snapshot, 2);
+  EXPECT_FALSE(manager.books().order_is_lost());
+}
+
+TEST(Manager, OutlivesAFolderThatCannotBeWritten) {
+  JobConfig job = two_servers();
+  job.timing.snapshot_every = milliseconds(1);
+  Desk desk;
+  desk.log = log_of(kTwoLives);
+  desk.folder_is_good = false;
+  Manager manager(job, desk);
+  const auto go_on_for = [&](Time time) {
+    for (const Time end = desk.time + time; desk.time < end; desk.time += milliseconds(100)) {
+      hear(manager, job, 0);
+      hear(manager, job, 1);
+      manager.tick();
+    }
+  };
+  go_on_for(seconds(5));
+  EXPECT_EQ(manager.view().snapshot.snapshot, 0);
+  ASSERT_EQ(desk.notes.size(), 3) << "once in two seconds";
+  EXPECT_EQ(desk.notes[0],
+            "manager: cannot begin the snapshot of step 0: cannot create step-00000000.tmp: "
+            "read-only; trying again");
+  desk.folder_is_good = true;
+  go_on_for(seconds(3));
+  EXPECT_EQ(manager.view().snapshot.snapshot, 1);
+}
+
+/// SIGSTOP, and SIGCONT much later: the first message that it reads is of one server, and the
+/// others were just as alive.
+TEST(Manager, EndsNobodyForItsOwnSleep) {
+  const JobConfig job = two_servers();
+  Desk desk;
+  desk.log = log_of(kTwoLives);
+  Manager manager(job, desk);
+  for (int i = 0; i < 100; ++i, desk.time += milliseconds(100)) {
+    hear(manager, job, 0);
+    hear(manager, job, 1);
+    manager.tick();
+  }
+  desk.time += seconds(60);
+  hear(manager, job, 0);
+  desk.time += milliseconds(1);
+  manager.tick();
+  EXPECT_TRUE(manager.books().lives({0, 1}));
+  EXPECT_TRUE(manager.books().lives({1, 1}));
+}
+
+TEST(SnapshotFiles, AreCompletedOnceHoweverOftenItIsAsked) {
+  const test::Scratch scratch;
+  const JobConfig job = two_servers();
+  const SnapshotFiles files(job, {.folder = scratch / "snapshots"});
+  const SnapshotOrder order{.snapshot = 4, .clock = 2, .step = 2};
+  files.begin(order);
+  std::vector<std::string> contents;
+  for (RangeId range = 0; range < job.ranges; ++range)
+    contents.push_back(files.save({4, 2, 0, range}, RangeState({&job, 0, range}).image()));
+  files.complete(order, contents);
+  files.complete(order, contents);
+  EXPECT_TRUE(files.load({4, 2, 0, 1}).has_value());
+  SnapshotOrder other = order;
+  other.snapshot = 5;
+  EXPECT_THROW(files.complete(other, contents), CheckpointError) << "that one was never written";
+}
+
+TEST(JobConfig, DenseTablesThatNoServerHasRoomForAreRefused) {
+  JobConfig job = two_servers();
+  job.workers = 1;
+  job.server_bytes = 24;  // 6 floats, twice: 48 bytes
+  EXPECT_NO_THROW(check(job));
+  job.tables[0].rule = make_sgd({.momentum = 0.9});
+  try {
+    check(job);
+    FAIL() << "accepted";
+  } catch (const MisuseError& error) {
+    EXPECT_STREQ(error.what(),
+                 "job 'manager': dense tables and what their rules keep have 48 bytes, and 96 with "
+                 "1 copies, but 2 servers of 24 bytes have 48; add servers or raise server_bytes");
+  }
+  job.tables[0].tau = -1;
+  EXPECT_THROW(check(job), MisuseError);
+}
+
+}  // namespace
+}  // namespace trireme::ps
