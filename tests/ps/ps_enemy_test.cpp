@@ -34,12 +34,12 @@ void train(const ps::OneProcessJob& servers, const ps::JobConfig& job) {
   const std::vector<float> ones(8, 1);
   while (const auto work = client.next()) {
     for (size_t step = 0; step < work->batches.size(); ++step)
-      (void)client.wait(client.start({.clock = work->clock + step,
-                                      .view_version = work->view_version,
-                                      .push = true,
-                                      .batch = work->batches[step],
-                                      .values = std::string(reinterpret_cast<const char*>(ones.data()),
-                                                            8 * sizeof(float))}));
+      (void)client.wait(client.start(
+          {.clock = work->clock + step,
+           .view_version = work->view_version,
+           .push = true,
+           .batch = work->batches[step],
+           .values = std::string(reinterpret_cast<const char*>(ones.data()), 8 * sizeof(float))}));
     client.done(*work);
   }
   const auto read = client.wait(client.start({.pull = true}));
@@ -60,8 +60,8 @@ TEST(PsEnemies, StrangersGetNothingAndDelayNobody) {
   const ps::JobConfig job = free_job();
   const ps::OneProcessJob servers(job);
   const net::Address manager = net::parse_address(servers.options().place->find()->tcp);
-  EXPECT_THROW(net::connect_and_prove(manager, "ps-manager", net::Secret::random(),
-                                      as("ps-worker"), in(10s)),
+  EXPECT_THROW(net::connect_and_prove(manager, "ps-manager", net::Secret::random(), as("ps-worker"),
+                                      in(10s)),
                CommError);
   EXPECT_THROW(net::connect_and_prove(manager, "ps-manager", servers.options().connections.secret,
                                       as("ps-burglar"), in(10s)),

@@ -26,7 +26,7 @@ TEST(PsProcesses, TrainInLockstepAsOneProcess) {
 TEST(PsProcesses, AnyOfThemMayBeStoppedForAWhile) {
   const Scratch folder;
   const PsJob job{.servers = 3, .workers = 2, .copies = 1, .batches = 3200};
-  PsProcesses processes(folder, job);
+  PsProcesses processes(folder / "", job);
   ASSERT_TRUE(processes.worker(0).wait_for("step "));
   ASSERT_TRUE(processes.worker(1).wait_for("step "));
   for (const char* role : {"manager", "server", "worker"}) processes.suspend(role, 0, 3s);
@@ -37,7 +37,7 @@ TEST(PsProcesses, AnyOfThemMayBeStoppedForAWhile) {
 TEST(PsProcesses, AFullDiskEndsTheManagerAndNotTheJob) {
   const Scratch folder;
   const PsJob job{.servers = 2, .workers = 2, .copies = 1, .batches = 400};
-  PsProcesses processes(folder, job,
+  PsProcesses processes(folder / "", job,
                         {{"LD_PRELOAD", TRIREME_BINARY_DIR "/lib/libfaulty_disk.so"},
                          {"FAULTY_DISK", "enospc 60 " + (folder / "ps")}});
   const CommandResult ended = processes.finish_and_restart("manager", 0);

@@ -1,12 +1,11 @@
 // The staleness bound on real threads and sockets: three workers, one of them slow, write down what
 // they wrote and saw, and a checker proves the bound for every read.
-#include "tests/ps/staleness.h"
-
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <thread>
 
+#include "tests/ps/staleness.h"
 #include "trireme/ps/client.h"
 #include "trireme/ps/one_process_job.h"
 #include "trireme/ps/values.h"
@@ -65,13 +64,14 @@ StaleLog work(const ps::OneProcessJob& servers, const ps::JobConfig& job, uint32
       const ps::Clock clock = work->clock + step;
       const auto values = ps::values_of<double>(
           client
-              .wait(client.start(
-                  {.clock = clock, .view_version = work->view_version, .pull = true}))
+              .wait(
+                  client.start({.clock = clock, .view_version = work->view_version, .pull = true}))
               .values());
       StaleRead read{.worker = worker, .clock = clock};
       for (size_t range = 0; range < kRanges; ++range)
-        read.seen.emplace_back(values.begin() + static_cast<std::ptrdiff_t>(range * kWorkers),
-                               values.begin() + static_cast<std::ptrdiff_t>((range + 1) * kWorkers));
+        read.seen.emplace_back(
+            values.begin() + static_cast<std::ptrdiff_t>(range * kWorkers),
+            values.begin() + static_cast<std::ptrdiff_t>((range + 1) * kWorkers));
       log.reads.push_back(std::move(read));
       if (worker == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
       ps::Client::Operation push{.clock = clock, .view_version = work->view_version, .push = true};

@@ -63,7 +63,8 @@ inline StaleFindings check_staleness(const std::vector<StaleLog>& logs, int64_t 
           const bool is_older = last && saw < last->seen[range][other];
           if (saw < least || saw > most || is_older || (is_exact && saw != before(other, clock)))
             findings.breaches.push_back(fmt::format(
-                "worker {} at clock {}, range {}: saw {} of {} clocks of worker {}, and must see {} "
+                "worker {} at clock {}, range {}: saw {} of {} clocks of worker {}, and must see "
+                "{} "
                 "at least{}",
                 read.worker, clock, range, saw, most, other, least,
                 is_older ? fmt::format("; it had seen {}", last->seen[range][other]) : ""));

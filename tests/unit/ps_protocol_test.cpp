@@ -298,9 +298,10 @@ TEST_F(Refusals, NameWhatIsWrongWithARequest) {
 TEST_F(Refusals, ABatchWithoutSamplesCountsAndChangesNothing) {
   Request push = good_push();
   push.weight = std::numeric_limits<double>::quiet_NaN();
-  expect_refused(push,
-                 "a push to table 'w' has weight nan, divisor 1 and rate 1; all must be finite, the "
-                 "weight at least 0 and the divisor more");
+  expect_refused(
+      push,
+      "a push to table 'w' has weight nan, divisor 1 and rate 1; all must be finite, the "
+      "weight at least 0 and the divisor more");
   push = good_push();
   push.weight = 0;
   push.values = {};
@@ -328,7 +329,7 @@ TEST_F(Refusals, TwoProcessesAreNotOneWorker) {
                                   Hello{.nonce = 4711, .fingerprint = job.fingerprint()})
                                .flat());
   try {
-    world.run(world.now() + std::chrono::milliseconds(50), [] { return false; });
+    world.run(world.now() + std::chrono::milliseconds(2), [] { return false; });
     worker().shout(kManager,
                    encode({.job = job.id(), .from = kWorker, .life = 2}, Heartbeat{}).flat());
     run();
@@ -352,8 +353,8 @@ TEST_F(Refusals, TheManagerSaysWhoCannotTakePart) {
                                .flat());
   run();
   EXPECT_EQ(said, "there is no worker 9: this job has at most 1");
-  worker().shout(
-      kManager, encode({.job = job.id(), .from = {Role::Server, 1}}, Hello{.nonce = 1}).flat());
+  worker().shout(kManager,
+                 encode({.job = job.id(), .from = {Role::Server, 1}}, Hello{.nonce = 1}).flat());
   run();
   EXPECT_EQ(said,
             "server 1 has another job 'refusals' than the manager: all processes must be given the "

@@ -286,8 +286,7 @@ std::vector<Assignment> Manager::deal_ranges() const {
 }
 
 bool Manager::are_dealt() const {
-  return std::ranges::all_of(view_.ranges,
-                             [](const Assignment& range) { return range.epoch > 0; });
+  return std::ranges::all_of(view_.ranges, [](const Assignment& range) { return range.epoch > 0; });
 }
 
 /// Returns whether the ranges have been dealt. A manager that died meanwhile goes on where it was.
@@ -411,8 +410,9 @@ void Manager::order(Clock clock) {
     environment_.begin(next);
   } catch (const CheckpointError& error) {
     order_again_at_ = environment_.now() + kTryAgain;
-    return environment_.note(fmt::format(
-        "manager: cannot begin the snapshot of step {}: {}; trying again", next.step, error.what()));
+    return environment_.note(
+        fmt::format("manager: cannot begin the snapshot of step {}: {}; trying again", next.step,
+                    error.what()));
   }
   snapshot_parts_.clear();
   decide(SnapshotOrdered{next});

@@ -97,7 +97,7 @@ class Manager final : public Node {
     Time last{};
     Time since{};                      ///< without a long pause up to `last`
     std::optional<Time> lost_at = {};  ///< when its stream ended, if nothing came since
-    Life life = 0;                         ///< in which it spoke last
+    Life life = 0;                     ///< in which it spoke last
     Figures figures = {}, before = {};
     Time figures_at{}, before_at{};
   };

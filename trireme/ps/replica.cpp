@@ -260,12 +260,11 @@ void Replica::forward_from(Sequence first) {
   for (size_t entries = 0, bytes = 0;
        end != buffer_.end() && entries < kMostEntries && bytes < kMostBytes; ++end, ++entries)
     bytes += end->request.values.size();
-  host_.send(node_of(*next_),
-             Forward{.table = place_.table,
-                     .range = place_.range,
-                     .epoch = assignment_.epoch,
-                     .first = first,
-                     .entries = {begin, end}});
+  host_.send(node_of(*next_), Forward{.table = place_.table,
+                                      .range = place_.range,
+                                      .epoch = assignment_.epoch,
+                                      .first = first,
+                                      .entries = {begin, end}});
 }
 
 /// Sends pieces, but never more than a few that have not been acknowledged.

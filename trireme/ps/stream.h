@@ -67,7 +67,7 @@ class Stream {
   };
   struct Out {
     Payload bytes;
-    int fd = -1;           ///< passed with the first byte
+    int fd = -1;            ///< passed with the first byte
     size_t lent_bytes = 0;  ///< that wait with it
   };
   struct PeerSegment {
