@@ -39,10 +39,10 @@ TEST(PsProcesses, AFullDiskEndsTheManagerAndNotTheJob) {
   const PsJob job{.servers = 2, .workers = 2, .copies = 1, .batches = 400};
   PsProcesses processes(folder / "", job,
                         {{"LD_PRELOAD", TRIREME_BINARY_DIR "/lib/libfaulty_disk.so"},
-                         {"FAULTY_DISK", "enospc 60 " + (folder / "ps")}});
+                         {"FAULTY_DISK", "enospc 60 " + place}});
   const CommandResult ended = processes.finish_and_restart("manager", 0);
   EXPECT_EQ(ended.code, 1);
-  EXPECT_THAT(ended.err, testing::HasSubstr("manager 0: cannot write " + (folder / "ps") +
+  EXPECT_THAT(ended.err, testing::HasSubstr("manager 0: cannot write " + place +
                                             "/manager.log: No space left on device"));
   expect_plain_weights(processes, job);
 }
