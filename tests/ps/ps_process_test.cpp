@@ -25,7 +25,7 @@ TEST(PsProcesses, TrainInLockstepAsOneProcess) {
 /// were silent; for the others, that their life is over.
 TEST(PsProcesses, AnyOfThemMayBeStoppedForAWhile) {
   const Scratch folder;
-  const PsJob job{.servers = 3, .workers = 2, .copies = 1, .batches = 3200};
+  const PsJob job{.servers = 3, .workers = 2, .copies = 1, .batches = 1600};
   PsProcesses processes(folder / "", job);
   ASSERT_TRUE(processes.worker(0).wait_for("step "));
   ASSERT_TRUE(processes.worker(1).wait_for("step "));
@@ -37,7 +37,8 @@ TEST(PsProcesses, AnyOfThemMayBeStoppedForAWhile) {
 TEST(PsProcesses, AFullDiskEndsTheManagerAndNotTheJob) {
   const Scratch folder;
   const PsJob job{.servers = 2, .workers = 2, .copies = 1, .batches = 400};
-  PsProcesses processes(folder / "", job,
+  const std::string place = folder / "ps";
+  PsProcesses processes(place, job,
                         {{"LD_PRELOAD", TRIREME_BINARY_DIR "/lib/libfaulty_disk.so"},
                          {"FAULTY_DISK", "enospc 60 " + place}});
   const CommandResult ended = processes.finish_and_restart("manager", 0);
