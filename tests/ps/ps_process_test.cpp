@@ -37,8 +37,8 @@ TEST(PsProcesses, AnyOfThemMayBeStoppedForAWhile) {
 TEST(PsProcesses, AFullDiskEndsTheManagerAndNotTheJob) {
   const Scratch folder;
   const PsJob job{.servers = 2, .workers = 2, .copies = 1, .batches = 400};
-  const std::string place = folder / "/ps";  // as the nodes write it
-  PsProcesses processes(folder / "", job,
+  const std::string place = folder / "ps";
+  PsProcesses processes(place, job,
                         {{"LD_PRELOAD", TRIREME_BINARY_DIR "/lib/libfaulty_disk.so"},
                          {"FAULTY_DISK", "enospc 60 " + place}});
   const CommandResult ended = processes.finish_and_restart("manager", 0);

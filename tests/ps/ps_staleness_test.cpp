@@ -42,6 +42,7 @@ ps::JobConfig stale_job(int64_t tau) {
   ps::JobConfig job{.name = "stale", .servers = 2, .workers = kWorkers};
   job.copies = 1;
   job.ranges = kRanges;
+  job.lanes = 2;  // two threads of each server
   job.data = {.epochs = 1, .batches_per_epoch = kBatches, .steps_per_task = 20};
   // Lockstep divides by the weights that came.
   job.tables = {{.name = "seen",
