@@ -72,6 +72,11 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/parallel/gradient_place.h
   trireme/parallel/parameter_shard.h
   trireme/parallel/reducer.h
+  trireme/worker/server_parallel.h
+  trireme/worker/push_reducer.h
+  trireme/worker/parameter_table.h
+  trireme/worker/fused_rules.h
+  trireme/worker/compressing_filter.h
   trireme/data/dataset.h
   trireme/data/order.h
   trireme/data/loader.h

@@ -65,7 +65,7 @@ TEST(Completion, BashOffersKeysAndTheirValues) {
   EXPECT_THAT(offered("trireme train a.toml pipeline.schedule=p"),
               ElementsAre("pipedream", "pipedream-2bw"));
   EXPECT_THAT(offered("trireme train a.toml run.dir=x"), IsEmpty());
-  EXPECT_THAT(offered("trireme train a.toml "), Not(Contains("sync.servers="))) << "not built";
+  EXPECT_THAT(offered("trireme train a.toml "), Not(Contains("mesh.expert="))) << "not built";
   EXPECT_THAT(offered("trireme run -n 2 trireme mesh.t"), IsEmpty()) << "the program's own words";
 }
 
@@ -121,7 +121,7 @@ TEST(Help, OfACommandIsReachedBothWays) {
 
 TEST(Help, OffersOnlyWhatIsBuilt) {
   const auto help = run_command({kTrireme, "train", "--help"}).out;
-  for (const char* hidden : {"llama", "moe-gpt", "cifar", "mpi", "sync.servers"})
+  for (const char* hidden : {"llama", "moe-gpt", "cifar", "mpi", "mesh.expert"})
     EXPECT_THAT(help, Not(HasSubstr(hidden)));
 }
 

@@ -71,7 +71,7 @@ tensor: sequence=true
 pipeline: schedule="1f1b" stages_per_rank=1 balance="time" keep_gathered=true vertical_sync=false lr_by_delay=false
 precision: compute="float32" reduce="float32" master="float32" keep=[] loss_scale=65536.0 growth=2000
 memory: recompute="none" shard="parameters" offload="none"
-sync: kind="lockstep" every=1 seconds=0.0 after=0 momentum=0.9 time_constant=0.0 lr=1.0 nesterov=true fragments=1 delay=0 keep_own=0.5 inner_group=1 staleness=0 servers=1
+sync: kind="lockstep" every=1 seconds=0.0 after=0 momentum=0.9 time_constant=0.0 lr=1.0 nesterov=true fragments=1 delay=0 keep_own=0.5 inner_group=1 staleness=0 servers=1 copies=0 manager="" optimizer="" lr_by_staleness=false backup=false
 compress: kind="none" ratio=0.01 rank=4 min_saving=1.0 feedback=true warmup=0 keep=[] transfers="none" gathers="none"
 comm: backend="auto" timeout_s=300.0 bucket_mib=25.0 rate_mbit=0.0
 checkpoint: every=0 keep=3 resume="auto"
@@ -292,11 +292,11 @@ TEST(ConfigTable, OffersOnlyWhatIsBuilt) {
   const std::pair<const char*, const char*> cases[] = {
       {"model.kind=llama", "model.kind = \"llama\" is not built yet; use one of \"mlp\", \"gpt\""},
       {"mesh.context=2", "mesh.context = 2 is not built yet; leave mesh.context out"},
-      {"sync.servers=2", "sync.servers = 2 is not built yet; leave sync.servers out"}};
+      {"mesh.expert=2", "mesh.expert = 2 is not built yet; leave mesh.expert out"}};
   for (const auto& [text, message] : cases)
     EXPECT_EQ(error_of([&] { load("/dev/null", Overrides{text}); }), message);
   for (const char* hidden :
-       {"llama", "cifar", "mpi", "sync.servers", "tensorboard", "mesh.context"})
+       {"llama", "cifar", "mpi", "mesh.expert", "tensorboard", "mesh.context"})
     EXPECT_EQ(list_keys().find(hidden), std::string::npos) << hidden;
   EXPECT_EQ(load("/dev/null", {}), parse("", "a"));
 }

@@ -25,6 +25,7 @@ class TrainingStep {
   /// done.
   Batch batch() const;
   Clock clock() const { return clock_; }
+  uint64_t view_version() const { return view_version_; }
 
   /// What is said with the pushes of this step. `weight` is the number of samples (or tokens) whose
   /// gradients are added up in a push, `loss` the sum of their losses. Lockstep divides by the
@@ -34,6 +35,10 @@ class TrainingStep {
   double loss = 0;
   double divisor = 0;
   double rate = 1;  ///< a factor of the rule's learning rate
+
+  /// A push by hand, with what is set above; `weight_of_values`: 0 if it has none. See Table::push,
+  /// which is simpler.
+  Client::Pending push(Client::Operation operation, double weight_of_values);
 
  private:
   friend class Table;
@@ -48,7 +53,6 @@ class TrainingStep {
   void wait();
   void forget();
   Client::Operation operation(TableId table) const;
-  Client::Pending push(Client::Operation operation, double weight_of_values);
   bool is_ours(TableId table) const;
   void check_whole(TableId table, Clock clock) const;
 

@@ -107,6 +107,7 @@ ps::TableConfig settings_of_table(const config::Config& config) {
 config::Config config_of_worker(config::Config config) {
   config.mesh.replica = 1;
   config.compress = {};  // of pushes
+  config.run.graph = config::Graph::Off;  // a step waits for servers
   if (config.pipeline.balance.by == config::Balance::By::Time)  // servers must know the stages
     config.pipeline.balance.by = config::Balance::By::Parameters;
   return config;

@@ -50,11 +50,12 @@ class Worker {
         valid_(config.eval.every > 0 ? make_valid_dataset(config) : nullptr),
         mesh_(ranks, config::degrees_of(config, ranks.size()), pick_device(config, ranks)),
         order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
+        reducer_(std::make_shared<ps::PushReducer>(mesh_, client)),
         trainer_(config, mesh_, build(model, mesh_),
                  static_cast<int64_t>(job_.batches() / job_.workers),
-                 {.on_servers = [&](parallel::Attached& attached) {
-                   return std::make_unique<ps::ServerParallel>(attached, client);
-                 }}) {}
+                 {.reducer = reducer_, .on_servers = [&](parallel::Attached& attached) {
+                    return std::make_unique<ps::ServerParallel>(attached, client, reducer_);
+                  }}) {}
 
   void run() {
     while (const auto work = next()) {
@@ -174,6 +175,7 @@ class Worker {
   std::shared_ptr<const data::Dataset> data_, valid_;
   Mesh mesh_;
   data::Order order_;
+  std::shared_ptr<ps::PushReducer> reducer_;
   Trainer trainer_;
   std::optional<BatchReport> waiting_;  ///< of the step that was pushed last
   int64_t sent_bytes_ = 0;

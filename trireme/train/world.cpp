@@ -105,7 +105,9 @@ bool uses_cuda(const config::Config& config) {
 
 c10::Device pick_device(const config::Config& config, const comm::Communicator& world) {
   if (!uses_cuda(config)) return at::kCPU;
-  const auto here = core::env_int("LOCAL_RANK").value_or(world.rank());
+  // The workers of a parameter server job are worlds of their own, and share the GPUs of the host.
+  const auto worker = core::env_int("TRIREME_ROLE_INDEX").value_or(0);
+  const auto here = worker * world.size() + core::env_int("LOCAL_RANK").value_or(world.rank());
   const auto devices = static_cast<int64_t>(torch::cuda::device_count());
   return {at::kCUDA, static_cast<c10::DeviceIndex>(here % devices)};
 }

@@ -84,4 +84,10 @@ TableConfig parameter_table(const std::string& name, const HeldParameters& held)
   return table;
 }
 
+TableConfig module_table(const torch::nn::Module& module, RulePtr rule) {
+  TableConfig table = parameter_table("weights", {.parameters = nn::parameters_of(module)});
+  table.rule = std::move(rule);
+  return table;
+}
+
 }  // namespace trireme::ps

@@ -19,93 +19,47 @@ namespace trireme::ps {
 
 namespace {
 
-at::ScalarType scalar_type_of(ValueType type) {
-  return type == ValueType::Float64 ? at::kDouble : at::kFloat;
-}
-
 std::size_t width_of(at::ScalarType type) {
   return c10::elementSize(type);
 }
 
 }  // namespace
 
-ServerParallel::ServerParallel(parallel::Attached& attached, Client& client)
-    : attached_(attached), client_(client) {
+ServerParallel::ServerParallel(parallel::Attached& attached, Client& client,
+                               std::shared_ptr<PushReducer> reducer)
+    : client_(client), reducer_(std::move(reducer)), attached_(attached) {
   const int ranks = attached.mesh().world().size();
   core::check(ranks == static_cast<int>(client.job().worker_ranks),
               "ServerParallel: the mesh has {} ranks, but workers of job '{}' have {}", ranks,
               client.job().name, client.job().worker_ranks);
   core::check(attached.asynchronous() == nullptr,
               "ServerParallel: this pipeline updates weights by itself; use a schedule that drains");
-  find_table();
+  core::check(&attached.reducer() == reducer_.get(),
+              "ServerParallel: gradients go through another reducer; attach with this one");
+  reducer_->bind(attached_);
   find_held_alike();
 }
 
 ServerParallel::ServerParallel(torch::nn::Module& module, Client& client)
-    : own_(std::make_unique<parallel::DataParallel>(module, mesh_of_one())),
-      attached_(*own_),
-      client_(client) {
+    : client_(client),
+      reducer_(std::make_shared<PushReducer>(mesh_of_one(), client)),
+      own_(std::make_unique<parallel::DataParallel>(
+          module, mesh_of_one(), parallel::DataParallelOptions{.reducer = reducer_})),
+      attached_(*own_) {
   core::check(client.job().worker_ranks == 1,
               "ServerParallel: workers of job '{}' have {} ranks; attach the module to their mesh "
-              "first, and give what is attached",
+              "with a PushReducer, and give what is attached",
               client.job().name, client.job().worker_ranks);
-  find_table();
+  reducer_->bind(attached_);
 }
 
-/// The push under way reads gradients_.
+/// A push under way reads the reducer's memory.
 ServerParallel::~ServerParallel() {
-  if (!pushed_) return;
+  if (!pushed_ || !pushed_->pending.started()) return;
   try {
     (void)client_.wait(pushed_->pending);
   } catch (const std::exception&) {  // of a life that is over, or a job that has ended
   }
-}
-
-/// Finds this rank's table, and for each of its pieces the shard that has these elements.
-void ServerParallel::find_table() {
-  const JobConfig& job = client_.job();
-  using Key = std::tuple<std::string, std::vector<int64_t>, int64_t>;
-  std::map<Key, std::pair<std::size_t, std::size_t>> parts;
-  const auto& shards = attached_.shards();
-  for (std::size_t s = 0; s < shards.size(); ++s)
-    for (std::size_t p = 0; p < shards[s].pieces.size(); ++p)
-      if (shards[s].reductions[p].counts && shards[s].pieces[p].count > 0) {
-        const Piece& piece = shards[s].pieces[p];
-        parts[{piece.name, piece.offset, piece.begin}] = {s, p};
-      }
-  const auto rank = static_cast<uint32_t>(attached_.mesh().world().rank());
-  for (TableId table = 0; table < job.tables.size(); ++table)
-    if (job.tables[table].rank == rank && !job.tables[table].pieces.empty()) table_ = table;
-  const std::size_t wanted = table_ ? job.tables[*table_].pieces.size() : 0;
-  core::check(wanted == parts.size(),
-              "ServerParallel: rank {} of this worker trains {} pieces of parameters, but its table "
-              "has {}; give all processes the same model",
-              rank, parts.size(), wanted);
-  if (!table_) return;
-  const TableConfig& config = job.tables[*table_];
-  const auto begins = piece_begins(config);
-  for (std::size_t i = 0; i < config.pieces.size(); ++i) {
-    const Piece& piece = config.pieces[i];
-    const auto found = parts.find({piece.name, piece.offset, piece.begin});
-    core::check(found != parts.end() &&
-                    shards[found->second.first].pieces[found->second.second] == piece,
-                "ServerParallel: table '{}' has a piece of '{}' that this rank does not train; give "
-                "all processes the same model",
-                config.name, piece.name);
-    places_.push_back({found->second.first, found->second.second,
-                       static_cast<int64_t>(begins[i]), piece.count});
-  }
-  take_memory();
-}
-
-/// Memory for the gradients that no server reads any more: that of a push whose answer never came
-/// may still be read.
-void ServerParallel::take_memory() {
-  const TableConfig& config = client_.job().tables[*table_];
-  const auto type = scalar_type_of(config.type);
-  memory_ = client_.arena()->take(config.elems * width_of(type));
-  gradients_ = at::from_blob(memory_.get(), {static_cast<int64_t>(config.elems)}, type);
-  gradients_.zero_();
 }
 
 /// The elements that another rank counts come from it, the first of those that hold them. Makes a
@@ -139,11 +93,6 @@ void ServerParallel::find_held_alike() {
   }
 }
 
-at::Tensor ServerParallel::part_of(std::size_t shard, std::size_t part,
-                                   const at::Tensor& of) const {
-  return attached_.shards()[shard].part(of, part);
-}
-
 /// Runs what may throw LifeLost, on all ranks of the worker or on none: they make collectives
 /// together. What was read in a life that is over counts no more.
 void ServerParallel::agree(const std::function<void()>& body) {
@@ -167,34 +116,40 @@ void ServerParallel::agree(const std::function<void()>& body) {
   throw LifeLost("another rank of this worker has lost its life; ask for work");
 }
 
-Client::Operation ServerParallel::operation() const {
-  return {.table = *table_, .clock = step_.clock, .view_version = step_.view_version};
+void ServerParallel::begin(TrainingStep& step) {
+  end();
+  step_ = {.clock = step.clock(),
+           .view_version = step.view_version(),
+           .batch = step.batch(),
+           .told = &step};
+  read(step.clock(), step.view_version());
 }
 
 /// In lockstep the weights of a clock are the same whenever they are read, so those that came with
 /// the last push of a task serve the next one. Otherwise a task begins with the newest.
-bool ServerParallel::in_lockstep() const {
-  return client_.job().in_lanes();
+void ServerParallel::begin(const Client::Work& work, std::size_t step) {
+  end();
+  step_ = {.clock = work.clock + step,
+           .view_version = work.view_version,
+           .batch = work.batches[step],
+           .pulls = in_lockstep() || step + 1 < work.batches.size()};
+  const bool may_keep = in_lockstep() || step > 0;
+  if (!may_keep || has_ != step_.clock) read(step_.clock, work.view_version);
 }
 
-void ServerParallel::begin(const Client::Work& work, std::size_t step) {
-  const Step next{.clock = work.clock + step,
-                  .view_version = work.view_version,
-                  .batch = work.batches[step],
-                  .pulls = in_lockstep() || step + 1 < work.batches.size()};
-  end();
-  step_ = next;
-  const bool fresh = in_lockstep() || step > 0;
-  if (!fresh || has_ != next.clock) read(next.clock, work.view_version);
+void ServerParallel::read(const TrainingStep& step) {
+  read(step.clock(), step.view_version());
 }
 
 void ServerParallel::read(Clock clock, uint64_t view_version) {
   agree([&] {
     wait_for_push();
     has_.reset();
-    if (!table_) return;
-    take_weights(client_.wait(client_.start(
-        {.table = *table_, .clock = clock, .view_version = view_version, .pull = true})));
+    if (!reducer_->table()) return;
+    take_weights(client_.wait(client_.start({.table = *reducer_->table(),
+                                             .clock = clock,
+                                             .view_version = view_version,
+                                             .pull = true})));
   });
   show_weights(clock);
 }
@@ -215,20 +170,21 @@ void ServerParallel::take_weights(const Client::Result& result) {
 void ServerParallel::take_block(const ClientNode::PulledBlock& block) {
   if (block.unchanged) return;
   const at::NoGradGuard guard;
-  const auto type = gradients_.scalar_type();
+  const auto type = reducer_->dtype();
+  const auto& places = reducer_->places();
   const auto begin = static_cast<int64_t>(block.begin);
   const auto end = begin + static_cast<int64_t>(block.values.size() / width_of(type));
-  auto place = std::ranges::upper_bound(places_, begin, {}, &Place::begin);
-  if (place != places_.begin()) --place;
-  for (; place != places_.end() && place->begin < end; ++place) {
+  auto place = std::ranges::upper_bound(places, begin, {}, &TablePlace::begin);
+  if (place != places.begin()) --place;
+  for (; place != places.end() && place->begin < end; ++place) {
     const int64_t from = std::max(begin, place->begin),
                   until = std::min(end, place->begin + place->count);
     if (from >= until) continue;
     const char* bytes = block.values.data() + static_cast<std::size_t>(from - begin) * width_of(type);
     const at::Tensor values =
         at::from_blob(const_cast<char*>(bytes), {until - from}, type);  // only read
-    const at::Tensor part =
-        part_of(place->shard, place->part, attached_.shards()[place->shard].master);
+    const parallel::ParameterShard& shard = attached_.shards()[place->shard];
+    const at::Tensor part = shard.part(shard.master, place->part);
     if (part.is_contiguous()) {
       part.view({-1}).narrow(0, from - place->begin, until - from).copy_(values);
       continue;
@@ -245,7 +201,8 @@ void ServerParallel::spread() {
   for (const auto& [group, parts] : alike_) {
     std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
     for (const auto& [shard, part] : parts) {
-      const at::Tensor own = part_of(shard, part, attached_.shards()[shard].master);
+      const parallel::ParameterShard& held = attached_.shards()[shard];
+      const at::Tensor own = held.part(held.master, part);
       by_type[own.scalar_type()].push_back(own);
     }
     for (const auto& [type, tensors] : by_type) {
@@ -271,7 +228,7 @@ parallel::Totals ServerParallel::finish(double rate) {
   const parallel::Totals totals =
       attached_.finish({.divide = parallel::Divide::Later, .norm = true});
   const JobConfig& job = client_.job();
-  const double clip = table_ ? job.tables[*table_].clip_norm : 0;
+  const double clip = reducer_->table() ? job.tables[*reducer_->table()].clip_norm : 0;
   const double norm = totals.weight > 0 ? totals.norm / totals.weight : 0;
   push({.weight = totals.weight,
         .loss = totals.loss,
@@ -280,42 +237,17 @@ parallel::Totals ServerParallel::finish(double rate) {
   return totals;
 }
 
-/// Copies the gradients to the memory that servers read.
-void ServerParallel::fill_gradients() {
-  const at::NoGradGuard guard;
-  for (const auto& [shard, part, begin, count] : places_) {
-    at::Tensor to = gradients_.narrow(0, begin, count);
-    const at::Tensor& gradient = attached_.shards()[shard].gradient();
-    if (!gradient.defined()) {
-      to.zero_();
-      continue;
-    }
-    const at::Tensor own = part_of(shard, part, gradient);
-    to.view(own.sizes()).copy_(own);
-  }
-}
-
 void ServerParallel::push(const PushNumbers& numbers) {
   core::check(!pushed_, "ServerParallel: a step was pushed already; call begin for the next one");
-  if (!table_) {
-    pushed_.emplace(Pushed{{}, step_});
-    return;
-  }
-  const bool is_empty = numbers.weight == 0;
-  if (!is_empty) fill_gradients();
-  Client::Operation op = operation();
-  op.push = true;
-  op.pull = step_.pulls;
-  op.batch = step_.batch;
-  op.weight = numbers.weight;
-  op.loss = numbers.loss;
-  const double parts = numbers.parts > 0 ? numbers.parts : client_.job().workers;
-  const double divisor = numbers.divisor * parts;
-  op.divisor = divisor > 0 && std::isfinite(divisor) ? divisor : 1;
-  op.rate = numbers.rate;
-  if (!is_empty)
-    op.values = Payload(memory_, {static_cast<const char*>(memory_.get()), gradients_.nbytes()});
-  pushed_.emplace(Pushed{client_.start(std::move(op)), step_});
+  Client::Pending pending;
+  if (reducer_->table())
+    pending = reducer_->push({.table = *reducer_->table(),
+                              .clock = step_.clock,
+                              .view_version = step_.view_version,
+                              .pull = step_.pulls,
+                              .batch = step_.batch},
+                             numbers, step_.told);
+  pushed_.emplace(Pushed{pending, step_});
 }
 
 /// Takes the answer to the last push. If weights came with it, they are shown when all ranks of
@@ -325,7 +257,7 @@ void ServerParallel::wait_for_push() {
   const Pushed pushed = *std::exchange(pushed_, {});
   has_.reset();
   came_ = pushed.step.pulls;
-  if (!table_) {
+  if (!reducer_->table()) {
     outcome_ = {.batch = pushed.step.batch};
     return;
   }
@@ -333,7 +265,7 @@ void ServerParallel::wait_for_push() {
     try {
       return client_.wait(pushed.pending);
     } catch (const LifeLost&) {
-      take_memory();
+      reducer_->take_memory();
       throw;
     }
   }();

@@ -1,25 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "trireme/parallel/attached.h"
 #include "trireme/parallel/attached_module.h"
-#include "trireme/ps/client.h"
+#include "trireme/worker/push_reducer.h"
 
 namespace trireme::ps {
-
-/// How the servers use the gradient of a step.
-struct PushNumbers {
-  double weight = 0, loss = 0;  ///< sums over the samples of the gradient
-  double divisor = 1;           ///< of the gradient, except in lockstep, where servers know it
-  double rate = 1;              ///< times the learning rate of the rule
-  /// How many times the samples of this push the batch of all workers has: a push that is applied
-  /// as it comes counts so much less. 0: the number of workers.
-  double parts = 0;
-};
 
 /// What came of a push.
 struct PushOutcome {
@@ -32,39 +22,47 @@ struct PushOutcome {
 /// Makes the parameters of a module live on servers, where DataParallel would keep replicas equal.
 /// It attaches to the parameters and does not change the module.
 ///
-///   ps::ServerParallel replica(*model, client);
-///   while (const auto work = client.next())
-///     for (std::size_t i = 0; i < work->batches.size(); ++i) {
-///       replica.begin(*work, i);                  // the weights of this step
-///       const Batch batch = batch_of(work->batches[i]);
-///       replica.backward(loss_of(model, batch));
-///       replica.finish();                         // pushes the gradient
-///     }
+///   ps::JobConfig job{.data = ..., .tables = {ps::module_table(*model, ps::make_sgd({.lr = 0.1}))}};
+///   const auto worker = ps::join(job);
+///   if (!worker) return 0;
+///   ps::ServerParallel replica(*model, worker->client());
+///   worker->train([&](ps::TrainingStep& step) {
+///     replica.begin(step);                        // the weights of this step
+///     replica.backward(loss_of(model, step.batch()));
+///     replica.finish();                           // pushes the gradient
+///   });
 ///
 /// The servers' rule makes the update, so there is no optimizer here. A worker of several ranks
-/// attaches a mesh of its own first; each rank pushes the elements that count on it.
+/// attaches a mesh of its own first, with a PushReducer; each rank pushes the elements that count
+/// on it.
 ///
 ///   begin    pull ──> masters of shards() ──> ranks that hold the same ──> Attached::updated
-///   finish   gradients of shards() ──> shared memory ──> push, and the pull of the next step
+///   finish   gradients of shards() ──> PushReducer ──> push (and the pull of the next step)
 ///
 /// Throws LifeLost from `begin` and `end`, on all ranks of a worker, when the manager has ended
 /// this worker's life.
 class ServerParallel {
  public:
-  /// Trains what is attached to a mesh of this worker's ranks. Both must outlive this object.
-  /// *Collective.*
-  ServerParallel(parallel::Attached& attached, Client& client);
+  /// Trains what is attached to a mesh of this worker's ranks with this reducer. All must outlive
+  /// this object. *Collective.*
+  ServerParallel(parallel::Attached& attached, Client& client,
+                 std::shared_ptr<PushReducer> reducer);
   /// The same for a module of a worker of one rank.
   ServerParallel(torch::nn::Module& module, Client& client);
   ~ServerParallel();
   ServerParallel(const ServerParallel&) = delete;
   ServerParallel& operator=(const ServerParallel&) = delete;
 
-  /// Begins a step of the work that the manager has given: waits for the push of the step before,
-  /// and for weights that are as new as the tables promise. *Collective.*
+  /// Begins a step: waits for the push of the step before, and for weights that are as new as the
+  /// table promises. The step must last until `finish`.
+  void begin(TrainingStep& step);
+  /// The same in a loop of one's own over the work that the manager gives. *Collective.*
   void begin(const Client::Work& work, std::size_t step);
-  /// The weights after the work so far, for evaluation. *Collective.*
+  /// The weights at a step, for evaluation: of the step that `train` returns, with all updates.
+  void read(const TrainingStep& step);
+  /// *Collective.*
   void read(Clock clock, uint64_t view_version);
+
   /// See AttachedModule::backward. Only if a module was given.
   void backward(const nn::Loss& loss, parallel::Micro micro = parallel::Micro::Last);
   /// Completes the gradients, and pushes their sums. `rate`: times the rule's learning rate.
@@ -85,10 +83,16 @@ class ServerParallel {
   Client& client() { return client_; }
 
  private:
-  /// Some elements of a shard, and where they lie in the table.
-  struct Place {
-    std::size_t shard = 0, part = 0;  ///< of attached().shards(), of its pieces
-    int64_t begin = 0, count = 0;
+  struct Step {
+    Clock clock = 0;
+    uint64_t view_version = 0;
+    Batch batch = 0;
+    bool pulls = false;  ///< the weights of the next clock come with the push
+    TrainingStep* told = nullptr;
+  };
+  struct Pushed {
+    Client::Pending pending;
+    Step step;
   };
   /// Elements that several ranks hold, in the same order on all of them.
   struct HeldAlike {
@@ -96,40 +100,21 @@ class ServerParallel {
     std::vector<std::pair<std::size_t, std::size_t>> parts;  ///< shard, part
   };
 
-  void find_table();
-  void take_memory();
   void find_held_alike();
-  at::Tensor part_of(std::size_t shard, std::size_t part, const at::Tensor& of) const;
-  Client::Operation operation() const;
-  void fill_gradients();
   void wait_for_push();
   void take_weights(const Client::Result& result);
   void take_block(const ClientNode::PulledBlock& block);
-  void spread();
   void show_weights(Clock clock);
-  bool in_lockstep() const;
+  void spread();
+  bool in_lockstep() const { return client_.job().in_lanes(); }
   void agree(const std::function<void()>& body);
 
+  Client& client_;
+  std::shared_ptr<PushReducer> reducer_;
   std::unique_ptr<parallel::AttachedModule> own_;
   parallel::Attached& attached_;
-  Client& client_;
-  std::optional<TableId> table_;  ///< none: all that this rank holds counts on others
-  std::vector<Place> places_;     ///< in the order of the table
   std::vector<HeldAlike> alike_;
-  std::shared_ptr<void> memory_;  ///< of gradients_, which servers of this host read where it is
-  at::Tensor gradients_;          ///< the table's elements, zeros between the pieces
-
-  struct Step {
-    Clock clock = 0;
-    uint64_t view_version = 0;
-    Batch batch = 0;
-    bool pulls = false;  ///< the weights of the next clock come with the push
-  };
   Step step_;
-  struct Pushed {
-    Client::Pending pending;
-    Step step;
-  };
   std::optional<Pushed> pushed_;
   std::optional<PushOutcome> outcome_;
   std::optional<Clock> has_;  ///< the weights are those of this clock

@@ -1,0 +1,228 @@
+// Runs whose weights live on servers, as people start them: beside runs without servers, killed,
+// stopped and continued.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "support/training.h"
+#include "trireme/core/json.h"
+
+namespace trireme::test {
+namespace {
+
+using ::testing::HasSubstr;
+using Keys = std::vector<std::string>;
+
+constexpr double kSumsInAnotherOrder = 1e-12;  // in float64
+
+Keys operator+(Keys a, const Keys& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const Keys kInDouble = {"precision.compute=float64", "run.threads=1"};
+const Keys kLockstep = kInDouble + Keys{"sync.kind=stale", "sync.servers=2", "mesh.replica=2"};
+
+class Served : public testing::Test {
+ protected:
+  const Scratch folder_;
+  const std::string config_ = tiny_config(folder_);
+  std::string dir(const std::string& name) const { return folder_ / name; }
+
+  CommandResult train(const std::string& name, const Keys& keys, int code = 0) const {
+    const auto result = run_patiently(train_arguments(config_, dir(name), keys));
+    EXPECT_EQ(result.code, code) << result.out << result.err;
+    return result;
+  }
+  /// The largest difference between the losses of two runs.
+  double apart(const std::string& a, const std::string& b) const {
+    const auto x = numbers_of(dir(a), "loss"), y = numbers_of(dir(b), "loss");
+    EXPECT_EQ(x.size(), y.size());
+    double most = 0;
+    for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i)
+      most = std::max(most, std::abs(x[i] - y[i]));
+    return most;
+  }
+  /// The largest difference between weights and states of two checkpoints, as `ckpt diff` says it.
+  std::string diff(const std::string& a, const std::string& b) const {
+    return run_patiently({kTrireme, "ckpt", "diff", dir(a), dir(b)}).out;
+  }
+};
+
+TEST_F(Served, LockstepOnAnyMeshHasTheLossesOfReplicas) {
+  train("replicas", kInDouble + Keys{"mesh.replica=2"});
+  for (const Keys& mesh :
+       {Keys{}, Keys{"mesh.tensor=2"}, Keys{"mesh.shard=2"},
+        Keys{"mesh.pipe=2", "mesh.shard=2", "memory.shard=optimizer"}}) {
+    const std::string name = mesh.empty() ? "served" : mesh[0];
+    train(name, kLockstep + mesh);
+    EXPECT_LE(apart("replicas", name), kSumsInAnotherOrder) << name;
+    const auto norms = numbers_of(dir(name), "grad_norm");
+    const auto wanted = numbers_of(dir("replicas"), "grad_norm");
+    for (std::size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(norms[i], wanted[i], kSumsInAnotherOrder);
+  }
+}
+
+TEST_F(Served, OneFreeWorkerIsOneProcessToTheBit) {
+  for (const char* precision : {"float64", "float32"}) {
+    const std::string suffix = precision;
+    const Keys keys = {"precision.compute=" + suffix, "run.threads=1"};
+    train("alone" + suffix, keys);
+    train("served" + suffix, keys + Keys{"sync.kind=free", "sync.servers=2"});
+    EXPECT_EQ(texts_of(dir("alone" + suffix), "loss"), texts_of(dir("served" + suffix), "loss"));
+    const std::string step = "/checkpoints/step-00000020";
+    EXPECT_THAT(diff("alone" + suffix + step, "served" + suffix + step),
+                Not(HasSubstr("max |a-b|")));
+  }
+}
+
+TEST_F(Served, AStaleRunSaysHowStaleItIsAndLearns) {
+  const auto result =
+      train("stale", kInDouble + Keys{"sync.kind=stale", "sync.staleness=2", "sync.servers=2",
+                                      "mesh.replica=3", "eval.every=10",
+                                      "sync.lr_by_staleness=true"});
+  EXPECT_THAT(result.out, HasSubstr("2 servers, 3 workers, at most 2 steps stale"));
+  std::ifstream file(dir("stale") + "/metrics.jsonl");
+  int64_t lines = 0, batches = 0;
+  for (std::string line; std::getline(file, line); ++lines) {
+    const core::Json json = core::parse_json(line, "a line");
+    EXPECT_EQ(json.at("step"), lines + 1);
+    for (const auto& [missed, count] : json.at("staleness").items()) {
+      // Two others may each be at most 2 + 1 clocks of updates away, in both directions.
+      EXPECT_LE(std::stoi(missed), 2 * 2 * (2 + 1));
+      batches += count.get<int64_t>();
+    }
+  }
+  EXPECT_EQ(lines, 20);
+  EXPECT_EQ(batches, 60) << "every batch once";
+  const auto losses = numbers_of(dir("stale"), "loss");
+  EXPECT_LT(losses.back(), losses.front());
+}
+
+TEST_F(Served, GoesOnWithoutServersAndBackOnThem) {
+  const Keys constant = {"optim.schedule=constant", "checkpoint.every=4"};
+  train("plain", kInDouble + constant + Keys{"mesh.replica=2", "run.steps=18"});
+  train("moving", kInDouble + constant + Keys{"mesh.replica=2", "run.steps=6"});
+  const auto served = train("moving", kLockstep + constant + Keys{"run.steps=13"});
+  EXPECT_THAT(served.out, HasSubstr("continues from"));
+  train("moving", kInDouble + constant + Keys{"mesh.replica=1", "run.steps=18"});
+  EXPECT_LE(apart("plain", "moving"), kSumsInAnotherOrder);
+  const auto again = train("moving", kLockstep + constant + Keys{"run.steps=18"});
+  EXPECT_THAT(again.out, HasSubstr("already at step 18"));
+}
+
+/// The processes of a run by their role, such as "server 1".
+std::map<std::string, pid_t> roles_of(const std::string& marker) {
+  std::map<std::string, pid_t> roles;
+  for (const pid_t pid : processes_with("TRIREME_TEST_MARK", marker)) {
+    std::ifstream file(fmt::format("/proc/{}/environ", pid));
+    std::string role, index;
+    for (std::string one; std::getline(file, one, '\0');) {
+      if (one.starts_with("TRIREME_ROLE=")) role = one.substr(13);
+      if (one.starts_with("TRIREME_ROLE_INDEX=")) index = one.substr(19);
+    }
+    if (!role.empty()) roles[role + " " + index] = pid;
+  }
+  return roles;
+}
+
+TEST_F(Served, KilledProcessesLeaveTheBitsOfAnUndisturbedRun) {
+  const Keys keys = kLockstep + Keys{"sync.servers=3", "sync.copies=1", "run.steps=600",
+                                     "optim.schedule=constant", "log.every=10"};
+  train("calm", keys);
+  const std::string marker = unique_marker();
+  Command run(train_arguments(config_, dir("killed"), keys),
+              {.environment = {{"TRIREME_TEST_MARK", marker}}, .deadline = kPatience});
+  int step = 50;
+  for (const std::string victim : {"server 1", "worker 0", "manager 0", "server 2"}) {
+    ASSERT_TRUE(run.wait_for(fmt::format("step {}/600", step))) << victim;
+    const auto roles = roles_of(marker);
+    ASSERT_TRUE(roles.contains(victim));
+    ::kill(roles.at(victim), SIGKILL);
+    ASSERT_TRUE(run.wait_for(fmt::format("was killed by SIGKILL"))) << victim;
+    step += 120;
+  }
+  const auto result = run.finish();
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(texts_of(dir("killed"), "loss"), texts_of(dir("calm"), "loss"));
+  EXPECT_EQ(texts_of(dir("killed"), "step"), texts_of(dir("calm"), "step"));
+  const std::string last = "/checkpoints/step-00000600";
+  EXPECT_THAT(diff("killed" + last, "calm" + last), Not(HasSubstr("max |a-b|")));
+  EXPECT_TRUE(eventually([&] { return roles_of(marker).empty(); })) << "nobody stays behind";
+}
+
+/// Without copies a server's death takes what came after the last snapshot; all of it is done again.
+TEST_F(Served, WithoutCopiesAllReturnToTheLastSnapshotAndSaySo) {
+  const Keys keys =
+      kLockstep + Keys{"run.steps=400", "checkpoint.every=50", "optim.schedule=constant",
+                       "log.every=10", "checkpoint.keep=100"};
+  train("calm", keys);
+  const std::string marker = unique_marker();
+  Command run(train_arguments(config_, dir("killed"), keys),
+              {.environment = {{"TRIREME_TEST_MARK", marker}}, .deadline = kPatience});
+  ASSERT_TRUE(run.wait_for("step 120/400"));
+  ::kill(roles_of(marker).at("server 0"), SIGKILL);
+  const auto result = run.finish();
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out + result.err, HasSubstr("all servers return to the snapshot of step "));
+  EXPECT_EQ(texts_of(dir("killed"), "step"), texts_of(dir("calm"), "step"));
+  const std::string last = "/checkpoints/step-00000400";
+  EXPECT_THAT(diff("killed" + last, "calm" + last), Not(HasSubstr("max |a-b|")));
+}
+
+TEST_F(Served, CtrlCSavesAndTheRunGoesOn) {
+  const Keys keys = kLockstep + Keys{"run.steps=4000", "optim.schedule=constant", "log.every=10"};
+  Command run(train_arguments(config_, dir("run"), keys), {.deadline = kPatience});
+  ASSERT_TRUE(run.wait_for("step 20/4000"));
+  run.signal(SIGINT);
+  const auto stopped = run.finish();
+  EXPECT_EQ(stopped.code, 0) << stopped.err;
+  EXPECT_THAT(stopped.out, HasSubstr("stopped at step "));
+  const auto steps = numbers_of(dir("run"), "step");
+  const auto next = std::to_string(static_cast<int64_t>(steps.back()) + 5);
+  train("run", kLockstep + Keys{"run.steps=" + next, "optim.schedule=constant"});
+  EXPECT_EQ(numbers_of(dir("run"), "step").back(), std::stod(next));
+}
+
+TEST_F(Served, WhatCannotBeIsRefusedInOneSentence) {
+  const std::pair<Keys, const char*> cases[] = {
+      {{"sync.copies=2"}, "sync.copies = 2 needs 3 servers, but sync.servers = 2"},
+      {{"precision.compute=float16"}, "does not scale losses"},
+      {{"compress.kind=powersgd", "precision.compute=float32"}, "works on sums of all ranks"},
+      {{"comm.backend=local"}, "processes that can end one by one"},
+      {{"sync.staleness=-1"}, "sync.staleness = -1"},
+      {{"sync.kind=lockstep", "sync.copies=1"}, "has no effect while sync.kind = \"lockstep\""},
+      {{"sync.manager=zookeeper://x"}, "zookeeper://x"}};
+  for (const auto& [keys, sentence] : cases)
+    EXPECT_THAT(train("refused", kLockstep + keys, 2).err, HasSubstr(sentence));
+  const auto under = run_patiently(Keys{kTrireme, "run", "-n", "2"} +
+                                   train_arguments(config_, dir("refused"), kLockstep));
+  EXPECT_EQ(under.code, 2);
+  EXPECT_THAT(under.err, HasSubstr("needs a manager and servers, which `trireme train` starts"));
+}
+
+TEST_F(Served, ALossThatIsNotFiniteEndsTheRunAndIsNotTriedAgain) {
+  const auto result = train("nan", kLockstep + Keys{"optim.lr=1e300", "optim.clip=0"}, 1);
+  EXPECT_THAT(result.err, HasSubstr("not finite"));
+  EXPECT_THAT(result.err, Not(HasSubstr("starting it again")));
+}
+
+TEST_F(Served, PushesMayBeCompressed) {
+  const Keys keys = {"sync.kind=stale", "sync.servers=2", "mesh.replica=2", "run.threads=1",
+                     "run.steps=60"};
+  train("plain", keys);
+  for (const char* kind : {"int8", "topk"}) {
+    train(kind, keys + Keys{std::string("compress.kind=") + kind, "compress.ratio=0.2"});
+    const auto losses = numbers_of(dir(kind), "loss");
+    EXPECT_GT(apart("plain", kind), 0);
+    EXPECT_NEAR(losses.back(), numbers_of(dir("plain"), "loss").back(), 0.3);
+    EXPECT_LT(numbers_of(dir(kind), "sent_mib").back(),
+              numbers_of(dir("plain"), "sent_mib").back());
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
