@@ -439,16 +439,16 @@ void Manager::on_snapshot_done(const SnapshotDone& done) {
   if (done.table >= job_.tables.size() || done.range >= job_.ranges) return count("bad request");
   snapshot_parts_[{done.table, done.range}] = done.contents;
   if (snapshot_parts_.size() < job_.tables.size() * job_.ranges) return;
+  if (environment_.now() < complete_again_at_) return;
   std::vector<std::string> contents;
   for (const auto& [part, text] : snapshot_parts_) contents.push_back(text);
   try {
     environment_.complete(view_.snapshot, contents);
   } catch (const CheckpointError& error) {  // servers repeat what they said: it is tried again
-    if (environment_.now() < note_again_at_) return;
-    note_again_at_ = environment_.now() + kTryAgain;
-    return environment_.note(
-        fmt::format("manager: cannot complete the snapshot of step {}: {}; trying again",
-                    view_.snapshot.step, error.what()));
+    complete_again_at_ = environment_.now() + kTryAgain;
+    environment_.note(fmt::format("manager: cannot complete the snapshot of step {}: {}; trying again",
+                                  view_.snapshot.step, error.what()));
+    return;
   }
   decide(SnapshotComplete{done.snapshot});
   snapshot_parts_.clear();

@@ -105,7 +105,7 @@ class Manager final : public Node {
   Time heard_any_;
   std::map<Task, Time> given_at_;
   std::map<std::pair<TableId, RangeId>, std::string> snapshot_parts_;
-  Time ordered_at_, note_again_at_{}, order_again_at_{};
+  Time ordered_at_, complete_again_at_{}, order_again_at_{};
   bool wants_last_ = false;
 };
 

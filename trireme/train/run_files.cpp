@@ -28,7 +28,8 @@ std::string now_text() {
 
 }  // namespace
 
-RunFiles::RunFiles(const config::Config& config, const comm::Communicator& world)
+RunFiles::RunFiles(const config::Config& config, const comm::Communicator& world,
+                   Unfinished unfinished)
     : config_(config), folder_(config.run.dir), rank_(world.rank()), log_(nullptr, std::fclose) {
   std::string problem;
   if (rank_ == 0) {
@@ -36,7 +37,7 @@ RunFiles::RunFiles(const config::Config& config, const comm::Communicator& world
       lock_.emplace(folder_);
       make_folders(folder_ + "/log");
       make_folders(checkpoints());
-      format::remove_leftovers(checkpoints());
+      if (unfinished == Unfinished::Remove) format::remove_leftovers(checkpoints());
     } catch (const std::exception& error) {
       problem = error.what();
     }

@@ -27,8 +27,12 @@ inline std::string checkpoints_of(const config::Config& config) {
 ///           log/rank-0.log      what each rank did, with the time
 class RunFiles {
  public:
+  /// What becomes of checkpoints that an earlier run has not completed. Others may be at work on
+  /// them if this process is a part of a run that was started again.
+  enum class Unfinished : uint8_t { Remove, Leave };
   /// Makes the folders. Collective: no rank continues before they exist.
-  RunFiles(const config::Config& config, const comm::Communicator& world);
+  RunFiles(const config::Config& config, const comm::Communicator& world,
+           Unfinished unfinished = Unfinished::Remove);
 
   std::string checkpoints() const { return checkpoints_of(config_); }
 

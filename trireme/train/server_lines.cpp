@@ -22,12 +22,13 @@ bool has_all(const std::map<ps::Batch, std::string>& reports, ps::Batch first, u
 }  // namespace
 
 ServerLines::ServerLines(const config::Config& config, const ps::JobConfig& job, data::Order order,
-                         std::optional<double> floor)
+                         std::optional<double> floor, bool goes_on)
     : config_(config),
       job_(job),
       order_(order),
       floor_(floor),
-      files_(config, mesh_of_one().world()),
+      files_(config, mesh_of_one().world(),
+             goes_on ? RunFiles::Unfinished::Leave : RunFiles::Unfinished::Remove),
       written_at_(Clock::now()) {}
 
 /// A manager that was started again learns from the first report what is written already.

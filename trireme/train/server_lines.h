@@ -17,8 +17,9 @@ namespace trireme::train {
 /// step's line comes when all its batches are reported, so in the order of the steps.
 class ServerLines {
  public:
+  /// `goes_on`: whether the manager was started again.
   ServerLines(const config::Config& config, const ps::JobConfig& job, data::Order order,
-              std::optional<double> floor);
+              std::optional<double> floor, bool goes_on);
 
   /// See ps::Manager::on_reports: writes the lines that are complete. Returns the first batch that
   /// is in no line.

@@ -119,9 +119,9 @@ class Process {
   }
 
   int manage() {
-    ServerLines lines(config_, job_, order_, data_->floor());
-    const bool is_restart = core::env_int("TORCHELASTIC_RESTART_COUNT").value_or(0) > 0;
-    if (is_restart) {
+    const bool goes_on = core::env_int("TORCHELASTIC_RESTART_COUNT").value_or(0) > 0;
+    ServerLines lines(config_, job_, order_, data_->floor(), goes_on);
+    if (goes_on) {
       lines.files().log("the manager goes on");
     } else if (steps_.first >= steps_.steps && steps_.first > 0) {
       lines.say(fmt::format("already at step {}: raise run.steps, or use another run.dir",
