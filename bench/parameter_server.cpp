@@ -37,19 +37,18 @@ namespace {
 
 struct Options {
   std::string table = "dense";
-  std::map<std::string, std::string> given = {{"mib", "64"},      // of a dense table
-                                              {"rows", "100000"},  // of a sparse table,
-                                              {"elems", "64"},     // with so many floats each,
-                                              {"keys", "4096"},    // so many of which a step uses
-                                              {"free", "0"},       // 0: lockstep
-                                              {"push", "1"},       // 0: steps only pull
-                                              {"copies", "0"},
-                                              {"ranges", "16"},
-                                              {"lanes", "2"},
-                                              {"local", "1"},     // 0: workers use tcp
-                                              {"together", "1"},  // workers begin a step at once
-                                              {"pause_ms", "0"},  // a step begins with a rest
-                                              {"listen", "127.0.0.1"}};
+  std::map<std::string, std::string> given = {
+      {"mib", "64"},       // of a dense table
+      {"rows", "100000"},  // of a sparse table,
+      {"elems", "64"},     // with so many floats each,
+      {"keys", "4096"},    // so many of which a step uses
+      {"free", "0"},       // 0: lockstep
+      {"push", "1"},       // 0: steps only pull
+      {"copies", "0"},        {"ranges", "16"},
+      {"lanes", "2"},         {"local", "1"},  // 0: workers use tcp
+      {"together", "1"},                       // workers begin a step at once
+      {"pause_ms", "0"},                       // a step begins with a rest
+      {"listen", "127.0.0.1"}};
 
   uint64_t number(const std::string& name) const { return std::stoull(given.at(name)); }
   bool says(const std::string& name) const { return number(name) != 0; }
@@ -76,13 +75,12 @@ ps::JobConfig job_of(const Options& options, const ps::JobRole& role) {
   job.ranges = static_cast<uint32_t>(options.number("ranges"));
   job.lanes = static_cast<uint32_t>(options.number("lanes"));
   job.data = {.batches_per_epoch = kSteps * role.workers, .steps_per_task = 256};
-  job.tables = {{.name = "table",
-                 .kind = dense ? ps::TableKind::Dense : ps::TableKind::Sparse,
-                 .elems = dense ? (options.number("mib") << 20) / sizeof(float)
-                                : options.number("elems"),
-                 .consistency =
-                     options.says("free") ? ps::Consistency::Free : ps::Consistency::Lockstep,
-                 .rule = ps::make_sgd({.lr = 1})}};
+  job.tables = {
+      {.name = "table",
+       .kind = dense ? ps::TableKind::Dense : ps::TableKind::Sparse,
+       .elems = dense ? (options.number("mib") << 20) / sizeof(float) : options.number("elems"),
+       .consistency = options.says("free") ? ps::Consistency::Free : ps::Consistency::Lockstep,
+       .rule = ps::make_sgd({.lr = 1})}};
   return job;
 }
 
@@ -92,8 +90,8 @@ class Barrier {
   Barrier(const std::string& path, uint32_t workers) : workers_(workers) {
     const net::Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     core::check(file && ::ftruncate(file.get(), sizeof *arrived_) == 0, "cannot make {}", path);
-    void* memory = ::mmap(nullptr, sizeof *arrived_, PROT_READ | PROT_WRITE, MAP_SHARED,
-                          file.get(), 0);
+    void* memory =
+        ::mmap(nullptr, sizeof *arrived_, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
     core::check(memory != MAP_FAILED, "cannot map {}", path);
     arrived_ = static_cast<std::atomic<uint64_t>*>(memory);
   }
@@ -228,7 +226,8 @@ class SparseTask final : public Task {
     taken_.clear();
     named_ = op_.keys;
     const std::vector<float> ones(keys_ * elems_, 1.0F);
-    op_.values = std::string(reinterpret_cast<const char*>(ones.data()), ones.size() * sizeof(float));
+    op_.values =
+        std::string(reinterpret_cast<const char*>(ones.data()), ones.size() * sizeof(float));
   }
   void step() override { result_ = client_.wait(client_.start(std::move(op_))); }
   void check() override {

@@ -2,6 +2,8 @@
 
     python3 bench/peers/gloo.py RANKS BYTES [BYTES ...]
 
+Starts so many ranks; with RANK, MASTER_ADDR and MASTER_PORT in the environment it is one of them.
+
 One JSON line per size: the median over repetitions of the slowest rank, each on freshly written data
 after a barrier, in microseconds.
 """
@@ -17,15 +19,15 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
-def rank_main(rank, ranks, port, sizes):
+def rank_main(rank, ranks, address, port, sizes):
     torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
     dist.init_process_group("gloo", rank=rank, world_size=ranks)
     for size in sizes:
         data = torch.empty(max(1, size // 4))
-        repeats = 101 if size <= 1 << 16 else 31 if size <= 1 << 22 else 9
+        repeats = int(os.environ.get("REPEATS", 101 if size <= 1 << 16 else 31 if size <= 1 << 22 else 9))
         times = []
-        for repeat in range(-3, repeats):
+        for repeat in range(-min(3, repeats), repeats):
             data.fill_(rank + 1)
             dist.barrier()
             begin = time.perf_counter()
@@ -41,8 +43,15 @@ def rank_main(rank, ranks, port, sizes):
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
+def main():
+    ranks, sizes = int(sys.argv[1]), [int(s) for s in sys.argv[2:]]
+    if "RANK" in os.environ:
+        return rank_main(int(os.environ["RANK"]), ranks, os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], sizes)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         free_port = probe.getsockname()[1]
-    mp.spawn(rank_main, args=(int(sys.argv[1]), free_port, [int(s) for s in sys.argv[2:]]), nprocs=int(sys.argv[1]))
+    mp.spawn(rank_main, args=(ranks, "127.0.0.1", free_port, sizes), nprocs=ranks)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,9 +3,9 @@
 //
 //     redis_peer SOCKET|PORT ROWS ELEMS KEYS [fill]
 //
-// Prints a line, once the store is filled. Then it reads lines, each a number of steps, does so many, and
-// prints {"us": [...]}: how long each took, without making the rows up, and with every reply
-// checked outside of the time.
+// Prints a line, once the store is filled. Then it reads lines, each a number of steps, does so
+// many, and prints {"us": [...]}: how long each took, without making the rows up, and with every
+// reply checked outside of the time.
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -117,7 +117,7 @@ class Connections {
   std::map<LaneId, uint64_t> newest_;           ///< the stream, or call, that messages go to
   std::map<LaneId, net::Deadline> dial_again_;  ///< after one that failed
   std::deque<Frame> to_myself_;
-  std::set<uint64_t> unread_;  ///< streams that have more to pass on than one turn allows
+  std::set<uint64_t> unread_;        ///< streams that have more to pass on than one turn allows
   std::vector<Stream::Loan> loans_;  ///< of streams that have ended
   uint64_t next_id_;
   int64_t sent_bytes_ = 0;

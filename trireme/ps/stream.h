@@ -47,8 +47,8 @@ class Stream {
   /// What waits to be sent, lent parts included.
   size_t queued_bytes() const { return queued_bytes_; }
 
-  /// Reads what has come, but not for ever: whether some of it is left, of which the socket does not
-  /// tell. Throws CommError when the stream has ended, or the peer says what no node says.
+  /// Reads what has come, but not for ever: whether some of it is left, of which the socket does
+  /// not tell. Throws CommError when the stream has ended, or the peer says what no node says.
   enum class Left : bool { Nothing, Some };
   Left read(const std::function<void(Frame)>& on_message);
 
