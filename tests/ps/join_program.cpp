@@ -1,11 +1,13 @@
 // A user's program of one page, for tests that start it in every role and kill some of them: counts
-// in a sparse table, and a dense one that every worker reads as it wrote it.
+// in a sparse table, and a dense one with an element for every batch.
 //
 //   ps_join BATCHES
 #include <fmt/format.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
+#include <optional>
 #include <thread>
 
 #include "trireme/ps/join.h"
@@ -14,35 +16,35 @@ using namespace trireme;
 
 namespace {
 
-constexpr uint64_t kKeys = 7, kElems = 30;
+constexpr uint64_t kKeys = 7;
 
 int work(ps::Worker& worker) {
-  const ps::Table counts = worker.table("counts"), sums = worker.table("sums");
-  std::vector<double> sum(kElems), count(kKeys);
-  ps::Clock own = 0;
+  const ps::Table counts = worker.table("counts"), done = worker.table("done");
+  std::vector<double> seen(worker.job().batches()), count(kKeys);
+  std::optional<ps::Batch> last;  // of this life
+  uint64_t life = 0;
   const ps::TrainingStep& end = worker.train([&](ps::TrainingStep& step) {
-    if (own == 0) fmt::print("begins\n"), std::fflush(stdout);
-    sums.pull(step, sum).wait();
+    if (!last && life == 0) fmt::print("begins\n"), std::fflush(stdout);
+    if (std::exchange(life, worker.client().lives_lost() + 1) != life) last.reset();
+    done.pull(step, seen).wait();
+    // Nobody has waited for the push of the step before: it must be there all the same, and once,
+    // also if another worker had done that batch already.
+    if (last && seen[*last] != 1) fmt::print("missed an own write\n");
+    last = step.batch();
     const uint64_t key = step.batch() % kKeys;
     step.divisor = 1;  // sums, not means
     counts.push(step, std::vector<uint64_t>{key, 100 + key, key}, std::vector<double>{0.5, 3, 0.5});
-    sums.push(step, std::vector<double>(kElems, 1));
-    // Nobody waits for these pushes: the next pull must have them all the same.
-    const uint64_t lives = worker.client().lives_lost();
-    static double before = 0;
-    static uint64_t life = 0;
-    const bool is_first = std::exchange(life, lives + 1) != lives + 1;
-    if (!is_first && sum[0] < before + 1) fmt::print("missed an own write\n");
-    before = sum[0];
-    ++own;
+    std::vector<double> one(seen.size());
+    one[step.batch()] = 1;
+    done.push(step, one);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));  // as if it computed
   });
   std::vector<uint64_t> keys;
   for (uint64_t key = 0; key < kKeys; ++key) keys.push_back(key);
   counts.pull(end, keys, count).wait();
-  sums.pull(end, sum).wait();
+  done.pull(end, seen).wait();
   for (const double one : count) fmt::print("count {}\n", one);
-  fmt::print("sum {}\n", sum[kElems - 1]);
+  fmt::print("sum {}\n", std::accumulate(seen.begin(), seen.end(), 0.0));
   return 0;
 }
 
@@ -62,9 +64,9 @@ int main(int argc, char** argv) try {
                  .elems = 1,
                  .consistency = ps::Consistency::Free,
                  .rule = add},
-                {.name = "sums",
+                {.name = "done",
                  .type = ps::ValueType::Float64,
-                 .elems = kElems,
+                 .elems = job.batches(),
                  .consistency = ps::Consistency::Stale,
                  .tau = 3,
                  .rule = add}};
