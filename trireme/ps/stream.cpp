@@ -239,7 +239,9 @@ Stream::Left Stream::read(const std::function<void(Frame)>& on_message) {
       staged_end_ = got;
     }
   }
-  return staged_begin_ < staged_end_ ? Left::Some : Left::Nothing;
+  // The last bytes of a message may have come, and the socket will say nothing more of it.
+  const size_t wanted = stage_ == Stage::Inline ? inline_bytes_ : head_.size();
+  return staged_begin_ < staged_end_ || have_ == wanted ? Left::Some : Left::Nothing;
 }
 
 /// The header is here, or the places of the lent parts: what follows?
