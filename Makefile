@@ -45,10 +45,12 @@ bench:  ## time collectives, training, cut layers, sharded state and pipelines a
 	@bench/shard
 	@bench/pipe
 
-soak: build  ## the long proofs: convergence theorems as a table, every method that talks less beside lockstep (10 minutes)
+soak: build  ## the long proofs: theorems as a table, methods beside lockstep, the parameter server under 50 kills and in 100,000 worlds (1 hour)
 	@bench/convergence
 	@bench/methods
 	@bench/talk
+	@TRIREME_PS_KILLS=47 $(BUILD)/bin/ps_process_test --gtest_filter='*AnyOfThemMayBeKilled'
+	@PS_FIRST=1001 PS_SEEDS=100000 $(BUILD)/bin/ps_test --gtest_filter='*KeepsItsPromises*'
 
 format:  ## clang-format the tree
 	@git ls-files '*.h' '*.cpp' '*.cu' | xargs clang-format -i

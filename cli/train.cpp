@@ -108,23 +108,39 @@ int mesh_check(const std::vector<std::string>& args) {
 }
 
 int train_check(const std::vector<std::string>& args) {
-  const auto config = load_config(args.at(0), {args.begin() + 1, args.end()});
-  const int ranks = train::planned_ranks(config);
+  auto config = load_config(args.at(0), {args.begin() + 1, args.end()});
+  const config::Config asked = config;
+  const bool on_servers = config.sync.on_servers();
+  if (on_servers) config = train::config_of_worker(config);
+  const int ranks = on_servers ? train::ranks_of_worker(config) : train::planned_ranks(config);
   const Degrees degrees = refuse_early(config, ranks);
   const auto model = models::make_whole(config, degrees);
   int64_t count = 0;
   for (const auto& one : nn::parameters_of(*model)) count += Box{{}, one.layout.whole()}.numel();
   const bool gpu = train::uses_cuda(config);
-  const train::Footprint memory =
+  train::Footprint memory =
       train::footprint(config, *model, degrees, gpu ? c10::DeviceType::CUDA : c10::DeviceType::CPU);
+  if (on_servers) {  // which have the state and save it; what a rank pushes lies beside its gradients
+    memory.gradients += memory.parameters;
+    memory.optimizer = memory.copy = 0;
+  }
   check_run_folder(config);
   if (train::own_rank() != 0) return 0;
   fmt::print("{}: {} parameters, {}\n", config.model.kind, count,
              to_string(config.precision.compute));
+  if (on_servers)
+    fmt::print("{}, {}; each worker is a\n", counted(asked.sync.servers, "server"),
+               counted(std::max<int64_t>(1, asked.mesh.replica), "worker"));
   fmt::print("mesh of {}: pipe {} x replica {} x shard {} x context {} x tensor {}\n",
              counted(ranks, "rank"), degrees.pipe, degrees.replica, degrees.shard, degrees.context,
              degrees.tensor);
-  print_batches(config, degrees);
+  if (on_servers) {
+    Degrees all = degrees;
+    all.replica = static_cast<int>(std::max<int64_t>(1, asked.mesh.replica));
+    print_batches(config, all);
+  } else {
+    print_batches(config, degrees);
+  }
   check_data(config);
   const bool step_long = degrees.pipe > 1 && config.pipeline.keep_gathered;
   fmt::print(

@@ -110,7 +110,11 @@ int train_ranks(std::vector<std::string> command, const std::vector<std::string>
                 const std::string& speaker, std::vector<int> answers) {
   const auto config = load_named(args);
   command.insert(command.end(), args.begin(), args.end());
-  const bool on_servers = config.sync.on_servers();
+  const bool on_servers = config.sync.on_servers() && command.at(0) == "train";
+  if (config.sync.on_servers() && command.at(0) == "bench-train")
+    throw ConfigError(fmt::format(
+        "sync.kind = \"{}\": bench times ranks without servers; leave it out, or see bench/ps",
+        to_string(config.sync.kind)));
   if (under_launcher() && !on_servers) become_rank(command);
   // Only the layers know whether their sizes can be cut, and the schedule of a pipeline may be a
   // file: ask before any rank starts, so that one process refuses and not each rank.
