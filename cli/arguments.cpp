@@ -131,8 +131,8 @@ void Arguments::value(const std::string& names, int& target, const std::string& 
   parser_->add_number(names, help, section_, variable, [&target](int number) { target = number; });
 }
 
-void Arguments::value(const std::string& names, std::optional<int>& target,
-                      const std::string& help, const std::string& variable) {
+void Arguments::value(const std::string& names, std::optional<int>& target, const std::string& help,
+                      const std::string& variable) {
   parser_->add_number(names, help, section_, variable, [&target](int number) { target = number; });
 }
 

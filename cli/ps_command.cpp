@@ -61,8 +61,8 @@ FoundJob in_etcd(const std::string& where, std::string name) {
 FoundJob in_folder(std::string folder) {
   constexpr int64_t kMostSecret = 4096;
   if (!fs::is_directory(folder))
-    throw Error(fmt::format("there is no folder {}: name that of the manager, or of the run",
-                            folder));
+    throw Error(
+        fmt::format("there is no folder {}: name that of the manager, or of the run", folder));
   if (!format::is_file(folder + "/manager.address") && fs::is_directory(folder + "/ps"))
     folder += "/ps";
   auto place = ps::manager_in_folder(folder);

@@ -40,13 +40,12 @@ std::string server_row(const Json& node) {
                                 node.at("life").get<int64_t>(), state_of(node), silence_of(node));
   if (!node.contains("figures")) return row + "\n";
   const Json& figures = node["figures"];
-  return row + fmt::format(" {:>10} {:>9} {:>9.1f} {:>9.1f} {:>7} {:>8}\n",
-                           core::format_bytes(figures.at("bytes").get<int64_t>()),
-                           figures.at("rows").get<int64_t>(),
-                           figures.at("pushes_per_s").get<double>(),
-                           figures.at("pulls_per_s").get<double>(),
-                           figures.at("behind").get<int64_t>(),
-                           figures.at("refused").get<int64_t>());
+  return row +
+         fmt::format(" {:>10} {:>9} {:>9.1f} {:>9.1f} {:>7} {:>8}\n",
+                     core::format_bytes(figures.at("bytes").get<int64_t>()),
+                     figures.at("rows").get<int64_t>(), figures.at("pushes_per_s").get<double>(),
+                     figures.at("pulls_per_s").get<double>(), figures.at("behind").get<int64_t>(),
+                     figures.at("refused").get<int64_t>());
 }
 
 std::string worker_row(const Json& node, int64_t furthest) {
@@ -71,8 +70,8 @@ std::string range_lines(const Json& ranges) {
   for (size_t first = 0; first < ranges.size();) {
     size_t next = first + 1;
     while (next < ranges.size() && holders(ranges[next]) == holders(ranges[first])) ++next;
-    const std::string numbers = next - first == 1 ? fmt::format("{}", first)
-                                                  : fmt::format("{}-{}", first, next - 1);
+    const std::string numbers =
+        next - first == 1 ? fmt::format("{}", first) : fmt::format("{}-{}", first, next - 1);
     text += fmt::format("{:<11} {}\n", numbers, holders(ranges[first]));
     first = next;
   }

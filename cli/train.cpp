@@ -100,9 +100,9 @@ int mesh_check(const std::vector<std::string>& args) {
       train::refuse_newer(config, -1);
     config = train::config_of_worker(config);
   }
-  const Degrees degrees = refuse_early(config, config.sync.on_servers()
-                                                   ? train::ranks_of_worker(config)
-                                                   : train::planned_ranks(config));
+  const Degrees degrees =
+      refuse_early(config, config.sync.on_servers() ? train::ranks_of_worker(config)
+                                                    : train::planned_ranks(config));
   if (degrees.tensor > 1) models::make_whole(config, degrees);  // shapes only
   return 0;
 }
@@ -120,7 +120,8 @@ int train_check(const std::vector<std::string>& args) {
   const bool gpu = train::uses_cuda(config);
   train::Footprint memory =
       train::footprint(config, *model, degrees, gpu ? c10::DeviceType::CUDA : c10::DeviceType::CPU);
-  if (on_servers) {  // which have the state and save it; what a rank pushes lies beside its gradients
+  if (on_servers) {  // which have the state and save it; what a rank pushes lies beside its
+                     // gradients
     memory.gradients += memory.parameters;
     memory.optimizer = memory.copy = 0;
   }

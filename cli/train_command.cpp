@@ -43,7 +43,7 @@ constexpr const char* kTrainExamples =
 
 /// Under another launcher each rank reads the file by itself, so a pipe would not last.
 void refuse_pipe(const std::string& path) {
-  struct stat status {};
+  struct stat status{};
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
     throw ConfigError(
         fmt::format("{} is not a regular file, and under a launcher every rank reads it: write the "

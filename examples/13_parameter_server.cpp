@@ -22,7 +22,8 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-/// Points of the plane, and the product of their coordinates: the same for a batch, whoever does it.
+/// Points of the plane, and the product of their coordinates: the same for a batch, whoever does
+/// it.
 std::pair<torch::Tensor, torch::Tensor> make_batch(uint64_t batch) {
   torch::manual_seed(100 + batch);
   const auto x = torch::rand({16, 2}) * 2 - 1;

@@ -113,11 +113,12 @@ TEST(Examples, AModelOfYourOwnTrainsOnServers) {
   EXPECT_EQ(alone.code, 0) << alone.out << alone.err;
   EXPECT_THAT(alone.out, HasSubstr("all updates made, loss 0.0"));
   for (const char* kind : {"lockstep", "stale", "free"}) {
-    const auto roles = run_command(
-        {kBin + "trireme", "run", "--servers", "2", "--workers", "3", example, kind});
+    const auto roles =
+        run_command({kBin + "trireme", "run", "--servers", "2", "--workers", "3", example, kind});
     EXPECT_EQ(roles.code, 0) << kind << roles.out << roles.err;
     for (const char* worker : {"[worker 0]", "[worker 1]", "[worker 2]"})
-      EXPECT_THAT(roles.out, HasSubstr(std::string(worker) + " all updates made, loss 0.0")) << kind;
+      EXPECT_THAT(roles.out, HasSubstr(std::string(worker) + " all updates made, loss 0.0"))
+          << kind;
   }
 }
 

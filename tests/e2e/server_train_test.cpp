@@ -66,15 +66,15 @@ class Served : public testing::Test {
 
 TEST_F(Served, LockstepOnAnyMeshHasTheLossesOfReplicas) {
   train("replicas", kInDouble + Keys{"mesh.replica=2"});
-  for (const Keys& mesh :
-       {Keys{}, Keys{"mesh.tensor=2"}, Keys{"mesh.shard=2"},
-        Keys{"mesh.pipe=2", "mesh.shard=2", "memory.shard=optimizer"}}) {
+  for (const Keys& mesh : {Keys{}, Keys{"mesh.tensor=2"}, Keys{"mesh.shard=2"},
+                           Keys{"mesh.pipe=2", "mesh.shard=2", "memory.shard=optimizer"}}) {
     const std::string name = mesh.empty() ? "served" : mesh[0];
     train(name, kLockstep + mesh);
     EXPECT_LE(apart("replicas", name), kSumsInAnotherOrder) << name;
     const auto norms = numbers_of(dir(name), "grad_norm");
     const auto wanted = numbers_of(dir("replicas"), "grad_norm");
-    for (std::size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(norms[i], wanted[i], kSumsInAnotherOrder);
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+      EXPECT_NEAR(norms[i], wanted[i], kSumsInAnotherOrder);
   }
 }
 
@@ -91,10 +91,9 @@ TEST_F(Served, OneFreeWorkerIsOneProcessToTheBit) {
 }
 
 TEST_F(Served, AStaleRunSaysHowStaleItIsAndLearns) {
-  const auto result =
-      train("stale", kInDouble + Keys{"sync.kind=stale", "sync.staleness=2", "sync.servers=2",
-                                      "mesh.replica=3", "eval.every=10",
-                                      "sync.lr_by_staleness=true"});
+  const auto result = train(
+      "stale", kInDouble + Keys{"sync.kind=stale", "sync.staleness=2", "sync.servers=2",
+                                "mesh.replica=3", "eval.every=10", "sync.lr_by_staleness=true"});
   EXPECT_THAT(result.out, HasSubstr("2 servers, 3 workers, at most 2 steps stale"));
   std::ifstream file(dir("stale") + "/metrics.jsonl");
   int64_t lines = 0, batches = 0;
@@ -165,7 +164,8 @@ TEST_F(Served, KilledProcessesLeaveTheBitsOfAnUndisturbedRun) {
   EXPECT_TRUE(eventually([&] { return roles_of(marker).empty(); })) << "nobody stays behind";
 }
 
-/// Without copies a server's death takes what came after the last snapshot; all of it is done again.
+/// Without copies a server's death takes what came after the last snapshot; all of it is done
+/// again.
 TEST_F(Served, WithoutCopiesAllReturnToTheLastSnapshotAndSaySo) {
   const Keys keys =
       kLockstep + Keys{"run.steps=400", "checkpoint.every=50", "optim.schedule=constant",

@@ -68,9 +68,9 @@ class PsProcesses {
                                                 std::to_string(job_.workers),
                                                 std::to_string(job_.copies),
                                                 std::to_string(job_.batches)};
-    all_[fmt::format("{} {}", role, index)] =
-        std::make_unique<Command>(arguments, CommandOptions{.environment = environment,
-                                                            .deadline = std::chrono::seconds(600)});
+    all_[fmt::format("{} {}", role, index)] = std::make_unique<Command>(
+        arguments,
+        CommandOptions{.environment = environment, .deadline = std::chrono::seconds(600)});
   }
 
   std::string place_;  ///< of the manager: a folder, or etcd://...

@@ -1,6 +1,7 @@
 // Modules whose weights live on servers: the numbers of one process that has them itself.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
 #include <torch/torch.h>
 
 #include <thread>
@@ -119,8 +120,8 @@ Trained train_on_servers(const Case& of) {
   return trained;
 }
 
-/// One process, with our optimizer in the place of servers: the batches of all workers of a clock are
-/// one batch.
+/// One process, with our optimizer in the place of servers: the batches of all workers of a clock
+/// are one batch.
 Trained reference(const Case& of, bool adam) {
   Trained trained;
   Net net(of.dtype);
@@ -139,8 +140,7 @@ Trained reference(const Case& of, bool adam) {
         ys.push_back(y);
       }
       replica.backward(loss_of(net, torch::cat(xs), torch::cat(ys)));
-      const auto totals =
-          replica.finish({.divide = parallel::Divide::Later, .norm = true});
+      const auto totals = replica.finish({.divide = parallel::Divide::Later, .norm = true});
       trained.losses.push_back(totals.loss);
       if (totals.weight == 0) continue;
       const double norm = totals.norm / totals.weight;
@@ -322,15 +322,17 @@ TEST(SparseTable, TrainsAnEmbeddingAsTorchDoes) {
 
     Tensor weight;  // torch's embedding begins with what the table has
     std::unique_ptr<torch::optim::Optimizer> optimizer;
-    const auto loss_of = [](const Tensor& rows) { return (rows.prod(1) - rows.sum(1)).pow(2).sum(); };
+    const auto loss_of = [](const Tensor& rows) {
+      return (rows.prod(1) - rows.sum(1)).pow(2).sum();
+    };
     const auto& end = ps::train(step, [&](ps::TrainingStep& now) {
       if (!weight.defined()) {
         weight = torch::empty({kWords, kDim}, torch::kDouble);
         table.pull(now, ps::Keys(std::span<const int64_t>(all)), span_of(weight)).wait();
         weight.requires_grad_();
         if (adagrad)
-          optimizer = std::make_unique<torch::optim::Adagrad>(
-              std::vector<Tensor>{weight}, torch::optim::AdagradOptions(0.1));
+          optimizer = std::make_unique<torch::optim::Adagrad>(std::vector<Tensor>{weight},
+                                                              torch::optim::AdagradOptions(0.1));
         else
           optimizer = std::make_unique<torch::optim::SGD>(std::vector<Tensor>{weight},
                                                           torch::optim::SGDOptions(0.1));

@@ -92,8 +92,9 @@ void SimWorker::check_totals(TableId table, ps::Clock clock, const Result& resul
   for (ps::Batch batch = clock * job_.workers; batch < (clock + 1) * job_.workers; ++batch)
     weight += weight_of(batch);
   if (result.totals.weight != weight)
-    throw std::runtime_error(fmt::format("worker {}: clock {} has weight {}, and the servers say {}",
-                                         id_.index, clock, weight, result.totals.weight));
+    throw std::runtime_error(
+        fmt::format("worker {}: clock {} has weight {}, and the servers say {}", id_.index, clock,
+                    weight, result.totals.weight));
 }
 
 void SimWorker::pull() {
@@ -174,8 +175,7 @@ void SimWorker::push() {
   for (const Operation& op : ops) {
     start(op, [this, table = op.table](const Result& result) {
       if (!result.error.empty()) throw std::runtime_error(result.error);
-      if (scenario_.push_pull && step_ + 1 < batches_.size())
-        check_totals(table, clock(), result);
+      if (scenario_.push_pull && step_ + 1 < batches_.size()) check_totals(table, clock(), result);
       repeated_ += result.repeated;
       pulled_[table] = result.values();
       if (--open_ == 0) on_pushed();

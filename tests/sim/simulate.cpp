@@ -126,7 +126,8 @@ class Simulation {
   /// Who waits for what, when nothing goes on.
   std::string standstill() {
     const ps::SnapshotOrder& open = manager()->view().snapshot;
-    std::string text = fmt::format("\n    snapshot {} at clock {} is open", open.snapshot, open.clock);
+    std::string text =
+        fmt::format("\n    snapshot {} at clock {} is open", open.snapshot, open.clock);
     for (const ps::ActiveWorker& active : manager()->view().workers) {
       const auto holding = manager()->books().holding(active.worker);
       text +=

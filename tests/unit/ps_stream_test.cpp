@@ -33,8 +33,8 @@ class StreamPair {
 /// Reading ends its turn after so many bytes, wherever in a message that is. What is left must then
 /// be said by the socket or by `read`.
 TEST(Streams, AMessageThatEndsATurnIsNotLeftBehind) {
-  for (const size_t bytes : {100UL, 70'000UL, 1UL << 20, 3UL << 20, 4UL << 20, (4UL << 20) + 20,
-                             8UL << 20, 9UL << 20}) {
+  for (const size_t bytes :
+       {100UL, 70'000UL, 1UL << 20, 3UL << 20, 4UL << 20, (4UL << 20) + 20, 8UL << 20, 9UL << 20}) {
     StreamPair pair;
     for (int message = 0; message < 2; ++message) pair.from->send(Frame(std::string(bytes, 'x')));
     size_t got = 0;

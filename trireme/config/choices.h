@@ -124,14 +124,11 @@ struct Words<Offload> {
 enum class SyncKind : uint8_t { Lockstep, Average, PostLocal, Bmuf, SlowMo, DiLoCo, Stale, Free };
 template <>
 struct Words<SyncKind> {
-  static constexpr Word<SyncKind> all[] = {{"lockstep", SyncKind::Lockstep},
-                                           {"average", SyncKind::Average},
-                                           {"post-local", SyncKind::PostLocal},
-                                           {"bmuf", SyncKind::Bmuf},
-                                           {"slowmo", SyncKind::SlowMo},
-                                           {"diloco", SyncKind::DiLoCo},
-                                           {"stale", SyncKind::Stale},
-                                           {"free", SyncKind::Free}};
+  static constexpr Word<SyncKind> all[] = {
+      {"lockstep", SyncKind::Lockstep},    {"average", SyncKind::Average},
+      {"post-local", SyncKind::PostLocal}, {"bmuf", SyncKind::Bmuf},
+      {"slowmo", SyncKind::SlowMo},        {"diloco", SyncKind::DiLoCo},
+      {"stale", SyncKind::Stale},          {"free", SyncKind::Free}};
 };
 
 /// sync.optimizer: what servers update weights with; Same: what optim says.
@@ -178,7 +175,7 @@ struct Words<Backend> {
 
 /// The word that stands for the choice: "auto".
 template <class Choice>
-requires std::is_enum_v<Choice>
+  requires std::is_enum_v<Choice>
 constexpr std::string_view to_string(Choice choice) {
   for (const auto& word : Words<Choice>::all)
     if (word.choice == choice) return word.text;

@@ -44,7 +44,7 @@ Member member_of(Access access) {
 }
 
 // The name of a key and its member, from one spelling.
-#define KEY(path) #path, member_of([](Config & config) -> auto& { return config.path; })
+#define KEY(path) #path, member_of([](Config& config) -> auto& { return config.path; })
 
 /// The words of an enum.
 template <class Choice>
@@ -180,10 +180,12 @@ const Key kTable[] = {
      {.at_least = 0, .less_than = 1}},
     {KEY(sync.inner_group), "replicas that also average after every step, as those of a host",
      kSize},
-    {KEY(sync.staleness), "stale: steps that a worker may be ahead; 0: lockstep on servers", kCount},
+    {KEY(sync.staleness), "stale: steps that a worker may be ahead; 0: lockstep on servers",
+     kCount},
     {KEY(sync.servers), "stale, free: processes that serve parameters", kServers},
     {KEY(sync.copies), "stale, free: other servers that also hold each parameter", kCount},
-    {KEY(sync.manager), "stale, free: where the manager keeps its log; empty: run.dir; or etcd://host:port"},
+    {KEY(sync.manager),
+     "stale, free: where the manager keeps its log; empty: run.dir; or etcd://host:port"},
     {KEY(sync.optimizer), "stale, free: optimizer of the servers; empty: optim.kind",
      one_of<ServerOptimizer>()},
     {KEY(sync.lr_by_staleness), "stale, free: a push that missed n updates counts 1 / (1 + n)"},

@@ -65,8 +65,8 @@ void validate_servers(const Config& config) {
   if (!sync.on_servers()) return;
   const std::string asked = fmt::format("sync.kind = \"{}\"", to_string(sync.kind));
   need(sync.copies < sync.servers,
-       "sync.copies = {} needs {} servers, but sync.servers = {}: use at most {} copies", sync.copies,
-       sync.copies + 1, sync.servers, sync.servers - 1);
+       "sync.copies = {} needs {} servers, but sync.servers = {}: use at most {} copies",
+       sync.copies, sync.copies + 1, sync.servers, sync.servers - 1);
   need(config.mesh.shard != 0 && config.mesh.replica <= 4096,
        "{}: mesh.replica is the number of workers, at most 4096, and mesh.shard the ranks of each, "
        "so mesh.shard cannot be what is left",
@@ -85,9 +85,8 @@ void validate_servers(const Config& config) {
        "{} and compress.kind = \"{}\" do not go together: that compressor works on sums of all "
        "ranks; use \"int8\", \"onebit\", \"topk\", \"fp16\" or \"bf16\"",
        asked, to_string(kind));
-  need(kind == Compression::None ||
-           (config.compress.warmup == 0 && config.compress.keep.empty() &&
-            config.precision.compute != Dtype::Float64),
+  need(kind == Compression::None || (config.compress.warmup == 0 && config.compress.keep.empty() &&
+                                     config.precision.compute != Dtype::Float64),
        "{}: pushes are compressed all alike, as float32; leave compress.warmup, compress.keep and "
        "precision.compute = \"float64\" out",
        asked);

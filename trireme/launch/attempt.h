@@ -34,8 +34,9 @@ struct Failure {
   ExitStatus ending;
   std::vector<std::string> last_lines = {};
   bool was_shown = false;  ///< its last lines have been shown already
-  std::string stopped = "";  ///< a rank that was stopped (SIGSTOP), for which the failing rank waited
-  std::string remark = "";   ///< why it is given up, where that is not plain
+  std::string stopped =
+      "";  ///< a rank that was stopped (SIGSTOP), for which the failing rank waited
+  std::string remark = "";  ///< why it is given up, where that is not plain
 };
 
 /// How an attempt ended. Without a failure every rank returned 0.

@@ -34,9 +34,10 @@ void check_roles(const RunOptions& o) {
   require(int64_t{roles.workers} * o.num_ranks + roles.servers < kMaxRanks,
           fmt::format("{} servers and {} workers of {} ranks are more than {} processes",
                       roles.servers, roles.workers, o.num_ranks, kMaxRanks));
-  require(o.num_hosts == 1,
-          fmt::format("--nnodes {} with --servers: servers and workers are started on one host only",
-                      o.num_hosts));
+  require(
+      o.num_hosts == 1,
+      fmt::format("--nnodes {} with --servers: servers and workers are started on one host only",
+                  o.num_hosts));
   require(o.master_addr.empty() && o.master_port == 0,
           "--master-addr and --master-port with --servers: every worker is a world of its own, and "
           "gets a free port; leave them out");

@@ -56,11 +56,11 @@ struct RunOptions {
   std::optional<Roles> roles{};        ///< none: a job of ranks
   int num_hosts = 1;
   int host = 0;
-  std::string master_addr{};  ///< empty: 127.0.0.1, which only one host can use
-  int master_port = 0;        ///< 0: a free one on one host, 29500 on several
-  std::string run_id{};       ///< empty: random on one host, "trireme" on several
+  std::string master_addr{};          ///< empty: 127.0.0.1, which only one host can use
+  int master_port = 0;                ///< 0: a free one on one host, 29500 on several
+  std::string run_id{};               ///< empty: random on one host, "trireme" on several
   std::optional<int> max_restarts{};  ///< of all ranks, or of each role; none: see `restarts`
-  std::string log_dir{};  ///< empty: no log files
+  std::string log_dir{};              ///< empty: no log files
   StreamChoice redirects{};
   StreamChoice tee{};
   std::vector<int> shown_ranks{};  ///< local ranks whose output is shown; empty: all

@@ -32,8 +32,7 @@ bool is_usage(const Failure& failure) {
 }
 
 bool has_code_of(const Failure& failure, const std::vector<int>& codes) {
-  return failure.ending.signal == 0 &&
-         std::ranges::find(codes, failure.ending.code) != codes.end();
+  return failure.ending.signal == 0 && std::ranges::find(codes, failure.ending.code) != codes.end();
 }
 
 /// Whether the rank ended because it was told to: by the signal that we received, or by ours after
@@ -180,8 +179,7 @@ void Supervisor::close_if_done() {
 bool Supervisor::may_try_again(const Unit& unit, Failure& failure) const {
   if (has_code_of(failure, options_.final_codes) || has_code_of(failure, options_.answers))
     return false;
-  if (!unit.job.role)
-    return interrupted_by_ == 0 && unit.job.attempt < options_.restarts();
+  if (!unit.job.role) return interrupted_by_ == 0 && unit.job.attempt < options_.restarts();
   // A manager that SIGTERM kills does not end the job as it was asked to: nobody would.
   if (unit.is_manager() && interrupted_by_ != 0 && failure.ending.signal == SIGTERM) return false;
   if (unit.quick_failures == kQuickFailures) {

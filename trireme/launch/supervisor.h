@@ -33,7 +33,7 @@ class Supervisor {
     bool picks_port = false;
     std::optional<ReservedPort> port = {};
     net::Deadline began = {};
-    int quick_failures = 0;  ///< in a row
+    int quick_failures = 0;                 ///< in a row
     std::unique_ptr<Attempt> attempt = {};  ///< null: it is over
 
     /// Whether the job is done when this unit is; manager and servers only serve those.

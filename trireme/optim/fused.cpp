@@ -28,8 +28,7 @@ template void fused_adamw(const FusedTensors&, const AdamWOptions&, const double
                           const FusedNumbers&);
 template void fused_adamw(const FusedTensors&, const AdamWOptions&, const at::Tensor&,
                           const FusedNumbers&);
-template void fused_sgd(const FusedTensors&, const SgdOptions&, const double&,
-                        const FusedNumbers&);
+template void fused_sgd(const FusedTensors&, const SgdOptions&, const double&, const FusedNumbers&);
 template void fused_sgd(const FusedTensors&, const SgdOptions&, const at::Tensor&,
                         const FusedNumbers&);
 

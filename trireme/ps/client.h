@@ -21,8 +21,8 @@ class LifeLost : public CommError {
   using CommError::CommError;
 };
 
-/// A worker's calls to servers and manager. A ClientNode runs on a thread of its own, which keeps the
-/// worker alive while it computes; a call that waits handles messages itself.
+/// A worker's calls to servers and manager. A ClientNode runs on a thread of its own, which keeps
+/// the worker alive while it computes; a call that waits handles messages itself.
 ///
 ///   while (const auto work = client.next()) {
 ///     for (size_t step = 0; step < work->batches.size(); ++step) {

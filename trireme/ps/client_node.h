@@ -50,7 +50,7 @@ class ClientNode : public ManagedNode {
   /// Consecutive values of a dense table.
   struct PulledBlock {
     RangeId range = 0;
-    uint64_t begin = 0;  ///< the first element
+    uint64_t begin = 0;      ///< the first element
     Payload values = {};     ///< empty if the operation says where they go
     bool unchanged = false;  ///< as the last pull of this range gave them; `values` is empty
   };

@@ -34,7 +34,8 @@ std::string agreed(const JobConfig& job) {
   for (const TableConfig& table : job.tables) {
     writer(table.name, static_cast<uint8_t>(table.kind), static_cast<uint8_t>(table.type),
            table.elems, static_cast<uint8_t>(table.consistency), table.tau, table.rule->describe(),
-           table.clip_norm, table.check_finite, table.staleness_aware, table.init_scale, table.most_rows, table.rank,
+           table.clip_norm, table.check_finite, table.staleness_aware, table.init_scale,
+           table.most_rows, table.rank,
            table.filter ? std::string(table.filter->name()) : std::string());
     for (const PieceFactors& factors : table.factors) writer(factors.rate, factors.decay);
     for (const Piece& piece : table.pieces)
@@ -130,10 +131,11 @@ void check(const JobConfig& job) {
               job.name, job.copies, job.copies + 1, job.servers, job.servers - 1);
   core::check(job.data.steps_per_task > 0, "job '{}': a task has 0 steps; give it at least 1",
               job.name);
-  core::check(job.data.snapshot_steps == 0 || job.data.snapshot_steps >= job.data.steps_per_task,
-              "job '{}': a task has {} steps, and a snapshot is wanted every {}; use at most so many "
-              "steps a task",
-              job.name, job.data.steps_per_task, job.data.snapshot_steps);
+  core::check(
+      job.data.snapshot_steps == 0 || job.data.snapshot_steps >= job.data.steps_per_task,
+      "job '{}': a task has {} steps, and a snapshot is wanted every {}; use at most so many "
+      "steps a task",
+      job.name, job.data.steps_per_task, job.data.snapshot_steps);
   core::check(!job.tables.empty(), "job '{}': has no table; give it one", job.name);
   for (const TableConfig& table : job.tables) check_table(table, job);
   check_memory(job);

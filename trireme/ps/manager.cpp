@@ -446,8 +446,9 @@ void Manager::on_snapshot_done(const SnapshotDone& done) {
     environment_.complete(view_.snapshot, contents);
   } catch (const CheckpointError& error) {  // servers repeat what they said: it is tried again
     complete_again_at_ = environment_.now() + kTryAgain;
-    environment_.note(fmt::format("manager: cannot complete the snapshot of step {}: {}; trying again",
-                                  view_.snapshot.step, error.what()));
+    environment_.note(
+        fmt::format("manager: cannot complete the snapshot of step {}: {}; trying again",
+                    view_.snapshot.step, error.what()));
     return;
   }
   decide(SnapshotComplete{done.snapshot});

@@ -39,11 +39,10 @@ class MemoryPlace final : public ManagerPlace {
 }  // namespace
 
 OneProcessJob::OneProcessJob(const JobConfig& job, std::shared_ptr<const SnapshotFiles> snapshots)
-    : options_{.connections = {.job = job.name,
-                               .secret = net::Secret::random(),
-                               .lanes = job.lanes},
-               .place = std::make_shared<MemoryPlace>(),
-               .snapshots = std::move(snapshots)} {
+    : options_{
+          .connections = {.job = job.name, .secret = net::Secret::random(), .lanes = job.lanes},
+          .place = std::make_shared<MemoryPlace>(),
+          .snapshots = std::move(snapshots)} {
   check(job);
   NodeOptions listening = options_;
   listening.connections.listen = net::Address{"127.0.0.1", 0};

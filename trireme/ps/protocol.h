@@ -146,10 +146,10 @@ struct ClockTotals {
 struct Reply {
   RequestId id = {};
   Epoch epoch = 0;
-  uint64_t version = 0;    ///< updates that the range has applied
-  uint64_t missed = 0;     ///< of a push: updates between its pull and itself
-  bool repeated = false;   ///< the batch had been applied already, from another worker
-  bool unchanged = false;  ///< of a pull: the client has these values already
+  uint64_t version = 0;     ///< updates that the range has applied
+  uint64_t missed = 0;      ///< of a push: updates between its pull and itself
+  bool repeated = false;    ///< the batch had been applied already, from another worker
+  bool unchanged = false;   ///< of a pull: the client has these values already
   ClockTotals totals = {};  ///< lockstep: of the clock of a push-pull, of the one before a pull
   Payload values = {};
   template <class Archive>

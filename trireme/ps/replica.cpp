@@ -318,7 +318,7 @@ void Replica::on_transfer(const Transfer& transfer, Member from) {
   const bool is_joiner = place_in_chain_ == assignment_.chain.size();
   if (transfer.epoch != assignment_.epoch || !is_joiner || from != assignment_.chain.back()) return;
   constexpr uint64_t kMostAtOnce = uint64_t{1} << 30;  // whatever the length says
-  if (state_) return advance();  // repeats: the acknowledgement was lost
+  if (state_) return advance();                        // repeats: the acknowledgement was lost
   if (transfer.begin == incoming_.size() && transfer.bytes.size() <= transfer.whole_bytes) {
     incoming_.reserve(std::min<uint64_t>(transfer.whole_bytes, kMostAtOnce));
     incoming_ += transfer.bytes.view();

@@ -7,9 +7,10 @@
 namespace trireme::train {
 
 std::string BatchReport::to_text() const {
-  core::Json json = {{"loss", loss},         {"weight", weight},   {"grad_norm", grad_norm},
-                     {"lr", lr},             {"data_ms", data_ms}, {"missed", missed},
-                     {"repeated", repeated}, {"pss_mib", pss_mib}, {"sent_mib", sent_mib}};
+  core::Json json = {
+      {"loss", loss},        {"weight", weight}, {"grad_norm", grad_norm}, {"lr", lr},
+      {"data_ms", data_ms},  {"missed", missed}, {"repeated", repeated},   {"pss_mib", pss_mib},
+      {"sent_mib", sent_mib}};
   if (eval_loss) json["eval_loss"] = *eval_loss;
   return json.dump();
 }

@@ -28,8 +28,8 @@ struct BatchReport {
   static BatchReport parse(const std::string& text);
 };
 
-/// The line of a step from the reports of all its batches, which `batches` of the job have, first to
-/// last. Times are the caller's.
+/// The line of a step from the reports of all its batches, which `batches` of the job have, first
+/// to last. Times are the caller's.
 StepReport step_of(int64_t step, const std::map<ps::Batch, std::string>& reports, ps::Batch first,
                    uint32_t batches, bool lockstep);
 

@@ -91,8 +91,8 @@ StageParameters stage_parameters(const config::Config& worker, nn::ModelImpl& wh
 
 ps::TableConfig settings_of_table(const config::Config& config) {
   ps::TableConfig table;
-  table.consistency = config.sync.kind == config::SyncKind::Free ? ps::Consistency::Free
-                                                                 : ps::Consistency::Stale;
+  table.consistency =
+      config.sync.kind == config::SyncKind::Free ? ps::Consistency::Free : ps::Consistency::Stale;
   table.tau = config.sync.kind == config::SyncKind::Free ? 0 : config.sync.staleness;
   table.rule = rule_of(config);
   table.clip_norm = config.optim.clip;
@@ -106,8 +106,8 @@ ps::TableConfig settings_of_table(const config::Config& config) {
 
 config::Config config_of_worker(config::Config config) {
   config.mesh.replica = 1;
-  config.compress = {};  // of pushes
-  config.run.graph = config::Graph::Off;  // a step waits for servers
+  config.compress = {};                                         // of pushes
+  config.run.graph = config::Graph::Off;                        // a step waits for servers
   if (config.pipeline.balance.by == config::Balance::By::Time)  // servers must know the stages
     config.pipeline.balance.by = config::Balance::By::Parameters;
   return config;
@@ -131,12 +131,12 @@ ps::JobConfig server_job(const config::Config& config, nn::ModelImpl& whole,
   job.ranges = std::max(16U, kRangesPerServer * role.servers);
   job.lanes = kServerThreads;
   const auto every = static_cast<uint64_t>(config.checkpoint.every);
-  job.data = {.begin = static_cast<uint64_t>(steps.first) * role.workers,
-              .epochs = steps.steps > 0 ? 1U : 0U,
-              .batches_per_epoch =
-                  static_cast<uint64_t>(std::max<int64_t>(1, steps.steps)) * role.workers,
-              .steps_per_task = every > 0 ? std::min<uint64_t>(every, kStepsPerTask) : kStepsPerTask,
-              .snapshot_steps = every};
+  job.data = {
+      .begin = static_cast<uint64_t>(steps.first) * role.workers,
+      .epochs = steps.steps > 0 ? 1U : 0U,
+      .batches_per_epoch = static_cast<uint64_t>(std::max<int64_t>(1, steps.steps)) * role.workers,
+      .steps_per_task = every > 0 ? std::min<uint64_t>(every, kStepsPerTask) : kStepsPerTask,
+      .snapshot_steps = every};
   job.start_from = steps.start_from;
   if (config.sync.backup) job.timing.backup_after = kBackupAfter;
 
@@ -150,16 +150,16 @@ ps::JobConfig server_job(const config::Config& config, nn::ModelImpl& whole,
   const Policy policy = policy_of(worker, degrees);
   for (int rank = 0; rank < static_cast<int>(role.worker_ranks); ++rank) {
     const Coord coord = coord_of(rank, degrees);
-    ps::TableConfig table = ps::parameter_table(
-        fmt::format("weights-{}", rank),
-        {.coord = coord,
-         .degrees = degrees,
-         .policy = policy,
-         .parameters = stages.of_rank[static_cast<std::size_t>(coord.pipe)],
-         .holders = [&](const std::string& name) {
-           const auto found = stages.holders.find(name);
-           return found == stages.holders.end() ? Holders{} : found->second;
-         }});
+    ps::TableConfig table =
+        ps::parameter_table(fmt::format("weights-{}", rank),
+                            {.coord = coord,
+                             .degrees = degrees,
+                             .policy = policy,
+                             .parameters = stages.of_rank[static_cast<std::size_t>(coord.pipe)],
+                             .holders = [&](const std::string& name) {
+                               const auto found = stages.holders.find(name);
+                               return found == stages.holders.end() ? Holders{} : found->second;
+                             }});
     if (table.pieces.empty()) continue;  // other ranks count all that this one holds
     ps::TableConfig settings = settings_of_table(config);
     table.consistency = settings.consistency;

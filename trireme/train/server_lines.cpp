@@ -15,8 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 bool has_all(const std::map<ps::Batch, std::string>& reports, ps::Batch first, uint32_t count) {
   const auto begin = reports.find(first), end = reports.lower_bound(first + count);
-  return begin != reports.end() &&
-         std::distance(begin, end) == static_cast<std::ptrdiff_t>(count);
+  return begin != reports.end() && std::distance(begin, end) == static_cast<std::ptrdiff_t>(count);
 }
 
 }  // namespace

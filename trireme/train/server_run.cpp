@@ -1,8 +1,9 @@
 #include "trireme/train/server_run.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <signal.h>
+
+#include <ATen/Parallel.h>
 
 #include "trireme/config/text.h"
 #include "trireme/core/env.h"
@@ -56,7 +57,7 @@ class Process {
   int run(const WorkerModelFactory& model) {
     if (role_.node.role == ps::Role::Worker) return work(model);
     ::signal(SIGPIPE, SIG_IGN);  // a closed stdout is an error of write
-    at::set_num_threads(1);  // each thread of a server has ranges of its own
+    at::set_num_threads(1);      // each thread of a server has ranges of its own
     if (role_.node.role == ps::Role::Manager) return manage();
     ps::serve(job_, role_, {.snapshots = snapshots()});
     return 0;
@@ -80,11 +81,10 @@ class Process {
   ps::JobConfig make_job(const WholeModelFactory& whole) const {
     const nn::Deferred no_memory;
     const config::Config worker = config_of_worker(config_);
-    const auto model =
-        whole(worker, {.pipe = static_cast<int>(worker.mesh.pipe),
-                       .shard = static_cast<int>(worker.mesh.shard),
-                       .context = static_cast<int>(worker.mesh.context),
-                       .tensor = static_cast<int>(worker.mesh.tensor)});
+    const auto model = whole(worker, {.pipe = static_cast<int>(worker.mesh.pipe),
+                                      .shard = static_cast<int>(worker.mesh.shard),
+                                      .context = static_cast<int>(worker.mesh.context),
+                                      .tensor = static_cast<int>(worker.mesh.tensor)});
     const bool wide = config_.precision.compute == config::Dtype::Float64;
     nn::move_to(*model, wide ? at::kDouble : at::kFloat, at::kCPU);
     nn::initialize(*model, static_cast<uint64_t>(config_.run.seed));
@@ -107,10 +107,9 @@ class Process {
     const bool adam = config_.sync.optimizer == config::ServerOptimizer::AdamW ||
                       (config_.sync.optimizer == config::ServerOptimizer::Same &&
                        config_.optim.kind == config::OptimizerKind::AdamW);
-    const char* const kind =
-        config_.sync.optimizer == config::ServerOptimizer::Adagrad ? "adagrad"
-        : adam                                                     ? "adamw"
-                                                                   : "sgd";
+    const char* const kind = config_.sync.optimizer == config::ServerOptimizer::Adagrad ? "adagrad"
+                             : adam                                                     ? "adamw"
+                                                                                        : "sgd";
     return {{"config", config::to_toml(config_)},
             {"data", facts_of(*data_)},
             {"optimizer", {{"kind", kind}, {"steps", counts}}},
@@ -124,8 +123,8 @@ class Process {
     if (goes_on) {
       lines.files().log("the manager goes on");
     } else if (steps_.first >= steps_.steps && steps_.first > 0) {
-      lines.say(fmt::format("already at step {}: raise run.steps, or use another run.dir",
-                            steps_.first));
+      lines.say(
+          fmt::format("already at step {}: raise run.steps, or use another run.dir", steps_.first));
     } else {
       announce();
     }

@@ -253,12 +253,12 @@ void Trainer::push(const data::Batch& batch, const at::Tensor& totals,
     rows += even_range(batch.all_rows, static_cast<int>(job.workers) * ranks, lane * ranks + rank)
                 .count;
   const bool skips = !job.in_lanes() && update.skip.item<double>() != 0;
-  servers_->push({.weight = skips ? 0 : totals[0].item<double>(),
-                  .loss = skips ? 0 : totals[1].item<double>(),
-                  .divisor = update.divisor.item<double>(),
-                  .rate = update.rate.item<double>(),
-                  .parts = rows > 0 ? static_cast<double>(batch.all_rows) / static_cast<double>(rows)
-                                    : 1});
+  servers_->push(
+      {.weight = skips ? 0 : totals[0].item<double>(),
+       .loss = skips ? 0 : totals[1].item<double>(),
+       .divisor = update.divisor.item<double>(),
+       .rate = update.rate.item<double>(),
+       .parts = rows > 0 ? static_cast<double>(batch.all_rows) / static_cast<double>(rows) : 1});
 }
 
 /// Issues all work of a step. Its numbers are where the weights are.

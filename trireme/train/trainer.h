@@ -183,7 +183,7 @@ class Trainer {
   std::optional<parallel::ReplicaMeshes> replicas_;  // if they train on their own
   std::shared_ptr<nn::ModelImpl> model_;
   std::unique_ptr<parallel::Attached> attached_;
-  std::unique_ptr<ps::ServerParallel> servers_;   // if weights live there; then
+  std::unique_ptr<ps::ServerParallel> servers_;  // if weights live there; then
   std::unique_ptr<optim::Optimizer> optimizer_;  // there is no optimizer here
   std::unique_ptr<parallel::LocalUpdates> local_;
   optim::UpdateControl control_;

@@ -115,12 +115,12 @@ std::string why_not_equal(const config::Config& config) {
     add(fmt::format("sync.kind = \"{}\" lets replicas go their own ways between meetings",
                     to_string(config.sync.kind)));
   if (config.sync.on_servers())
-    add(fmt::format("sync.kind = \"{}\" lets servers make the updates{}, and no servers are "
-                    "started here",
-                    to_string(config.sync.kind),
-                    config.sync.kind == SyncKind::Stale && config.sync.staleness == 0
-                        ? ""
-                        : " as gradients come"));
+    add(fmt::format(
+        "sync.kind = \"{}\" lets servers make the updates{}, and no servers are "
+        "started here",
+        to_string(config.sync.kind),
+        config.sync.kind == SyncKind::Stale && config.sync.staleness == 0 ? ""
+                                                                          : " as gradients come"));
   if (compresses(config)) add("compression sends less than the whole");
   if (is_asynchronous(config))
     add(fmt::format("pipeline.schedule = \"{}\" computes gradients with older weights",

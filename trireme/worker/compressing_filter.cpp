@@ -1,9 +1,10 @@
 #include "trireme/worker/compressing_filter.h"
 
+#include <fmt/format.h>
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
-#include <fmt/format.h>
 
 #include <cstring>
 
@@ -27,8 +28,7 @@ class CompressingFilter final : public Filter {
   std::string_view name() const override { return compressor_->name(); }
 
   size_t num_bytes(size_t elems) const override {
-    return static_cast<size_t>(
-        compressor_->num_bytes(static_cast<int64_t>(elems), at::kFloat));
+    return static_cast<size_t>(compressor_->num_bytes(static_cast<int64_t>(elems), at::kFloat));
   }
 
   std::string encode(std::span<const float> values, std::span<float> residual,

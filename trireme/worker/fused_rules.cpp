@@ -1,8 +1,9 @@
 #include "trireme/worker/fused_rules.h"
 
+#include <fmt/format.h>
+
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
-#include <fmt/format.h>
 
 #include "trireme/optim/fused.h"
 

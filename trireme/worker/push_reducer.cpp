@@ -40,23 +40,24 @@ void PushReducer::bind(const parallel::Attached& attached) {
     if (job.tables[table].rank == static_cast<uint32_t>(rank_) && !job.tables[table].pieces.empty())
       table_ = table;
   const std::size_t wanted = table_ ? job.tables[*table_].pieces.size() : 0;
-  core::check(wanted == parts.size(),
-              "ServerParallel: rank {} of this worker trains {} pieces of parameters, but its table "
-              "has {}; give all processes the same model",
-              rank_, parts.size(), wanted);
+  core::check(
+      wanted == parts.size(),
+      "ServerParallel: rank {} of this worker trains {} pieces of parameters, but its table "
+      "has {}; give all processes the same model",
+      rank_, parts.size(), wanted);
   if (!table_) return;
   const TableConfig& config = job.tables[*table_];
   const auto begins = piece_begins(config);
   for (std::size_t i = 0; i < config.pieces.size(); ++i) {
     const Piece& piece = config.pieces[i];
     const auto found = parts.find({piece.name, piece.offset, piece.begin});
-    core::check(found != parts.end() &&
-                    shards[found->second.first].pieces[found->second.second] == piece,
-                "ServerParallel: table '{}' has a piece of '{}' that this rank does not train; give "
-                "all processes the same model",
-                config.name, piece.name);
-    places_.push_back({found->second.first, found->second.second,
-                       static_cast<int64_t>(begins[i]), piece.count});
+    core::check(
+        found != parts.end() && shards[found->second.first].pieces[found->second.second] == piece,
+        "ServerParallel: table '{}' has a piece of '{}' that this rank does not train; give "
+        "all processes the same model",
+        config.name, piece.name);
+    places_.push_back(
+        {found->second.first, found->second.second, static_cast<int64_t>(begins[i]), piece.count});
   }
   take_memory();
 }
@@ -96,8 +97,8 @@ Client::Pending PushReducer::push(Client::Operation operation, const PushNumbers
   operation.divisor = divisor > 0 && std::isfinite(divisor) ? divisor : 1;
   operation.rate = numbers.rate;
   if (numbers.weight != 0)
-    operation.values = Payload(
-        memory_, {static_cast<const char*>(memory_.get()), static_cast<size_t>(gradients_.nbytes())});
+    operation.values = Payload(memory_, {static_cast<const char*>(memory_.get()),
+                                         static_cast<size_t>(gradients_.nbytes())});
   if (step == nullptr) return client_.start(std::move(operation));
   step->weight = operation.weight;
   step->loss = operation.loss;

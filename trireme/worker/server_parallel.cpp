@@ -32,8 +32,9 @@ ServerParallel::ServerParallel(parallel::Attached& attached, Client& client,
   core::check(ranks == static_cast<int>(client.job().worker_ranks),
               "ServerParallel: the mesh has {} ranks, but workers of job '{}' have {}", ranks,
               client.job().name, client.job().worker_ranks);
-  core::check(attached.asynchronous() == nullptr,
-              "ServerParallel: this pipeline updates weights by itself; use a schedule that drains");
+  core::check(
+      attached.asynchronous() == nullptr,
+      "ServerParallel: this pipeline updates weights by itself; use a schedule that drains");
   core::check(&attached.reducer() == reducer_.get(),
               "ServerParallel: gradients go through another reducer; attach with this one");
   reducer_->bind(attached_);
@@ -180,7 +181,8 @@ void ServerParallel::take_block(const ClientNode::PulledBlock& block) {
     const int64_t from = std::max(begin, place->begin),
                   until = std::min(end, place->begin + place->count);
     if (from >= until) continue;
-    const char* bytes = block.values.data() + static_cast<std::size_t>(from - begin) * width_of(type);
+    const char* bytes =
+        block.values.data() + static_cast<std::size_t>(from - begin) * width_of(type);
     const at::Tensor values =
         at::from_blob(const_cast<char*>(bytes), {until - from}, type);  // only read
     const parallel::ParameterShard& shard = attached_.shards()[place->shard];

@@ -22,11 +22,9 @@ struct PushOutcome {
 /// Makes the parameters of a module live on servers, where DataParallel would keep replicas equal.
 /// It attaches to the parameters and does not change the module.
 ///
-///   ps::JobConfig job{.data = ..., .tables = {ps::module_table(*model, ps::make_sgd({.lr = 0.1}))}};
-///   const auto worker = ps::join(job);
-///   if (!worker) return 0;
-///   ps::ServerParallel replica(*model, worker->client());
-///   worker->train([&](ps::TrainingStep& step) {
+///   ps::JobConfig job{.data = ..., .tables = {ps::module_table(*model, ps::make_sgd({.lr =
+///   0.1}))}}; const auto worker = ps::join(job); if (!worker) return 0; ps::ServerParallel
+///   replica(*model, worker->client()); worker->train([&](ps::TrainingStep& step) {
 ///     replica.begin(step);                        // the weights of this step
 ///     replica.backward(loss_of(model, step.batch()));
 ///     replica.finish();                           // pushes the gradient
