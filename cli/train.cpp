@@ -8,6 +8,7 @@
 #include "models/registry.h"
 #include "trireme/config/mesh.h"
 #include "trireme/core/error.h"
+#include "trireme/format/load.h"
 #include "trireme/train/datasets.h"
 #include "trireme/train/footprint.h"
 #include "trireme/train/resume_point.h"
@@ -96,8 +97,10 @@ int mesh_check(const std::vector<std::string>& args) {
   program_invocation_short_name = speaker.data();
   auto config = load_config(args.at(1), {args.begin() + 2, args.end()});
   if (config.sync.on_servers()) {  // then the mesh is that of a worker
-    if (config.checkpoint.resume.from == config::Resume::From::Nothing)
-      train::refuse_newer(config, -1);
+    const auto& [from, folder] = config.checkpoint.resume;
+    if (from == config::Resume::From::Nothing) train::refuse_newer(config, -1);
+    if (from == config::Resume::From::Folder)
+      train::refuse_newer(config, format::Checkpoint(folder).index().step);
     config = train::config_of_worker(config);
   }
   const Degrees degrees =

@@ -22,11 +22,19 @@ bool reads_files(const Config& config) {
 bool evaluates(const Config& config) {
   return config.eval.every > 0;
 }
+/// The optimizer that makes the updates: servers may have another one.
 bool is_adamw(const Config& config) {
-  return config.optim.kind == OptimizerKind::AdamW;
+  return config.sync.optimizer == ServerOptimizer::AdamW ||
+         (config.sync.optimizer == ServerOptimizer::Same &&
+          config.optim.kind == OptimizerKind::AdamW);
 }
 bool is_sgd(const Config& config) {
-  return config.optim.kind == OptimizerKind::Sgd;
+  return config.sync.optimizer == ServerOptimizer::Sgd ||
+         (config.sync.optimizer == ServerOptimizer::Same &&
+          config.optim.kind == OptimizerKind::Sgd);
+}
+bool has_epsilon(const Config& config) {
+  return !is_sgd(config);
 }
 bool has_attention(const Config& config) {
   return config.model.has_attention();
@@ -100,7 +108,7 @@ constexpr Switch kSwitches[] = {
      [](const Config& c) { return c.memory.recompute <= Recompute::Block || has_attention(c); },
      "memory.recompute=block"},
     {"optim.betas", "optim.kind", is_adamw, "optim.kind=adamw"},
-    {"optim.eps", "optim.kind", is_adamw, "optim.kind=adamw"},
+    {"optim.eps", "optim.kind", has_epsilon, "optim.kind=adamw"},
     {"optim.momentum", "optim.kind", is_sgd, "optim.kind=sgd"},
     {"optim.final", "optim.schedule",
      [](const Config& c) { return c.optim.schedule != RateSchedule::Constant; },

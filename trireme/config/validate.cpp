@@ -80,6 +80,8 @@ void validate_servers(const Config& config) {
        asked);
   need(config.precision.compute != Dtype::BFloat16 || config.precision.master == Master::Float32,
        "{}: servers keep masters in float32; leave precision.master out", asked);
+  need(sync.optimizer != ServerOptimizer::Adagrad || config.optim.weight_decay == 0,
+       "sync.optimizer = \"adagrad\" does not decay weights; set optim.weight_decay=0");
   const Compression kind = config.compress.kind;
   need(kind != Compression::RandomK && kind != Compression::PowerSgd && kind != Compression::Auto,
        "{} and compress.kind = \"{}\" do not go together: that compressor works on sums of all "

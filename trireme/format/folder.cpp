@@ -25,7 +25,7 @@ namespace {
 }
 
 bool is_folder(const std::string& path) {
-  struct stat status {};
+  struct stat status{};
   return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
@@ -49,8 +49,8 @@ void sync_folder(const std::string& path) {
 }
 
 bool is_root(const std::string& path) {
-  struct stat here {};
-  struct stat above {};
+  struct stat here{};
+  struct stat above{};
   if (::stat(path.c_str(), &here) != 0 || ::stat((path + "/..").c_str(), &above) != 0) return true;
   return here.st_ino == above.st_ino && here.st_dev == above.st_dev;
 }
@@ -68,7 +68,7 @@ void sync_upwards(std::string path) {
 }
 
 bool is_there(const std::string& path) {
-  struct stat status {};
+  struct stat status{};
   return ::lstat(path.c_str(), &status) == 0;
 }
 
@@ -90,7 +90,7 @@ std::optional<int64_t> parse_step(const std::string& name) {
 /// Whether the folder has an index, and so is whole. Throws where that cannot be told just now.
 bool has_index(const std::string& folder) {
   const std::string path = folder + "/" + kIndexName;
-  struct stat status {};
+  struct stat status{};
   if (::stat(path.c_str(), &status) == 0) return S_ISREG(status.st_mode);
   if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return false;
   throw UnreadableError(fmt::format("cannot open {}: {}", path, core::errno_text(errno)));
@@ -198,11 +198,12 @@ std::string commit(const std::string& folder, int64_t step) {
   return path;
 }
 
-std::vector<int64_t> prune(const std::string& folder, int64_t keep) {
+std::vector<int64_t> prune(const std::string& folder, int64_t keep, std::optional<int64_t> spared) {
   core::check(keep >= 1, "prune must keep at least 1 checkpoint, not {}", keep);
   std::vector<int64_t> steps = list(folder);
   steps.resize(std::max<size_t>(steps.size(), static_cast<size_t>(keep)) -
                static_cast<size_t>(keep));
+  if (spared) std::erase(steps, *spared);
   for (const int64_t step : steps) {
     const std::string path = path_of(folder, step), doomed = path + ".tmp-pruned";
     remove_all(doomed);

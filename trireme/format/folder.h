@@ -42,7 +42,8 @@ std::string begin(const std::string& folder, int64_t step);
 std::string commit(const std::string& folder, int64_t step);
 
 /// Removes the oldest steps until `keep` are left; returns those that it removed.
-std::vector<int64_t> prune(const std::string& folder, int64_t keep);
+std::vector<int64_t> prune(const std::string& folder, int64_t keep,
+                           std::optional<int64_t> spared = {});
 
 /// Removes what crashes have left: every step-N.tmp*. An older step that was renamed for a
 /// successor which never arrived gets its name back. Must not run while somebody is writing.

@@ -79,11 +79,10 @@ Failure Attempt::failure() const {
                   .ending = *failed_->ending,
                   .last_lines = {failed_->tail.lines().begin(), failed_->tail.lines().end()}};
   if (stopped_ != nullptr) failure.stopped = full_name(*stopped_);
-  if (options_.display == Display::Prefixed) {
+  if (options_.display == Display::Prefixed || job_.role) {
     failure.was_shown = failed_->err == nullptr || failed_->err->is_shown();
     return failure;
   }
-  if (!is_bare(0)) return failure;
   // What rank 0 wrote has been shown. If all ranks fail for the same reason, they write the same
   // lines.
   const auto& heard = ranks_[0]->tail.lines();
@@ -138,8 +137,9 @@ bool Attempt::is_bare(int local_rank) const {
          (!job_.role || job_.role->kind == UnitRole::Kind::Manager);
 }
 
-bool Attempt::shown(int local_rank) const {
-  if (options_.display == Display::Bare) return is_bare(local_rank);
+/// Of a parameter server job people see what any process says on stderr: that it waits, for one.
+bool Attempt::shown(int local_rank, bool is_err) const {
+  if (options_.display == Display::Bare) return is_bare(local_rank) || (job_.role && is_err);
   return options_.shown_ranks.empty() ||
          std::ranges::find(options_.shown_ranks, local_rank) != options_.shown_ranks.end();
 }
@@ -150,12 +150,14 @@ std::unique_ptr<Output> Attempt::make_output(Rank& rank, int local_rank, bool is
   };
   const bool teed = chosen(options_.tee) || (!options_.tee.any() && !options_.redirects.any());
   Destinations to{.sink = nullptr, .prefix = "", .log_file = "", .tail = &rank.tail};
-  if (shown(local_rank) && (teed || !chosen(options_.redirects)))
+  if (shown(local_rank, is_err) && (teed || !chosen(options_.redirects)))
     to.sink = is_err ? &console_.err() : &console_.out();
   const std::string label = job_.label(local_rank);
   if (!job_.is_one_process() && options_.display == Display::Prefixed)
     to.prefix = fmt::format("[{}] ", label);
-  if (options_.display == Display::Bare) to.prefix = core::line_start(STDERR_FILENO);
+  if (options_.display == Display::Bare)
+    to.prefix = std::string(core::line_start(STDERR_FILENO)) +
+                (is_bare(local_rank) ? std::string() : fmt::format("[{}] ", label));
   if (!options_.log_dir.empty() && (teed || chosen(options_.redirects))) {
     std::string folder =
         fmt::format("{}/{}/attempt_{}/{}", options_.log_dir, job_.run_id, job_.attempt, label);

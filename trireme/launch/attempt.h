@@ -87,7 +87,7 @@ class Attempt {
   void start_rank(Spawner& spawner, int local_rank);
   std::unique_ptr<Output> make_output(Rank& rank, int local_rank, bool is_err);
   bool is_bare(int local_rank) const;
-  bool shown(int local_rank) const;
+  bool shown(int local_rank, bool is_err) const;
   std::string full_name(const Rank& rank) const;
   Failure failure() const;
   void fail(const Rank& rank);

@@ -71,6 +71,7 @@ std::vector<std::string> rank_environment(const Job& job, int local_rank) {
     set("TRIREME_PS_RANKS", std::to_string(job.role->worker_ranks));
     set("TRIREME_PS_JOB", job.run_id);
     set("TRIREME_PS_MANAGER", job.role->manager);
+    if (job.ends) set("TRIREME_PS_ENDS", "1");
   }
   // Inherited from an outer torchrun, it would make torch wait for a store that we do not serve.
   variables.erase("TORCHELASTIC_USE_AGENT_STORE");

@@ -35,6 +35,7 @@ struct Job {
   std::string secret;  ///< empty: the ranks use TRIREME_SECRET(_FILE) or the user's key
   int attempt = 0;
   int max_restarts = 0;
+  bool ends = false;    ///< of a manager: the launcher was told to end the job
   bool colour = false;  ///< the ranks' output is shown on a terminal with colours
 
   int rank(int local_rank) const { return host * num_ranks + local_rank; }

@@ -196,6 +196,7 @@ void Supervisor::restart(Unit& unit, const Failure& failure) {
                                ? "it"
                                : fmt::format("its {} ranks", unit.job.num_ranks);
   ++unit.job.attempt;
+  unit.job.ends = unit.is_manager() && interrupted_by_ != 0;
   console_.err().say(fmt::format("{}: {}; starting {} again (restart {} of {})", options_.speaker,
                                  sentence(failure), what, unit.job.attempt, options_.restarts()));
   console_.flush();
@@ -218,9 +219,10 @@ int Supervisor::conclude() {
   }
   Failure& failure = *failure_;
   if (has_code_of(failure, options_.answers)) return failure.ending.exit_code();
-  const bool is_said = is_usage(failure) && failure.was_shown;
+  // With roles, what it wrote on stderr was shown under its name.
+  const bool is_said = failure.was_shown && (is_usage(failure) || options_.roles);
   if (is_said) failure.last_lines.clear();  // its own error message is enough
-  if (!is_said || options_.display == Display::Prefixed)
+  if (!is_said || options_.display == Display::Prefixed || options_.roles)
     console_.err().say(report(failure, options_.speaker));
   return failure.ending.exit_code();
 }

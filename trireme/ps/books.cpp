@@ -65,7 +65,7 @@ Books::Books(const JobConfig& job)
     : job_(job),
       num_tasks_(tasks_of(job)),
       first_clock_(job.in_lanes() ? job.data.begin / job.workers : 0),
-      snapshot_{.clock = first_clock_},
+      snapshot_{.clock = first_clock_, .step = job.data.begin / job.workers},
       reports_written_(job.data.begin) {
   view_.ranges.resize(job.ranges);
 }

@@ -17,9 +17,6 @@ namespace trireme::ps {
 namespace {
 
 constexpr std::chrono::milliseconds kLook{20};
-/// How long a manager that was told to end stays for workers that have not heard that the job is
-/// over. Their launcher ends it when they are gone.
-constexpr std::chrono::seconds kFarewell{10};
 
 uint32_t number_of(const char* name, int64_t least) {
   constexpr int64_t kMost = 1 << 20;
@@ -64,22 +61,24 @@ void serve_manager(const JobConfig& job, NodeOptions options, const ServeOptions
     return manager;
   });
   options.place->announce(thread.endpoint());
-  auto leave_at = net::Deadline::max();
-  bool told = false;
-  for (int heard = 0; net::Clock::now() < leave_at; std::this_thread::sleep_for(kLook)) {
-    const int now = signals.count();
+  // A manager that ended the job early stays until workers have heard of it: its launcher ends it,
+  // by a second signal, when they are gone. One that is started again after the first is told so.
+  const int before = core::env("TRIREME_PS_ENDS") ? 1 : 0;
+  bool told = false;  // of the end, while the node can do nothing else
+  for (int heard = 0;; std::this_thread::sleep_for(kLook)) {
+    const int now = before + signals.count();
     bool was_over = false, is_over = false;
-    SnapshotOrder last;
     thread.call([&](Node& node) {
       auto& manager = static_cast<Manager&>(node);
       was_over = manager.view().over;
       if (heard == 0 && now > 0) manager.stop_early();
       is_over = manager.view().over;
-      last = manager.books().snapshot();
+      if (is_over && !std::exchange(told, true) && serving.on_over)
+        serving.on_over(manager.books().snapshot());
     });
-    if (is_over && !std::exchange(told, true) && serving.on_over) serving.on_over(last);
-    if (now > 1 || (heard == 0 && now > 0 && was_over)) return;
-    if (now > 0 && is_over) leave_at = std::min(leave_at, net::Clock::now() + kFarewell);
+    if (heard == 0 && now > 0 && was_over) return;
+    if (now > 1 && is_over) return;
+    if (now > 1) throw Error("the manager was told to end twice, before all work was done");
     heard = now;
   }
 }
@@ -91,7 +90,10 @@ void serve_ranges(const JobConfig& job, const NodeOptions& options, uint32_t ind
     if (const auto failure = server.failure()) std::rethrow_exception(failure);
     const int now = signals.count();
     if (heard == 0 && now > 0) server.leave();
-    if (now > 1 || (now > 0 && server.may_stop())) return;
+    if (now > 0 && server.may_stop()) return;
+    if (now > 1)
+      throw Error(
+          fmt::format("server {} was told to end twice, before others had its ranges", index));
     heard = now;
   }
 }

@@ -39,8 +39,8 @@ struct ServeOptions {
 
 /// Runs the manager, or a server, until a signal ends it. The first SIGTERM, SIGINT or SIGHUP asks
 /// the manager to end the job early, and a server to give its ranges to others; when the job is
-/// over, and the second time, they end at once. A manager that ended the job early stays a while,
-/// so that all workers hear of it. Throws what ends the node.
+/// over they end at once. A second signal before that ends them with an Error. Throws what ends the
+/// node.
 void serve(const JobConfig& job, const JobRole& role, const ServeOptions& options = {});
 
 }  // namespace trireme::ps

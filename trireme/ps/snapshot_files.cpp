@@ -157,7 +157,15 @@ void SnapshotFiles::complete(const SnapshotOrder& order,
   if (error) throw CheckpointError(fmt::format("cannot read {}: {}", folder, error.message()));
   format::write_file(folder + "/" + format::kIndexName, format::to_text(index));
   format::commit(options_.folder, static_cast<int64_t>(order.step));
-  format::prune(options_.folder, options_.keep);
+  format::prune(options_.folder, options_.keep, start_step());
+}
+
+/// The checkpoint that the job starts from, if it is one of the folder: processes that are started
+/// again still look at it.
+std::optional<int64_t> SnapshotFiles::start_step() const {
+  for (const int64_t step : format::list(options_.folder))
+    if (options_.folder + "/" + format::step_name(step) == job_.start_from) return step;
+  return {};
 }
 
 std::optional<RangeState::Image> SnapshotFiles::load(const SnapshotPart& part) const {

@@ -39,6 +39,7 @@ class SnapshotFiles {
 
  private:
   std::string folder_of(const SnapshotPart& part) const;
+  std::optional<int64_t> start_step() const;
   std::vector<format::PartItem> dense_items(const SnapshotPart& part,
                                             const StorageImage& image) const;
   std::vector<format::PartItem> sparse_items(const SnapshotPart& part,

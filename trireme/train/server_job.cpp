@@ -106,8 +106,11 @@ ps::TableConfig settings_of_table(const config::Config& config) {
 
 config::Config config_of_worker(config::Config config) {
   config.mesh.replica = 1;
-  config.compress = {};                                         // of pushes
-  config.run.graph = config::Graph::Off;                        // a step waits for servers
+  config.compress = {};                   // of pushes
+  config.run.graph = config::Graph::Off;  // a step waits for servers
+  // Its ranks wait for each other while one of them waits for servers, or for work, which may take
+  // any time. Those that die or stop are noticed all the same.
+  config.comm.timeout_s = 1e9;
   if (config.pipeline.balance.by == config::Balance::By::Time)  // servers must know the stages
     config.pipeline.balance.by = config::Balance::By::Parameters;
   return config;

@@ -30,27 +30,41 @@ ServerLines::ServerLines(const config::Config& config, const ps::JobConfig& job,
              goes_on ? RunFiles::Unfinished::Leave : RunFiles::Unfinished::Remove),
       written_at_(Clock::now()) {}
 
-/// A manager that was started again learns from the first report what is written already.
+/// A manager that was started again learns from the first report what is written already. Batches
+/// of several steps may become complete together: each step has then taken its share of the time.
 ps::Batch ServerLines::write(ps::Batch first, const std::map<ps::Batch, std::string>& reports) {
-  const auto step_before = static_cast<int64_t>(first / job_.workers);
+  if (is_over_) return first;
+  const auto now = Clock::now();
   if (!progress_) {
+    const auto step_before = static_cast<int64_t>(first / job_.workers);
     files_.begin(step_before);
     progress_.emplace(step_before, static_cast<int64_t>(job_.batches() / job_.workers),
                       config_.log.every);
-  }
-  for (; has_all(reports, first, job_.workers); first += job_.workers) {
-    StepReport line = step_of(static_cast<int64_t>(first / job_.workers) + 1, reports, first,
-                              job_.workers, job_.in_lanes());
-    const auto now = Clock::now();
-    line.step_ms = std::chrono::duration<double, std::milli>(now - written_at_).count();
     written_at_ = now;
-    line.tokens_per_s = line.step_ms > 0 ? line.weight / line.step_ms * 1e3 : 0;
+  }
+  std::vector<StepReport> lines;
+  for (; has_all(reports, first, job_.workers); first += job_.workers)
+    lines.push_back(step_of(static_cast<int64_t>(first / job_.workers) + 1, reports, first,
+                            job_.workers, job_.in_lanes()));
+  if (lines.empty()) return first;
+  const double step_ms = std::chrono::duration<double, std::milli>(now - written_at_).count() /
+                         static_cast<double>(lines.size());
+  written_at_ = now;
+  for (StepReport& line : lines) {
+    line.step_ms = step_ms;
+    line.tokens_per_s = step_ms > 0 ? line.weight / step_ms * 1e3 : 0;
     line.floor = floor_;
     files_.add(line, order_);
     progress_->show(line);
   }
-  if (progress_->is_closed()) ::raise(SIGTERM);  // nobody reads on: the manager ends the job early
+  if (progress_->is_closed() && !std::exchange(is_closed_, true))
+    ::raise(SIGTERM);  // the manager ends the job early
   return first;
+}
+
+void ServerLines::end() {
+  is_over_ = true;
+  progress_.reset();
 }
 
 void ServerLines::say(const std::string& sentence) {

@@ -26,7 +26,10 @@ class ServerLines {
   ps::Batch write(ps::Batch first, const std::map<ps::Batch, std::string>& reports);
   /// A sentence for people.
   void say(const std::string& sentence);
-  void end() { progress_.reset(); }
+  /// No lines follow.
+  void end();
+  /// Nobody reads stdout any more.
+  bool is_closed() const { return is_closed_; }
   RunFiles& files() { return files_; }
 
  private:
@@ -37,6 +40,7 @@ class ServerLines {
   RunFiles files_;
   std::optional<Progress> progress_;
   std::chrono::steady_clock::time_point written_at_;
+  bool is_closed_ = false, is_over_ = false;
 };
 
 }  // namespace trireme::train

@@ -119,29 +119,30 @@ class Process {
 
   int manage() {
     const bool goes_on = core::env_int("TORCHELASTIC_RESTART_COUNT").value_or(0) > 0;
+    const bool is_done = steps_.first > 0 && steps_.first >= steps_.steps;
     ServerLines lines(config_, job_, order_, data_->floor(), goes_on);
-    if (goes_on) {
+    if (goes_on)
       lines.files().log("the manager goes on");
-    } else if (steps_.first >= steps_.steps && steps_.first > 0) {
+    else if (is_done)
       lines.say(
           fmt::format("already at step {}: raise run.steps, or use another run.dir", steps_.first));
-    } else {
+    else
       announce();
-    }
     bool is_over = false;
     ps::serve(job_, role_,
               {.snapshots = snapshots(),
-               .last_snapshot = true,
+               .last_snapshot = !is_done,
                .on_reports = [&](ps::Batch first,
                                  const auto& reports) { return lines.write(first, reports); },
                .on_over =
                    [&](const ps::SnapshotOrder& last) {
                      is_over = true;
                      lines.end();
-                     finish(static_cast<int64_t>(last.step));
+                     if (!is_done) finish(static_cast<int64_t>(last.step));
                    },
                .note = [&](const std::string& line) { lines.say(line); }});
-    return is_over ? 0 : 1;
+    if (!is_over) return 1;
+    return lines.is_closed() ? 128 + SIGPIPE : 0;
   }
 
   void announce() const {
@@ -198,7 +199,12 @@ class Process {
 
 int run_on_servers(const config::Config& config, const WholeModelFactory& whole,
                    const WorkerModelFactory& model) {
-  return Process(config, whole).run(model);
+  try {
+    return Process(config, whole).run(model);
+  } catch (const CommError& error) {  // of a lease that was lost, of another rank that is gone
+    fmt::print(stderr, "{}\n", error.what());
+    return kTryAgain;
+  }
 }
 
 }  // namespace trireme::train

@@ -22,7 +22,8 @@ using WorkerModelFactory =
 ///   server     holds ranges of the weights and updates them; writes its parts of checkpoints
 ///   worker     work ──> begin, step, push ──> report ──> manager
 ///
-/// Returns the exit code.
+/// Returns the exit code: kTryAgain where another start may help.
+constexpr int kTryAgain = 75;
 int run_on_servers(const config::Config& config, const WholeModelFactory& whole,
                    const WorkerModelFactory& model);
 

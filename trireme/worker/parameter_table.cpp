@@ -84,8 +84,8 @@ TableConfig parameter_table(const std::string& name, const HeldParameters& held)
   return table;
 }
 
-TableConfig module_table(const torch::nn::Module& module, RulePtr rule) {
-  TableConfig table = parameter_table("weights", {.parameters = nn::parameters_of(module)});
+TableConfig module_table(const torch::nn::Module& module, RulePtr rule, const std::string& name) {
+  TableConfig table = parameter_table(name, {.parameters = nn::parameters_of(module)});
   table.rule = std::move(rule);
   return table;
 }

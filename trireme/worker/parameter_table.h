@@ -33,8 +33,10 @@ struct HeldParameters {
 /// decayed. Rule, consistency and the rest are the caller's.
 TableConfig parameter_table(const std::string& name, const HeldParameters& held);
 
-/// The table of a module that each worker runs as a whole, named "weights". All processes of the
-/// job must build the module with the same values, or by the same seed.
-TableConfig module_table(const torch::nn::Module& module, RulePtr rule);
+/// The table of a module that each worker runs as a whole. All processes of the job must build the
+/// module with the same values, or by the same seed. Frozen parameters and buffers are in no table:
+/// each worker has its own.
+TableConfig module_table(const torch::nn::Module& module, RulePtr rule,
+                         const std::string& name = "weights");
 
 }  // namespace trireme::ps

@@ -36,9 +36,14 @@ void PushReducer::bind(const parallel::Attached& attached) {
         parts[{piece.name, piece.offset, piece.begin}] = {s, p};
       }
   const JobConfig& job = client_.job();
-  for (TableId table = 0; table < job.tables.size(); ++table)
-    if (job.tables[table].rank == static_cast<uint32_t>(rank_) && !job.tables[table].pieces.empty())
-      table_ = table;
+  const auto is_trained = [&](const Piece& piece) {
+    return parts.contains({piece.name, piece.offset, piece.begin});
+  };
+  for (TableId table = 0; table < job.tables.size(); ++table) {
+    const auto& pieces = job.tables[table].pieces;
+    if (job.tables[table].rank != static_cast<uint32_t>(rank_) || pieces.empty()) continue;
+    if (!table_ || is_trained(pieces.front())) table_ = table;  // of several, that of this module
+  }
   const std::size_t wanted = table_ ? job.tables[*table_].pieces.size() : 0;
   core::check(
       wanted == parts.size(),

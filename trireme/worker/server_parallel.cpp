@@ -54,15 +54,6 @@ ServerParallel::ServerParallel(torch::nn::Module& module, Client& client)
   reducer_->bind(attached_);
 }
 
-/// A push under way reads the reducer's memory.
-ServerParallel::~ServerParallel() {
-  if (!pushed_ || !pushed_->pending.started()) return;
-  try {
-    (void)client_.wait(pushed_->pending);
-  } catch (const std::exception&) {  // of a life that is over, or a job that has ended
-  }
-}
-
 /// The elements that another rank counts come from it, the first of those that hold them. Makes a
 /// group for each set of ranks that hold something alike, in the same order on all ranks.
 void ServerParallel::find_held_alike() {

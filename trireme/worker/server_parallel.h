@@ -37,7 +37,7 @@ struct PushOutcome {
 ///   begin    pull ──> masters of shards() ──> ranks that hold the same ──> Attached::updated
 ///   finish   gradients of shards() ──> PushReducer ──> push (and the pull of the next step)
 ///
-/// Throws LifeLost from `begin` and `end`, on all ranks of a worker, when the manager has ended
+/// Throws LifeLost from all calls that wait, on all ranks of a worker, when the manager has ended
 /// this worker's life.
 class ServerParallel {
  public:
@@ -47,7 +47,6 @@ class ServerParallel {
                  std::shared_ptr<PushReducer> reducer);
   /// The same for a module of a worker of one rank.
   ServerParallel(torch::nn::Module& module, Client& client);
-  ~ServerParallel();
   ServerParallel(const ServerParallel&) = delete;
   ServerParallel& operator=(const ServerParallel&) = delete;
 
