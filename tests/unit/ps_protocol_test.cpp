@@ -127,6 +127,25 @@ TEST(Protocol, SaysWhatIsWrong) {
   EXPECT_EQ(sentence_of(bytes), "sent a list of 4294967295 items in the last 0 bytes");
 }
 
+/// A worker uses its memory again once it is answered: what a server keeps for longer it must copy,
+/// and so it must know that it was lent.
+TEST(Protocol, WhatIsLentIsStillLentInAMessage) {
+  for (const auto lent : {Payload::Lent::Yes, Payload::Lent::No}) {
+    auto memory = std::make_shared<std::string>(5000, 'a');
+    Request request;
+    request.values = Payload(memory, *memory);
+    Frame arrived;  // as a stream puts it together
+    for (const Payload& part : encode({}, Body(request)).parts())
+      arrived.add(part.size() < memory->size() ? part : Payload(memory, part.view(), lent));
+    const Message message = decode(arrived);
+    const Payload& values = std::get<Request>(message.body).values;
+    EXPECT_EQ(values.data(), memory->data()) << "not copied on the way";
+    const Payload kept = values.kept();
+    std::fill(memory->begin(), memory->end(), 'b');
+    EXPECT_EQ(kept.view()[0], lent == Payload::Lent::Yes ? 'a' : 'b');
+  }
+}
+
 TEST(ManagerLog, ATornEndCostsOnlyItsLastRecord) {
   const std::vector<Decision> decisions{LifeBegins{{Role::Server, 0}, 1, 77},
                                         RangeAssigned{0, some_view().ranges[0]}, TaskGiven{0, 1, 5},

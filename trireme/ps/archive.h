@@ -183,7 +183,7 @@ class Reader {
     }
     const std::string_view there = bytes > 0 ? reader().take(bytes) : std::string_view();
     if (frame_ && frame_->parts()[part_].owner())
-      payload = {frame_->parts()[part_].owner(), there};
+      payload = {frame_->parts()[part_].owner(), there, frame_->parts()[part_].lent()};
     else
       payload = std::string(there);
   }

@@ -31,6 +31,7 @@ class Payload {
   bool empty() const { return bytes_.empty(); }
   std::string_view view() const { return bytes_; }
   const std::shared_ptr<const void>& owner() const { return owner_; }
+  Lent lent() const { return lent_; }
 
   Payload slice(size_t begin, size_t bytes) const {
     return {owner_, bytes_.substr(begin, bytes), lent_};
