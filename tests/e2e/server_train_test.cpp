@@ -140,7 +140,7 @@ std::map<std::string, pid_t> roles_of(const std::string& marker) {
 }
 
 TEST_F(Served, KilledProcessesLeaveTheBitsOfAnUndisturbedRun) {
-  const Keys keys = kLockstep + Keys{"sync.servers=3", "sync.copies=1", "run.steps=600",
+  const Keys keys = kLockstep + Keys{"sync.servers=3", "sync.copies=1", "run.steps=400",
                                      "optim.schedule=constant", "log.every=10"};
   train("calm", keys);
   const std::string marker = unique_marker();
@@ -148,18 +148,18 @@ TEST_F(Served, KilledProcessesLeaveTheBitsOfAnUndisturbedRun) {
               {.environment = {{"TRIREME_TEST_MARK", marker}}, .deadline = kPatience});
   int step = 50;
   for (const std::string victim : {"server 1", "worker 0", "manager 0", "server 2"}) {
-    ASSERT_TRUE(run.wait_for(fmt::format("step {}/600", step))) << victim;
+    ASSERT_TRUE(run.wait_for(fmt::format("step {}/400", step))) << victim;
     const auto roles = roles_of(marker);
     ASSERT_TRUE(roles.contains(victim));
     ::kill(roles.at(victim), SIGKILL);
     ASSERT_TRUE(run.wait_for(fmt::format("was killed by SIGKILL"))) << victim;
-    step += 120;
+    step += 80;
   }
   const auto result = run.finish();
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(texts_of(dir("killed"), "loss"), texts_of(dir("calm"), "loss"));
   EXPECT_EQ(texts_of(dir("killed"), "step"), texts_of(dir("calm"), "step"));
-  const std::string last = "/checkpoints/step-00000600";
+  const std::string last = "/checkpoints/step-00000400";
   EXPECT_THAT(differences("killed" + last, "calm" + last), IsEmpty());
   EXPECT_TRUE(eventually([&] { return roles_of(marker).empty(); })) << "nobody stays behind";
 }

@@ -128,8 +128,17 @@ void ClientNode::name_keys(Part& part) {
     part.keys = std::exchange(part.request.keys, {});
 }
 
+/// When a part is sent again. What takes longer than usual may only wait behind much else on a slow
+/// link: sent twice, it would wait twice as long. (A server that dies is no reason to wait: the
+/// view changes.)
+Time ClientNode::patience() const {
+  constexpr int kMostTimes = 16;
+  return std::clamp(2 * usual_, job_.timing.retry, kMostTimes * job_.timing.retry);
+}
+
 void ClientNode::send_part(Part& part) {
   part.sent_at = environment_.now();
+  part.again_at = part.sent_at + patience();
   if (view_.ranges.empty()) return;
   const Assignment& assignment = view_.ranges[part.request.id.range];
   if (assignment.chain.empty()) return;
@@ -175,7 +184,7 @@ void ClientNode::tick() {
   }
   for (auto& [number, op] : operations_)
     for (auto& [range, part] : op.parts)
-      if (!part.done && now - part.sent_at >= job_.timing.retry) send_part(part);
+      if (!part.done && now >= part.again_at) send_part(part);
   if (question_ && now - question_->sent_at >= job_.timing.retry) {
     question_->sent_at = now;
     send_to(kManager, question_->request);
@@ -243,6 +252,7 @@ void ClientNode::on_reply(Reply reply) {
     last_reads_[{reply.id.table, reply.id.range}] = {reply.version, op->second.operation.keeper};
   const uint64_t number = reply.id.number;
   part->second.done = true;
+  usual_ = std::max(environment_.now() - part->second.sent_at, usual_ * 7 / 8);
   put_values(op->second.operation, reply);
   part->second.reply = std::move(reply);
   const bool all =
@@ -300,10 +310,10 @@ void ClientNode::on_refusal(const Refusal& refusal) {
   // A table that this worker does not read is ahead of the round at almost every clock.
   constexpr size_t kShort = 4096;
   if (refusal.reason == Reason::TooEarly && part->second.request.values.size() <= kShort)
-    part->second.sent_at = {};
+    part->second.again_at = {};
   if (refusal.reason == Reason::OtherView) {
     const Time retry = job_.timing.retry;
-    part->second.sent_at = environment_.now() - retry + retry / 16;
+    part->second.again_at = environment_.now() + retry / 16;
   }
   if (refusal.reason != Reason::BadRequest && refusal.reason != Reason::NoMemory) return;
   const InFlight failed = std::move(operations_.extract(op).mapped());

@@ -97,7 +97,7 @@ class ClientNode : public ManagedNode {
     std::vector<size_t> rows = {};    ///< sparse: which of the operation's keys
     std::vector<uint64_t> keys = {};  ///< sparse: these, if the request only names them
     bool done = false;
-    Time sent_at{};
+    Time sent_at{}, again_at{};
     Reply reply = {};
   };
   struct InFlight {
@@ -119,6 +119,7 @@ class ClientNode : public ManagedNode {
   void cut_dense(InFlight& op);
   void cut_sparse(InFlight& op);
   void send_part(Part& part);
+  Time patience() const;
   void name_keys(Part& part);
   Payload filtered(const InFlight& op, RangeId range, Payload values);
   size_t reply_bytes(const InFlight& op, const Part& part) const;
@@ -128,6 +129,7 @@ class ClientNode : public ManagedNode {
   void complete(uint64_t number);
 
   std::map<uint64_t, InFlight> operations_;
+  Time usual_{};  ///< how long answers took lately
   std::optional<Question> question_;
   uint64_t next_number_ = 1;
   using TableRange = std::pair<TableId, RangeId>;
