@@ -6,6 +6,7 @@
 
 #include "support/scratch.h"
 #include "trireme/core/error.h"
+#include "trireme/ps/client_node.h"
 #include "trireme/ps/manager.h"
 #include "trireme/ps/snapshot_files.h"
 
@@ -19,7 +20,7 @@ using std::chrono::seconds;
 class Desk final : public Environment {
  public:
   Time now() override { return time; }
-  uint64_t random() override { return 7; }
+  uint64_t random() override { return ++random_; }
   void send(NodeId, uint32_t, Frame message) override { sent.push_back(decode(message).body); }
   void append(std::string_view record) override { log += record; }
   void sync() override {}
@@ -38,6 +39,9 @@ class Desk final : public Environment {
   bool folder_is_good = true;
   std::vector<std::string> notes;
   std::vector<Body> sent;
+
+ private:
+  uint64_t random_ = 6;
 };
 
 JobConfig two_servers() {
@@ -134,6 +138,75 @@ TEST(Manager, EndsNobodyForItsOwnSleep) {
   manager.tick();
   EXPECT_TRUE(manager.books().lives({0, 1}));
   EXPECT_TRUE(manager.books().lives({1, 1}));
+}
+
+void greet(Manager& manager, const JobConfig& job, uint64_t nonce) {
+  manager.receive(encode({.job = job.id(), .from = {Role::Worker, 0}},
+                         Hello{.nonce = nonce, .fingerprint = job.fingerprint()}));
+}
+
+/// The first welcome was lost, and so may be the one of the life that the same greeting begins
+/// later: whoever waits for it must get another.
+TEST(Manager, WelcomesAProcessAsOftenAsItGreets) {
+  const JobConfig job = two_servers();
+  Desk desk;
+  desk.log = log_of(kTwoLives);
+  Manager manager(job, desk);
+  greet(manager, job, 80);
+  for (const Time end = 3 * job.timing.dead_after; desk.time < end;
+       desk.time += milliseconds(100)) {
+    hear(manager, job, 0);
+    hear(manager, job, 1);
+    manager.tick();
+  }
+  ASSERT_FALSE(manager.books().node({Role::Worker, 0})->lives);
+  for (int i = 0; i < 2; ++i) {
+    greet(manager, job, 80);
+    const auto* welcome = std::get_if<Welcome>(&desk.sent.back());
+    ASSERT_NE(welcome, nullptr);
+    EXPECT_EQ(welcome->life, 2);
+    desk.sent.emplace_back();
+  }
+}
+
+/// A late greeting of a process that is dead came between a process and its welcome, which was
+/// lost. Its nonce is of an earlier life now: without a word it would greet with it for ever.
+TEST(Manager, LetsAProcessGreetAnewWhoseLifeEndedUnheard) {
+  const JobConfig job = two_servers();
+  Desk desk, of_worker;
+  desk.log = log_of(kTwoLives);
+  Manager manager(job, desk);
+  ClientNode worker(0, job, of_worker);
+  const auto greet_as_worker = [&] {
+    of_worker.time += seconds(1);
+    worker.tick();
+    greet(manager, job, std::get<Hello>(of_worker.sent.back()).nonce);
+  };
+  greet_as_worker();
+  greet(manager, job, 80);
+  greet_as_worker();
+  ASSERT_TRUE(std::holds_alternative<LifeEnded>(desk.sent.back()));
+  worker.receive(encode({.job = job.id(), .from = kManager}, desk.sent.back()));
+  greet_as_worker();
+  const auto* welcome = std::get_if<Welcome>(&desk.sent.back());
+  ASSERT_NE(welcome, nullptr);
+  worker.receive(encode({.job = job.id(), .from = kManager}, *welcome));
+  EXPECT_EQ(worker.life(), 3);
+}
+
+/// Servers may stop, and workers are told to read the end, also when some server was lost after it.
+TEST(Books, StayOverWhenTheSnapshotHasAllTheWork) {
+  for (const bool saved : {true, false}) {
+    const JobConfig job = two_servers();
+    Books books(job);
+    for (Task task = 0; task < books.num_tasks(); ++task) books.apply(TaskDone{task, 0});
+    if (saved) books.apply(SnapshotOrdered{{.snapshot = 1, .clock = books.end_clock()}});
+    if (saved) books.apply(SnapshotComplete{1});
+    books.apply(JobOver{});
+    books.apply(RolledBack{std::vector<Assignment>(job.ranges)});
+    EXPECT_EQ(books.view().over, saved);
+    EXPECT_EQ(books.all_done(), saved);
+  }
 }
 
 TEST(SnapshotFiles, AreCompletedOnceHoweverOftenItIsAsked) {

@@ -144,7 +144,7 @@ void Books::workers_changed() {
 void Books::on(const LifeBegins& decision) {
   NodeRecord& record = nodes_[decision.node];
   if (record.lives) on(LifeEnds{decision.node});
-  if (record.life > 0) record.former.insert(record.nonce);
+  if (record.life > 0 && record.nonce != decision.nonce) record.former.insert(record.nonce);
   record.life = decision.life;
   record.nonce = decision.nonce;
   record.lives = true;
@@ -202,8 +202,8 @@ void Books::on(const RolledBack& decision) {
   view_.ranges = decision.ranges;
   view_.snapshot = {};
   order_is_lost_ = false;
-  view_.over = false;
   done_ = done_in_snapshot_;
+  view_.over = view_.over && all_done();  // else there is work again
   latest_task_ = first_undone();
   holders_.clear();
   holdings_.clear();

@@ -144,7 +144,11 @@ void Manager::on_hello(NodeId from, const Hello& hello) {
   }
   from.index /= from.role == Role::Worker ? job_.worker_ranks : 1;
   const auto* record = books_.node(from);
-  if (record && record->former.contains(hello.nonce)) return count("of an earlier life");
+  if (record && record->former.contains(hello.nonce)) {
+    count("of an earlier life");
+    // It came late, or its welcome was lost and the process that sent it still waits.
+    return reply(node_of(from), LifeEnded{.nonce = hello.nonce});
+  }
   const bool is_known = record && record->lives && record->nonce == hello.nonce;
   if (!is_known) {
     decide(LifeBegins{from, record ? record->life + 1 : 1, hello.nonce, hello.lanes});

@@ -103,6 +103,7 @@ bool ManagedNode::handle_membership(const Message& message) {
     return true;
   }
   if (const auto* ended = std::get_if<LifeEnded>(&message.body)) {
+    if (life_ == 0 && nonce_ != 0 && ended->nonce == nonce_) begin_life();
     if (life_ == 0 || ended->life != life_) return true;
     // Two processes that are the same node would end each other's lives for ever.
     if (ended->replaced)

@@ -49,13 +49,15 @@ struct Welcome {
 };
 
 /// Manager -> node: this life has ended in the manager's books; begin another, unless another
-/// process has taken the node's place.
+/// process has taken the node's place. Life 0: greet with another nonce, because this one began a
+/// life that is over.
 struct LifeEnded {
   Life life = 0;
   bool replaced = false;
+  uint64_t nonce = 0;
   template <class Archive>
   void fields(Archive& archive) {
-    archive(life, replaced);
+    archive(life, replaced, nonce);
   }
 };
 
