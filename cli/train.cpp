@@ -7,7 +7,9 @@
 #include "cli/rank_commands.h"
 #include "models/registry.h"
 #include "trireme/config/mesh.h"
+#include "trireme/core/env.h"
 #include "trireme/core/error.h"
+#include "trireme/core/units.h"
 #include "trireme/format/load.h"
 #include "trireme/train/datasets.h"
 #include "trireme/train/footprint.h"
@@ -81,6 +83,12 @@ Degrees refuse_early(const config::Config& config, int ranks) {
 
 int train(const std::vector<std::string>& args) {
   const auto config = load_config(args.at(0), {args.begin() + 1, args.end()});
+  if (core::env("TRIREME_ROLE") && !config.sync.on_servers())
+    throw ConfigError(
+        "the launcher started a manager, servers and workers, but this configuration trains "
+        "without "
+        "them: leave --servers and --workers out, or set sync.kind and let `trireme train` start "
+        "them");
   if (config.sync.on_servers())
     return train::run_on_servers(config, models::make_whole, models::make_model);
   const train::StopSignals signals;  // before any other thread
@@ -132,6 +140,16 @@ int train_check(const std::vector<std::string>& args) {
   if (train::own_rank() != 0) return 0;
   fmt::print("{}: {} parameters, {}\n", config.model.kind, count,
              to_string(config.precision.compute));
+  if (on_servers) {
+    const bool adam = asked.sync.optimizer == config::ServerOptimizer::AdamW ||
+                      (asked.sync.optimizer == config::ServerOptimizer::Same &&
+                       asked.optim.kind == config::OptimizerKind::AdamW);
+    const bool wide = asked.precision.compute == config::Dtype::Float64;
+    const int64_t copies = 1 + asked.sync.copies;
+    fmt::print(
+        "each server: about {} of weights and optimizer state\n",
+        core::format_bytes(count * (wide ? 8 : 4) * (adam ? 3 : 2) * copies / asked.sync.servers));
+  }
   if (on_servers)
     fmt::print("{}, {}; each worker is a\n", counted(asked.sync.servers, "server"),
                counted(std::max<int64_t>(1, asked.mesh.replica), "worker"));

@@ -49,6 +49,16 @@ std::optional<std::string> first_difference(const Config& saved, const Config& n
     const Value was = get(key, saved), is = get(key, now);
     if (was != is) return difference(key.name, was, is);
   }
+  if (saved.sync.optimizer != now.sync.optimizer &&
+      (saved.sync.on_servers() || now.sync.on_servers())) {
+    const auto kind = [](const Config& config) {
+      if (config.sync.optimizer != ServerOptimizer::Same)
+        return std::string(to_string(config.sync.optimizer));
+      return std::string(to_string(config.optim.kind));
+    };
+    if (kind(saved) != kind(now))
+      return difference("the optimizer (sync.optimizer, optim.kind)", kind(saved), kind(now));
+  }
   // Without momentum SGD has no state.
   if (now.optim.kind == OptimizerKind::Sgd &&
       (saved.optim.momentum == 0) != (now.optim.momentum == 0))

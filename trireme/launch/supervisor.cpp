@@ -158,6 +158,10 @@ void Supervisor::on_over(Unit& unit) {
   Outcome outcome = unit.attempt->end();
   unit.attempt.reset();
   if (interrupted_by_ == 0) interrupted_by_ = outcome.interrupted_by;
+  // What the manager says of the run counts also when all others have ended.
+  if (stage_ == Stage::Closing && unit.is_manager() && outcome.failure &&
+      outcome.failure->ending.signal == 0)
+    failure_ = std::move(outcome.failure);
   if (stage_ != Stage::Running) return;
   if (!outcome.failure) return close_if_done();
   const bool was_quick = net::Clock::now() - unit.began < kQuick;
@@ -180,8 +184,11 @@ bool Supervisor::may_try_again(const Unit& unit, Failure& failure) const {
   if (has_code_of(failure, options_.final_codes) || has_code_of(failure, options_.answers))
     return false;
   if (!unit.job.role) return interrupted_by_ == 0 && unit.job.attempt < options_.restarts();
-  // A manager that SIGTERM kills does not end the job as it was asked to: nobody would.
-  if (unit.is_manager() && interrupted_by_ != 0 && failure.ending.signal == SIGTERM) return false;
+  // A manager that SIGTERM kills, or that fails by itself, does not end the job as it was asked to:
+  // nobody would.
+  if (unit.is_manager() && interrupted_by_ != 0 &&
+      (failure.ending.signal == SIGTERM || failure.ending.signal == 0))
+    return false;
   if (unit.quick_failures == kQuickFailures) {
     failure.remark = fmt::format("it failed {} times in a row within {} s of its start",
                                  kQuickFailures, kQuick.count());

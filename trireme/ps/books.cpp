@@ -267,6 +267,12 @@ void Books::on(const WorkerIdle& decision) {
     workers_changed();
 }
 
+void Books::on(const SnapshotGivenUp&) {
+  view_.snapshot = {};
+  order_is_lost_ = false;
+  view_changed();
+}
+
 void Books::on(const SnapshotOrdered& decision) {
   view_.snapshot = decision.order;
   newest_order_ = decision.order.snapshot;

@@ -89,6 +89,11 @@ struct SnapshotOrdered {
     archive(order);
   }
 };
+/// The open snapshot cannot be saved: work goes on without it.
+struct SnapshotGivenUp {
+  template <class Archive>
+  void fields(Archive&) {}
+};
 struct SnapshotComplete {
   uint64_t snapshot = 0;
   template <class Archive>
@@ -136,9 +141,10 @@ struct BooksImage {
   }
 };
 
-using Decision = std::variant<LifeBegins, LifeEnds, ServerLeaves, RangeAssigned, RolledBack,
-                              TaskGiven, TaskDone, WorkerIdle, SnapshotOrdered, SnapshotComplete,
-                              Reported, ReportsWritten, EndsAt, JobOver, BooksImage>;
+using Decision =
+    std::variant<LifeBegins, LifeEnds, ServerLeaves, RangeAssigned, RolledBack, TaskGiven, TaskDone,
+                 WorkerIdle, SnapshotOrdered, SnapshotComplete, SnapshotGivenUp, Reported,
+                 ReportsWritten, EndsAt, JobOver, BooksImage>;
 
 std::string encode_record(const Decision& decision);
 
@@ -230,6 +236,7 @@ class Books {
   void on(const WorkerIdle& decision);
   void on(const SnapshotOrdered& decision);
   void on(const SnapshotComplete& decision);
+  void on(const SnapshotGivenUp& decision);
   void on(const Reported& decision);
   void on(const ReportsWritten& decision);
   void on(const EndsAt& decision);

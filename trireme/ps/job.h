@@ -80,8 +80,10 @@ struct Timing {
   /// has this long.
   Time lost_after = std::chrono::seconds(20);
   Time retry = std::chrono::milliseconds(500);
-  Time backup_after = Time::zero();       ///< a task takes longer: hand it out twice; 0: never
-  Time snapshot_every = Time::zero();     ///< 0: never
+  Time backup_after = Time::zero();    ///< a task takes longer: hand it out twice; 0: never
+  Time snapshot_every = Time::zero();  ///< 0: never
+  /// A snapshot of which no part has come for so long is given up; the last one ends the job.
+  Time save_within = std::chrono::seconds(60);
   Time gather = std::chrono::seconds(1);  ///< how long a new manager waits for all its servers
 };
 

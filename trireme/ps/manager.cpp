@@ -23,7 +23,7 @@ Manager::Manager(const JobConfig& job, Environment& environment)
   view_ = books_.view();
   published_ = view_.version;
   life_ = 1;
-  started_at_ = ordered_at_ = heard_any_ = environment_.now();
+  started_at_ = ordered_at_ = heard_any_ = snapshot_moved_at_ = environment_.now();
 }
 
 void Manager::decide(const Decision& decision) {
@@ -191,6 +191,7 @@ void Manager::on_joined(Member from, const Joined& joined) {
 void Manager::tick() {
   end_silent_lives();
   mend_ranges();
+  give_up_snapshot();
   order_snapshot();
   if (is_finished() && !view_.over && are_dealt()) decide(JobOver{});
   publish();
@@ -259,8 +260,9 @@ void Manager::end_silent_lives() {
     if (!is_gone && silence <= job_.timing.dead_after) continue;
     const bool may_cost = id.role == Role::Server && is_last_heard_holder(id);
     if (may_cost && silence <= job_.timing.lost_after) continue;
-    environment_.note(
-        fmt::format("manager: {} is silent; its life {} is over", name_of(id), record.life));
+    if (!view_.over)  // then they end, as they should
+      environment_.note(
+          fmt::format("manager: {} is silent; its life {} is over", name_of(id), record.life));
     if (job_.plant == Plant::DoneTooEarly && id.role == Role::Worker)
       if (const auto holding = books_.holding(id.index)) decide(TaskDone{holding->task, id.index});
     decide(LifeEnds{id});
@@ -429,7 +431,23 @@ void Manager::order(Clock clock) {
                     error.what()));
   }
   snapshot_parts_.clear();
+  snapshot_moved_at_ = environment_.now();
   decide(SnapshotOrdered{next});
+}
+
+/// A disk that stays full must not stop training for ever; servers say what they cannot write. Only
+/// the last snapshot is what the job was for.
+void Manager::give_up_snapshot() {
+  const bool is_stuck = view_.snapshot.snapshot != 0 &&
+                        environment_.now() - snapshot_moved_at_ > job_.timing.save_within;
+  if (!is_stuck) return;
+  const std::string what =
+      fmt::format("the snapshot of step {} made no progress for {} s", view_.snapshot.step,
+                  job_.timing.save_within.count() / 1000000);
+  if (books_.all_done() && wants_last_)
+    throw CheckpointError(what + ": all work is done, but not saved");
+  environment_.note(fmt::format("manager: {}; training goes on without it", what));
+  decide(SnapshotGivenUp{});
 }
 
 void Manager::order_again() {
@@ -441,6 +459,8 @@ void Manager::order_again() {
 void Manager::on_snapshot_done(const SnapshotDone& done) {
   if (done.snapshot != view_.snapshot.snapshot || done.snapshot == 0) return;
   if (done.table >= job_.tables.size() || done.range >= job_.ranges) return count("bad request");
+  if (snapshot_parts_.try_emplace({done.table, done.range}).second)
+    snapshot_moved_at_ = environment_.now();
   snapshot_parts_[{done.table, done.range}] = done.contents;
   if (snapshot_parts_.size() < job_.tables.size() * job_.ranges) return;
   if (environment_.now() < complete_again_at_) return;

@@ -70,6 +70,7 @@ class Manager final : public Node {
   void order_snapshot();
   void order(Clock clock);
   void order_again();
+  void give_up_snapshot();
   NodeId node_of(NodeId id) const;
   bool wants_snapshot() const;
   enum class Handing : uint8_t { Free, MustWait };
@@ -105,6 +106,7 @@ class Manager final : public Node {
   Time heard_any_;
   std::map<Task, Time> given_at_;
   std::map<std::pair<TableId, RangeId>, std::string> snapshot_parts_;
+  Time snapshot_moved_at_{};  ///< when a part of it came
   Time ordered_at_, complete_again_at_{}, order_again_at_{};
   bool wants_last_ = false;
 };

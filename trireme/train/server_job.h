@@ -19,6 +19,7 @@ int ranks_of_worker(const config::Config& config);
 /// How far the data order goes.
 struct ServerSteps {
   int64_t first = 0, steps = 0;  ///< steps of all workers: done before, and in all
+  int64_t saved = 0;             ///< that the checkpoint has, maybe more
   std::string start_from = {};   ///< the checkpoint that has those before; empty: the seed
 };
 

@@ -73,7 +73,8 @@ class Process {
     if (from != ResumeFrom::Folder) return steps;
     const format::Checkpoint saved(folder);
     check_fits(saved, config_, facts_of(*data_));
-    steps.first = std::min(saved.index().step, steps.steps);
+    steps.saved = saved.index().step;
+    steps.first = std::min(steps.saved, steps.steps);
     steps.start_from = folder;
     return steps;
   }
@@ -124,8 +125,9 @@ class Process {
     if (goes_on)
       lines.files().log("the manager goes on");
     else if (is_done)
-      lines.say(
-          fmt::format("already at step {}: raise run.steps, or use another run.dir", steps_.first));
+      lines.say(fmt::format("already at step {} (of {}): raise {}, or use another run.dir",
+                            steps_.saved, steps_.steps,
+                            config_.run.epochs > 0 ? "run.epochs" : "run.steps"));
     else
       announce();
     bool is_over = false;
