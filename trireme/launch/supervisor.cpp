@@ -226,8 +226,9 @@ int Supervisor::conclude() {
   }
   Failure& failure = *failure_;
   if (has_code_of(failure, options_.answers)) return failure.ending.exit_code();
-  // With roles, what it wrote on stderr was shown under its name.
-  const bool is_said = failure.was_shown && (is_usage(failure) || options_.roles);
+  // In a training run on servers, what it wrote on stderr was shown under its name.
+  const bool is_bare = options_.roles && options_.display == Display::Bare;
+  const bool is_said = failure.was_shown && (is_usage(failure) || is_bare);
   if (is_said) failure.last_lines.clear();  // its own error message is enough
   if (!is_said || options_.display == Display::Prefixed || options_.roles)
     console_.err().say(report(failure, options_.speaker));
