@@ -49,14 +49,65 @@ struct Words<Graph> {
   static constexpr Word<Graph> all[] = {{"auto", Graph::Auto}, {"off", Graph::Off}};
 };
 
-enum class DataKind : uint8_t { Markov, Tokens, Text, Idx, Cifar };
+enum class DataKind : uint8_t { Markov, Tokens, Text, JsonLines, Idx, Cifar, Images };
 template <>
 struct Words<DataKind> {
   static constexpr Word<DataKind> all[] = {{"markov", DataKind::Markov},
                                            {"tokens", DataKind::Tokens},
                                            {"text", DataKind::Text, Built::Later},
+                                           {"jsonl", DataKind::JsonLines, Built::Later},
                                            {"idx", DataKind::Idx, Built::Later},
-                                           {"cifar", DataKind::Cifar, Built::Later}};
+                                           {"cifar", DataKind::Cifar, Built::Later},
+                                           {"images", DataKind::Images, Built::Later}};
+};
+
+/// data.augment: what is done to training images; the usual of their kind.
+enum class Augment : uint8_t { None, Standard };
+template <>
+struct Words<Augment> {
+  static constexpr Word<Augment> all[] = {{"none", Augment::None}, {"standard", Augment::Standard}};
+};
+
+/// Which elements of a head rotate together: x[i] with x[i + D / 2], or x[2 i] with x[2 i + 1].
+enum class RopePairs : uint8_t { Halves, Neighbours };
+template <>
+struct Words<RopePairs> {
+  static constexpr Word<RopePairs> all[] = {{"halves", RopePairs::Halves},
+                                            {"neighbours", RopePairs::Neighbours}};
+};
+
+/// How rotary positions reach beyond the length that a model was trained on.
+enum class RopeScaling : uint8_t { None, Linear, Dynamic, Yarn, Llama3 };
+template <>
+struct Words<RopeScaling> {
+  static constexpr Word<RopeScaling> all[] = {{"none", RopeScaling::None},
+                                              {"linear", RopeScaling::Linear},
+                                              {"dynamic", RopeScaling::Dynamic},
+                                              {"yarn", RopeScaling::Yarn},
+                                              {"llama3", RopeScaling::Llama3}};
+};
+
+/// The first layers of a ResNet: 3x3 for small images, or 7x7 with stride 2 and pooling.
+enum class Stem : uint8_t { Cifar, ImageNet };
+template <>
+struct Words<Stem> {
+  static constexpr Word<Stem> all[] = {{"cifar", Stem::Cifar}, {"imagenet", Stem::ImageNet}};
+};
+
+/// How images lie in memory.
+enum class Pixels : uint8_t { ChannelsFirst, ChannelsLast };
+template <>
+struct Words<Pixels> {
+  static constexpr Word<Pixels> all[] = {{"channels-first", Pixels::ChannelsFirst},
+                                         {"channels-last", Pixels::ChannelsLast}};
+};
+
+/// Over which samples batch norm takes its statistics: all ranks' of a micro-batch, or one rank's.
+enum class BatchNormKind : uint8_t { Sync, Local };
+template <>
+struct Words<BatchNormKind> {
+  static constexpr Word<BatchNormKind> all[] = {{"sync", BatchNormKind::Sync},
+                                                {"local", BatchNormKind::Local}};
 };
 
 enum class OptimizerKind : uint8_t { AdamW, Sgd };
@@ -97,13 +148,15 @@ struct Words<Master> {
   static constexpr Word<Master> all[] = {{"float32", Master::Float32}, {"none", Master::None}};
 };
 
-enum class Recompute : uint8_t { None, Block, Selective, Cheap };
+enum class Recompute : uint8_t { None, Block, Selective, Cheap, Sqrt, ExceptLast };
 template <>
 struct Words<Recompute> {
   static constexpr Word<Recompute> all[] = {{"none", Recompute::None},
                                             {"block", Recompute::Block},
                                             {"selective", Recompute::Selective},
-                                            {"cheap", Recompute::Cheap}};
+                                            {"cheap", Recompute::Cheap},
+                                            {"sqrt", Recompute::Sqrt, Built::Later},
+                                            {"except_last", Recompute::ExceptLast, Built::Later}};
 };
 
 enum class ShardedState : uint8_t { Optimizer, Gradients, Parameters };
@@ -175,7 +228,7 @@ struct Words<Backend> {
 
 /// The word that stands for the choice: "auto".
 template <class Choice>
-  requires std::is_enum_v<Choice>
+requires std::is_enum_v<Choice>
 constexpr std::string_view to_string(Choice choice) {
   for (const auto& word : Words<Choice>::all)
     if (word.choice == choice) return word.text;

@@ -31,8 +31,25 @@ struct Model {
   int64_t seq = 128, vocab = 256;
   double dropout = 0, attention_dropout = 0;
   bool tie = true;
+  // llama
+  int64_t head_dim = 0;  ///< 0: hidden / heads
+  double norm_eps = 1e-5;
+  bool qkv_bias = false;
+  double rope_theta = 10000;
+  RopePairs rope_pairs = RopePairs::Halves;
+  RopeScaling rope_scaling = RopeScaling::None;
+  double rope_factor = 1, rope_low = 1, rope_high = 4;
+  int64_t rope_seq = 0;  ///< 0: seq
+  // images
+  int64_t classes = 10, image = 32, channels = 3;
+  int64_t depth = 18, patch = 4;
+  Stem stem = Stem::Cifar;
+  Pixels pixels = Pixels::ChannelsFirst;
+  BatchNormKind batch_norm = BatchNormKind::Sync;
+  // moe-gpt
   int64_t experts = 8, top_k = 2;
   double capacity = 0, balance = 0.01;
+  std::string from = {};  ///< folder of the first weights
   bool operator==(const Model&) const = default;
 
   bool has_attention() const { return kind != "mlp" && kind != "resnet"; }
@@ -41,6 +58,9 @@ struct Model {
 struct Data {
   DataKind kind = DataKind::Markov;
   std::string path, valid;
+  std::string tokenizer = {}, chat = {};
+  Augment augment = Augment::None;
+  int64_t workers = 1;
   int64_t samples = 8192;
   bool allow_change = false;
   bool operator==(const Data&) const = default;
@@ -60,6 +80,13 @@ struct Optim {
   int64_t warmup = 0;
   double final = 0.1;
   bool operator==(const Optim&) const = default;
+};
+
+struct Lora {
+  int64_t rank = 0;  ///< 0: no adapters
+  double alpha = 0;  ///< 0: as rank, so that the scale is 1
+  std::vector<std::string> targets = {};
+  bool operator==(const Lora&) const = default;
 };
 
 /// Degrees as the file asks for them; resolve_mesh turns them into Degrees.
@@ -173,6 +200,7 @@ struct Config {
   Data data;
   Batch batch;
   Optim optim;
+  Lora lora;
   MeshKeys mesh;
   Context context;
   TensorKeys tensor;

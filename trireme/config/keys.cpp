@@ -44,7 +44,7 @@ Member member_of(Access access) {
 }
 
 // The name of a key and its member, from one spelling.
-#define KEY(path) #path, member_of([](Config& config) -> auto& { return config.path; })
+#define KEY(path) #path, member_of([](Config & config) -> auto& { return config.path; })
 
 /// The words of an enum.
 template <class Choice>
@@ -82,7 +82,7 @@ const Key kTable[] = {
 
     {KEY(model.kind),
      "architecture",
-     {.words = {"mlp", "gpt"}, .later = {"resnet", "llama", "moe-gpt"}}},
+     {.words = {"mlp", "gpt"}, .later = {"llama", "resnet", "vit", "moe-gpt"}}},
     {KEY(model.layers), "blocks", {.at_least = 1, .at_most = 10'000}},
     {KEY(model.hidden), "width of the residual stream", kSize},
     {KEY(model.heads), "attention heads", kSize},
@@ -94,6 +94,40 @@ const Key kTable[] = {
     {KEY(model.attention_dropout), "dropout of attention weights; over 0 takes the unfused path",
      kBelowOne},
     {KEY(model.tie), "output layer shares the embedding's weights"},
+    {KEY(model.head_dim), "llama: width of a head; 0: hidden / heads", kSizeOrAuto, Built::Later},
+    {KEY(model.norm_eps), "llama: added to the mean square", kNotNegative, Built::Later},
+    {KEY(model.qkv_bias), "llama: biases of q, k and v, as Qwen has", {}, Built::Later},
+    {KEY(model.rope_theta),
+     "llama: base of the rotary frequencies",
+     {.more_than = 0},
+     Built::Later},
+    {KEY(model.rope_pairs), "llama: elements of a head that rotate together", one_of<RopePairs>(),
+     Built::Later},
+    {KEY(model.rope_scaling), "llama: how positions reach beyond rope_seq", one_of<RopeScaling>(),
+     Built::Later},
+    {KEY(model.rope_factor),
+     "llama: how many times rope_seq they reach",
+     {.at_least = 1},
+     Built::Later},
+    {KEY(model.rope_low),
+     "llama3: wavelengths above rope_seq / this are stretched",
+     {.more_than = 0},
+     Built::Later},
+    {KEY(model.rope_high),
+     "llama3: wavelengths below rope_seq / this are not",
+     {.more_than = 0},
+     Built::Later},
+    {KEY(model.rope_seq), "llama: positions before scaling; 0: seq", kSizeOrAuto, Built::Later},
+    {KEY(model.classes), "images: labels to tell apart", kSize, Built::Later},
+    {KEY(model.image), "images: height and width in pixels", kSize, Built::Later},
+    {KEY(model.channels), "images: 3 for colour, 1 for grey", kSize, Built::Later},
+    {KEY(model.depth), "resnet: 18 or 50 layers", kSize, Built::Later},
+    {KEY(model.stem), "resnet: first layers", one_of<Stem>(), Built::Later},
+    {KEY(model.pixels), "resnet: how images lie in memory", one_of<Pixels>(), Built::Later},
+    {KEY(model.batch_norm), "resnet: statistics of all ranks' rows, or of each rank's",
+     one_of<BatchNormKind>(), Built::Later},
+    {KEY(model.patch), "vit: height and width of a patch", kSize, Built::Later},
+    {KEY(model.from), "first weights: a checkpoint, or a Hugging Face folder", {}, Built::Later},
     {KEY(model.experts), "moe-gpt: experts in a layer", kSize, Built::Later},
     {KEY(model.top_k), "moe-gpt: experts that see a token", kSize, Built::Later},
     {KEY(model.capacity), "moe-gpt: an expert's share of tokens; 0: dropless", kNotNegative,
@@ -103,6 +137,14 @@ const Key kTable[] = {
     {KEY(data.kind), "where samples come from", one_of<DataKind>()},
     {KEY(data.path), "training data; if data.kind is not given, it becomes tokens"},
     {KEY(data.valid), "validation data; empty: none"},
+    {KEY(data.tokenizer),
+     "text, jsonl: tokenizer.json, or a folder with it or vocab.json and merges.txt; empty: bytes",
+     {},
+     Built::Later},
+    {KEY(data.chat), "jsonl: chat template; empty: that of the tokenizer", {}, Built::Later},
+    {KEY(data.augment), "images: random crops and flips in training", one_of<Augment>(),
+     Built::Later},
+    {KEY(data.workers), "threads of a rank that read samples", kSize, Built::Later},
     {KEY(data.samples), "markov: samples in an epoch", {.at_least = 1}},
     {KEY(data.allow_change), "allow a run to continue on other data"},
 
@@ -121,6 +163,13 @@ const Key kTable[] = {
     {KEY(optim.schedule), "learning rate after the warmup", one_of<RateSchedule>()},
     {KEY(optim.warmup), "steps of linear warmup", kCount},
     {KEY(optim.final), "last learning rate as a fraction of lr", {.at_least = 0, .at_most = 1}},
+
+    {KEY(lora.rank), "rank of low-rank adapters; 0: none", kSizeOrAuto, Built::Later},
+    {KEY(lora.alpha), "adapters are scaled by alpha / rank; 0: by 1", kNotNegative, Built::Later},
+    {KEY(lora.targets),
+     "patterns of the layers that get adapters, as [\"*.attn.*\"]",
+     {},
+     Built::Later},
 
     {KEY(mesh.replica), "data-parallel copies; 0: what is left of the world", kSizeOrAuto},
     {KEY(mesh.shard), "ranks that share one copy's state; 0: what is left", kSizeOrAuto},
