@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,8 +56,17 @@ struct Model {
   bool has_attention() const { return kind != "mlp" && kind != "resnet"; }
 };
 
+/// One source of a blend, which is data.kind as a list of tables.
+struct DataSource {
+  DataKind kind = DataKind::Tokens;
+  std::string path;
+  double weight = 1;  ///< its share, relative to the others
+  bool operator==(const DataSource&) const = default;
+};
+
 struct Data {
   DataKind kind = DataKind::Markov;
+  std::vector<DataSource> blend = {};  ///< data.kind as a list of tables; none: kind says it
   std::string path, valid;
   std::string tokenizer = {}, chat = {};
   Augment augment = Augment::None;
@@ -71,6 +81,13 @@ struct Batch {
   bool operator==(const Batch&) const = default;
 };
 
+/// Parameters that are trained in another way than the rest; nothing where optim says it.
+struct ParameterGroup {
+  std::string match;  ///< a pattern of names
+  std::optional<double> lr = {}, weight_decay = {};
+  bool operator==(const ParameterGroup&) const = default;
+};
+
 struct Optim {
   OptimizerKind kind = OptimizerKind::AdamW;
   double lr = 1e-3;
@@ -79,6 +96,7 @@ struct Optim {
   RateSchedule schedule = RateSchedule::Cosine;
   int64_t warmup = 0;
   double final = 0.1;
+  std::vector<ParameterGroup> groups = {};  ///< the first that matches a name has it
   bool operator==(const Optim&) const = default;
 };
 

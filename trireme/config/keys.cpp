@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "trireme/config/tables.h"
+
 namespace trireme::config {
 
 namespace {
@@ -46,14 +48,13 @@ Member member_of(Access access) {
 // The name of a key and its member, from one spelling.
 #define KEY(path) #path, member_of([](Config & config) -> auto& { return config.path; })
 
-/// The words of an enum.
-template <class Choice>
-Limits one_of() {
-  Limits limits;
-  for (const auto& word : Words<Choice>::all)
-    (word.built == Built::Now ? limits.words : limits.later).push_back(word.text);
-  return limits;
-}
+// The same for a vector of structs that tables.cpp knows.
+#define TABLES(path)                                                                        \
+  TablesMember {                                                                            \
+    [](const Config& config) { return rows_of(config.path); },                              \
+        [](Config& config, const Rows& rows) { read_rows(rows, config.path); },             \
+        columns_of<std::remove_cvref_t<decltype(std::declval<Config&>().path)>::value_type> \
+  }
 
 const Limits kCount = {.at_least = 0};
 const Limits kSize = {.at_least = 1, .fits_int = true};
@@ -67,6 +68,12 @@ const Limits kBalance = {
     .not_empty = true,
     .can_read = [](const std::string& text) { return parse_balance(text).has_value(); },
     .unreadable = "is neither \"time\" nor \"params\" nor a list of layers such as \"3,5,5,3\""};
+
+const TablesMember kBlend = [] {
+  TablesMember blend = TABLES(data.blend);
+  blend.built = Built::Later;
+  return blend;
+}();
 
 const Key kTable[] = {
     {KEY(run.dir), "folder of everything that the run writes", kFilled},
@@ -134,7 +141,7 @@ const Key kTable[] = {
      Built::Later},
     {KEY(model.balance), "moe-gpt: weight of the load-balancing loss", kNotNegative, Built::Later},
 
-    {KEY(data.kind), "where samples come from", one_of<DataKind>()},
+    {KEY(data.kind), "where samples come from", one_of<DataKind>(), Built::Now, kBlend},
     {KEY(data.path), "training data; if data.kind is not given, it becomes tokens"},
     {KEY(data.valid), "validation data; empty: none"},
     {KEY(data.tokenizer),
@@ -163,6 +170,10 @@ const Key kTable[] = {
     {KEY(optim.schedule), "learning rate after the warmup", one_of<RateSchedule>()},
     {KEY(optim.warmup), "steps of linear warmup", kCount},
     {KEY(optim.final), "last learning rate as a fraction of lr", {.at_least = 0, .at_most = 1}},
+    {"optim.groups", TABLES(optim.groups),
+     "parameters with another lr or weight_decay: [{match, lr, weight_decay}, ...]",
+     {},
+     Built::Later},
 
     {KEY(lora.rank), "rank of low-rank adapters; 0: none", kSizeOrAuto, Built::Later},
     {KEY(lora.alpha), "adapters are scaled by alpha / rank; 0: by 1", kNotNegative, Built::Later},
@@ -300,12 +311,20 @@ const Key* find_key(std::string_view name) {
   return key == std::end(kTable) ? nullptr : key;
 }
 
+const TablesMember* Key::tables() const {
+  return or_tables ? &*or_tables : std::get_if<TablesMember>(&member);
+}
+
 Value get(const Key& key, const Config& config) {
+  if (const TablesMember* tables = key.tables()) {
+    Rows rows = tables->get(config);
+    if (!rows.empty() || !key.or_tables) return rows;
+  }
   // The accessors take a mutable Config; here it is only read.
   auto& readable = const_cast<Config&>(config);
   return std::visit(
       [&](auto member) -> Value {
-        if constexpr (std::is_same_v<decltype(member), TextMember>)
+        if constexpr (requires { member.get(config); })
           return member.get(config);
         else
           return member(readable);
@@ -314,11 +333,14 @@ Value get(const Key& key, const Config& config) {
 }
 
 void set(const Key& key, Config& config, const Value& value) {
+  const auto* rows = std::get_if<Rows>(&value);
+  if (const TablesMember* tables = key.tables()) tables->set(config, rows ? *rows : Rows{});
+  if (rows != nullptr) return;
   std::visit(
       [&](auto member) {
         if constexpr (std::is_same_v<decltype(member), TextMember>) {
           member.set(config, std::get<std::string>(value));
-        } else {
+        } else if constexpr (!std::is_same_v<decltype(member), TablesMember>) {
           auto& place = member(config);
           place = std::get<std::remove_reference_t<decltype(place)>>(value);
         }

@@ -18,10 +18,20 @@ struct TextMember {
   void (*set)(Config&, const std::string&);  ///< the text is one that the key's Limits allow
 };
 
+struct Column;
+
+/// A member that a file writes as a list of tables: a vector of structs.
+struct TablesMember {
+  Rows (*get)(const Config&);
+  void (*set)(Config&, const Rows&);  ///< the rows are ones that the columns allow
+  std::span<const Column> (*columns)();
+  Built built = Built::Now;
+};
+
 /// Where a key lives in a Config; the alternatives stand in the order of Value's.
-using Member =
-    std::variant<bool& (*)(Config&), int64_t& (*)(Config&), double& (*)(Config&), TextMember,
-                 std::vector<double>& (*)(Config&), std::vector<std::string>& (*)(Config&)>;
+using Member = std::variant<bool& (*)(Config&), int64_t& (*)(Config&), double& (*)(Config&),
+                            TextMember, std::vector<double>& (*)(Config&),
+                            std::vector<std::string>& (*)(Config&), TablesMember>;
 
 /// Which values a key may have, beyond its type. The bounds apply to each number of an array.
 struct Limits {
@@ -35,6 +45,15 @@ struct Limits {
   std::string_view unreadable = {};                ///< the message where can_read says no
 };
 
+/// A field that the tables of a list may have.
+struct Column {
+  std::string_view name;
+  std::string_view meaning;
+  Cell kind;  ///< any value of the field's type
+  bool needed = false;
+  Limits limits = {};
+};
+
 /// One row of the table that reading, writing, suggestions and help are made from.
 struct Key {
   std::string_view name;  ///< "section.key"
@@ -42,10 +61,13 @@ struct Key {
   std::string_view meaning;
   Limits limits = {};
   Built built = Built::Now;
+  std::optional<TablesMember> or_tables = {};  ///< for a key that takes a string or a list of tables
 
   std::string_view section() const { return name.substr(0, name.find('.')); }
   std::string_view last_name() const { return name.substr(name.find('.') + 1); }
   bool wants_bool() const { return std::holds_alternative<bool& (*)(Config&)>(member); }
+  /// Its lists of tables; null if it takes none.
+  const TablesMember* tables() const;
 };
 
 /// The table, section by section, in the order in which files are written.
@@ -65,6 +87,9 @@ void set(const Key& key, Config& config, const Value& value);
 /// What is wrong with the value for this key, as a sentence with name and value; nothing if it is
 /// valid. `value` may have any type.
 std::optional<std::string> problem_with(const Key& key, const Value& value);
+/// The same for a field of a list of tables, which is called `name`: "optim.groups[0].lr".
+std::optional<std::string> problem_with(const Column& column, std::string_view name,
+                                        const Cell& cell);
 
 /// The type that messages ask for: "a whole number", "true or false".
 std::string_view wanted_kind(const Key& key);

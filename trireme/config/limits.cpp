@@ -77,6 +77,9 @@ struct Problem {
     return {};
   }
 
+  /// The fields are checked one by one, with their columns.
+  Text operator()(const Rows&) const { return {}; }
+
   Text operator()(const std::string& value) const {
     if (value.find('\0') != value.npos) return "holds a NUL; it must be text without one";
     if (limits.not_empty && value.empty()) return "is empty; it must be some text";
@@ -95,9 +98,10 @@ struct Problem {
 
 std::string_view wanted_kind(const Key& key) {
   static constexpr std::string_view kinds[] = {
-      "true or false", "a whole number",      "a number",
-      "a string",      "an array of numbers", "an array of strings"};
+      "true or false",       "a whole number",      "a number",        "a string",
+      "an array of numbers", "an array of strings", "a list of tables"};
   static_assert(std::size(kinds) == std::variant_size_v<Member>);
+  if (key.or_tables) return "a string or a list of tables";
   return kinds[key.member.index()];
 }
 
@@ -109,7 +113,40 @@ std::string wanted_value(const Key& key) {
   return range_text(limits);
 }
 
+std::optional<std::string> problem_with(const Column& column, std::string_view name,
+                                        const Cell& cell) {
+  static constexpr std::string_view kinds[] = {"true or false", "a whole number", "a number",
+                                               "a string"};
+  static_assert(std::size(kinds) == std::variant_size_v<Cell>);
+  const std::string text = fmt::format("{} = {}", name, shortened(to_text(cell)));
+  if (cell.index() != column.kind.index())
+    return fmt::format("{} is {}; it must be {}", text, kind_of(cell), kinds[column.kind.index()]);
+  const auto problem = std::visit(Problem{column.limits}, cell);
+  if (!problem) return {};
+  return text + ' ' + *problem;
+}
+
+namespace {
+
+/// For rows that do not come from a file, and that nobody has checked field by field.
+std::optional<std::string> problem_with_rows(const Key& key, const Rows& rows) {
+  const std::span<const Column> columns = key.tables()->columns();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (const Field& field : rows[i]) {
+      const auto column = std::ranges::find(columns, field.name, &Column::name);
+      const std::string name = fmt::format("{}[{}].{}", key.name, i, shortened(field.name));
+      if (column == columns.end()) return fmt::format("unknown key '{}'", name);
+      if (auto problem = problem_with(*column, name, field.value)) return problem;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 std::optional<std::string> problem_with(const Key& key, const Value& value) {
+  const auto* rows = std::get_if<Rows>(&value);
+  if (rows != nullptr && key.tables() != nullptr) return problem_with_rows(key, *rows);
   const std::string text = fmt::format("{} = {}", key.name, shortened(to_text(value)));
   if (value.index() != key.member.index())
     return fmt::format("{} is {}; it must be {}", text, kind_of(value), wanted_kind(key));

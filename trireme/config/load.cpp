@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <set>
 
 #include "trireme/config/effects.h"
@@ -22,6 +23,8 @@ namespace {
 
 constexpr int64_t kMostBytes =
     16 * core::kMiB;  // more must be a device or a data set, named by mistake
+
+constexpr std::size_t kMostTables = 1024;  // of one list
 
 /// Throws ConfigError; `where` is "gpt.toml:3:1" or "override 'optim.lr=3'".
 [[noreturn]] void fail(std::string_view where, std::string_view sentence) {
@@ -43,7 +46,7 @@ class Reader {
     const std::string name = entry.section + '.' + *entry.key;
     const Key* key = find_key(name);
     if (key == nullptr) fail_unknown(name, at(entry.name_at));
-    assign(*key, entry.found, at(entry.value_at));
+    assign(*key, entry.found, at(entry.value_at), at);
   }
 
   void read(const std::string& override_text) {
@@ -56,7 +59,8 @@ class Reader {
     if (key == nullptr && is_section(name))
       fail(where, fmt::format("'{}' is a section; an override sets one key of it", name));
     if (key == nullptr) fail_unknown(name, where);
-    assign(*key, override_value(*key, value, where), where);
+    assign(*key, override_value(*key, value, where), where,
+           [&](const SourcePosition&) { return where; });
     overrides_.emplace_back(key, where);
   }
 
@@ -131,7 +135,61 @@ class Reader {
     return *bare;
   }
 
-  void assign(const Key& key, const TomlValue& found, std::string_view where) {
+  static Rows rows_in(const Key& key, const TomlTables& tables, std::string_view where,
+                      const Place& place) {
+    if (tables.size() > kMostTables)
+      fail(where, fmt::format("{} has {} tables; it must have at most {}", key.name, tables.size(),
+                              kMostTables));
+    Rows rows;
+    for (const TomlTable& table : tables)
+      rows.push_back(
+          row_in(key.tables()->columns(), table, fmt::format("{}[{}]", key.name, rows.size()),
+                 place));
+    return rows;
+  }
+
+  /// `name` is "optim.groups[0]".
+  static Row row_in(std::span<const Column> columns, const TomlTable& table,
+                    const std::string& name, const Place& place) {
+    Row row;
+    for (const TomlField& field : table.fields) {
+      const std::string full = fmt::format("{}.{}", name, shortened(field.name));
+      const auto column = std::ranges::find(columns, field.name, &Column::name);
+      if (column == columns.end()) {
+        std::vector<std::string_view> known;
+        for (const Column& each : columns) known.push_back(each.name);
+        fail(place(field.name_at),
+             fmt::format("unknown key '{}'{}", full, did_you_mean(nearest(field.name, known))));
+      }
+      if (const auto* other = std::get_if<UnsupportedValue>(&field.found))
+        fail(place(field.value_at),
+             fmt::format("{} is {}; it must be {}", full, other->kind, kind_of(column->kind)));
+      Cell cell = std::get<Cell>(field.found);
+      if (std::holds_alternative<double>(column->kind))
+        if (const auto* whole = std::get_if<int64_t>(&cell)) cell = static_cast<double>(*whole);
+      if (const auto problem = problem_with(*column, full, cell))
+        fail(place(field.value_at), *problem);
+      row.push_back({field.name, std::move(cell)});
+    }
+    for (const Column& column : columns)
+      if (column.needed && std::ranges::find(row, column.name, &Field::name) == row.end())
+        fail(place(table.at), fmt::format("{} has no '{}', which it needs", name, column.name));
+    return row;
+  }
+
+  /// An override has one place, `where`; a field of a file has its own.
+  using Place = std::function<std::string(const SourcePosition&)>;
+
+  void assign(const Key& key, const TomlValue& found, const std::string& where,
+              const Place& place) {
+    if (const auto* tables = std::get_if<TomlTables>(&found)) {
+      if (key.tables() == nullptr)
+        fail(where, fmt::format("{} is a list of tables; it must be {}", key.name,
+                                wanted_kind(key)));
+      set(key, config_, rows_in(key, *tables, where, place));
+      given_.insert(key.name);
+      return;
+    }
     if (const auto* other = std::get_if<UnsupportedValue>(&found))
       fail(where, fmt::format("{} is {}; it must be {}", key.name, other->kind, wanted_kind(key)));
     Value value = std::get<Value>(found);
@@ -145,6 +203,9 @@ class Reader {
     if (std::holds_alternative<std::vector<std::string>& (*)(Config&)>(key.member))
       if (const auto* none = std::get_if<std::vector<double>>(&value); none && none->empty())
         value = std::vector<std::string>{};
+    if (std::holds_alternative<TablesMember>(key.member))
+      if (const auto* none = std::get_if<std::vector<double>>(&value); none && none->empty())
+        value = Rows{};
     if (const auto problem = problem_with(key, value)) fail(where, *problem);
     set(key, config_, value);
     given_.insert(key.name);

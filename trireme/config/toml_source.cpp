@@ -54,29 +54,65 @@ std::optional<double> number_in(const toml::node& node) {
   return {};
 }
 
-TomlValue value_in(const toml::node& node) {
-  if (const auto* value = node.as_boolean()) return Value(value->get());
-  if (const auto* value = node.as_integer()) return Value(value->get());
-  if (const auto* value = node.as_floating_point()) return Value(value->get());
-  if (const auto* value = node.as_string()) return Value(value->get());
-  if (const auto* array = node.as_array()) {
-    if (!array->empty() && array->front().is_string()) {
-      std::vector<std::string> texts;
-      for (const toml::node& each : *array) {
-        if (!each.is_string()) return UnsupportedValue{"an array of different things"};
-        texts.push_back(each.as_string()->get());
-      }
-      return Value(std::move(texts));
-    }
-    std::vector<double> numbers;
-    for (const toml::node& each : *array) {
-      const auto number = number_in(each);
-      if (!number) return UnsupportedValue{"an array of other things"};
-      numbers.push_back(*number);
-    }
-    return Value(std::move(numbers));
+/// The value as one of the kinds that a key and a field both may have.
+std::optional<Cell> cell_in(const toml::node& node) {
+  if (const auto* value = node.as_boolean()) return value->get();
+  if (const auto* value = node.as_integer()) return value->get();
+  if (const auto* value = node.as_floating_point()) return value->get();
+  if (const auto* value = node.as_string()) return value->get();
+  return {};
+}
+
+UnsupportedValue unsupported(const toml::node& node) {
+  return {node.is_table() ? kTableKind : node.is_array() ? "an array" : "a date or time"};
+}
+
+TomlTable table_in(const toml::table& table) {
+  TomlTable result{.fields = {}, .at = position_of(table.source().begin)};
+  for (const auto& [name, node] : table) {
+    TomlField field{.name = std::string(name.str()),
+                    .found = unsupported(node),
+                    .name_at = position_of(name.source().begin),
+                    .value_at = position_of(node.source().begin)};
+    if (auto cell = cell_in(node)) field.found = std::move(*cell);
+    result.fields.push_back(std::move(field));
   }
-  return UnsupportedValue{node.is_table() ? kTableKind : "a date or time"};
+  std::ranges::stable_sort(result.fields, {}, &TomlField::name_at);  // sorted by name until here
+  return result;
+}
+
+TomlValue array_in(const toml::array& array) {
+  constexpr UnsupportedValue kMixed{"an array of different things"};
+  if (!array.empty() && array.front().is_string()) {
+    std::vector<std::string> texts;
+    for (const toml::node& each : array) {
+      if (!each.is_string()) return kMixed;
+      texts.push_back(each.as_string()->get());
+    }
+    return Value(std::move(texts));
+  }
+  if (!array.empty() && array.front().is_table()) {
+    TomlTables tables;
+    for (const toml::node& each : array) {
+      if (!each.is_table()) return kMixed;
+      tables.push_back(table_in(*each.as_table()));
+    }
+    return tables;
+  }
+  std::vector<double> numbers;
+  for (const toml::node& each : array) {
+    const auto number = number_in(each);
+    if (!number) return UnsupportedValue{"an array of other things"};
+    numbers.push_back(*number);
+  }
+  return Value(std::move(numbers));
+}
+
+TomlValue value_in(const toml::node& node) {
+  if (const auto* array = node.as_array()) return array_in(*array);
+  auto cell = cell_in(node);
+  if (!cell) return unsupported(node);
+  return std::visit([](auto& value) { return Value(std::move(value)); }, *cell);
 }
 
 /// The parser's message without its usual beginning, "Error while parsing ".

@@ -23,7 +23,20 @@ struct UnsupportedValue {
 };
 constexpr std::string_view kTableKind = "a table";
 
-using TomlValue = std::variant<Value, UnsupportedValue>;
+/// A field of one table of a list of tables.
+struct TomlField {
+  std::string name;
+  std::variant<Cell, UnsupportedValue> found;
+  SourcePosition name_at, value_at;
+};
+struct TomlTable {
+  std::vector<TomlField> fields;  ///< in the order of the text
+  SourcePosition at;
+};
+using TomlTables = std::vector<TomlTable>;
+
+/// A list of tables, which is never empty, comes with the positions of its fields.
+using TomlValue = std::variant<Value, UnsupportedValue, TomlTables>;
 
 /// A section of a file, or a key of a section.
 struct TomlEntry {

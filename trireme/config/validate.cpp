@@ -179,6 +179,9 @@ void refuse_unbuilt(const Config& config) {
     const std::string text = fmt::format("{} = {}", key.name, to_text(value));
     need(key.built == Built::Now || value == get(key, defaults),
          "{} is not built yet; leave {} out", text, key.name);
+    const auto* rows = std::get_if<Rows>(&value);
+    need(rows == nullptr || rows->empty() || key.tables()->built == Built::Now,
+         "{} is not built yet; use {}", shortened(text), wanted_value(key));
     const auto* word = std::get_if<std::string>(&value);
     const auto& later = key.limits.later;
     need(word == nullptr || std::ranges::find(later, *word) == later.end(),

@@ -45,6 +45,17 @@ struct Text {
     for (const std::string& value : values) text += (text.empty() ? "" : ", ") + (*this)(value);
     return '[' + text + ']';
   }
+  std::string operator()(const Rows& rows) const {
+    std::string text;
+    for (const Row& row : rows) {
+      std::string fields;
+      for (const Field& field : row)
+        fields += fmt::format("{}{} = {}", fields.empty() ? "" : ", ", field.name,
+                              std::visit(*this, field.value));
+      text += fmt::format("{}{{{}}}", text.empty() ? "" : ", ", fields);
+    }
+    return '[' + text + ']';
+  }
 };
 
 struct Kind {
@@ -56,6 +67,7 @@ struct Kind {
   std::string_view operator()(const std::vector<std::string>&) const {
     return "an array of strings";
   }
+  std::string_view operator()(const Rows&) const { return "a list of tables"; }
 };
 
 }  // namespace
@@ -64,8 +76,16 @@ std::string to_text(const Value& value) {
   return std::visit(Text{}, value);
 }
 
+std::string to_text(const Cell& cell) {
+  return std::visit(Text{}, cell);
+}
+
 std::string_view kind_of(const Value& value) {
   return std::visit(Kind{}, value);
+}
+
+std::string_view kind_of(const Cell& cell) {
+  return std::visit(Kind{}, cell);
 }
 
 std::string shortened(std::string_view text) {
