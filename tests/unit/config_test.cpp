@@ -34,11 +34,11 @@ std::vector<std::size_t> fields_of(const Sections&...) {
 }
 
 TEST(ConfigTable, HasARowForEveryMember) {
-  const auto& [run, model, data, batch, optim, mesh, context, tensor, pipeline, precision, memory,
-               sync, compress, comm, checkpoint, eval, log, check] = Config{};
+  const auto& [run, model, data, batch, optim, lora, mesh, context, tensor, pipeline, precision,
+               memory, sync, compress, comm, checkpoint, eval, log, check] = Config{};
   const auto fields =
-      fields_of(run, model, data, batch, optim, mesh, context, tensor, pipeline, precision, memory,
-                sync, compress, comm, checkpoint, eval, log, check);
+      fields_of(run, model, data, batch, optim, lora, mesh, context, tensor, pipeline, precision,
+                memory, sync, compress, comm, checkpoint, eval, log, check);
   std::vector<std::size_t> rows;
   for (const std::string_view section : sections())
     rows.push_back(std::ranges::count(keys(), section, &Key::section));
@@ -60,11 +60,17 @@ constexpr std::string_view kPage = R"(
 run: dir="runs/default" seed=1 steps=200 epochs=0 device="auto" threads=0
      deterministic="auto" graph="auto"
 model: kind="gpt" layers=4 hidden=128 heads=4 kv_heads=4 ffn=512 seq=128 vocab=256 dropout=0.0
-       attention_dropout=0.0 tie=true experts=8 top_k=2 capacity=0.0 balance=0.01
-data: kind="markov" path="" valid="" samples=8192 allow_change=false
+       attention_dropout=0.0 tie=true
+       head_dim=0 norm_eps=1e-05 qkv_bias=false rope_theta=10000.0 rope_pairs="halves"
+       rope_scaling="none" rope_factor=1.0 rope_low=1.0 rope_high=4.0 rope_seq=0
+       classes=10 image=32 channels=3 depth=18 stem="cifar" pixels="channels-first"
+       batch_norm="sync" patch=4 from="" experts=8 top_k=2 capacity=0.0 balance=0.01
+data: kind="markov" path="" valid="" tokenizer="" chat="" augment="none" workers=1 samples=8192
+      allow_change=false
 batch: global=32 micro=8
 optim: kind="adamw" lr=0.001 betas=[0.9, 0.95] eps=1e-08 weight_decay=0.1 momentum=0.9 clip=1.0
        schedule="cosine" warmup=0 final=0.1
+lora: rank=0 alpha=0.0 targets=[]
 mesh: replica=0 shard=1 tensor=1 pipe=1 context=1 expert=1
 context: kind="ring"
 tensor: sequence=true

@@ -60,7 +60,10 @@ Value another(const Key& key, const Value& value) {
   if (key.name == "precision.reduce") return "bfloat16";  // goes with any other
   if (const auto* flag = std::get_if<bool>(&value)) return !*flag;
   if (const auto* whole = std::get_if<int64_t>(&value)) return *whole == 0 ? 1 : 2 * *whole;
-  if (const auto* number = std::get_if<double>(&value)) return *number == 0 ? 0.1 : *number / 3;
+  if (const auto* number = std::get_if<double>(&value)) {
+    const bool fits = *number / 3 >= key.limits.at_least.value_or(0);
+    return *number == 0 ? 0.1 : fits ? *number / 3 : *number * 3;
+  }
   if (std::holds_alternative<std::vector<double>>(value)) return std::vector<double>{0.1 / 3, 0};
   if (std::holds_alternative<std::vector<std::string>>(value))
     return std::vector<std::string>{"*.ln*", "odd \"text\""};
