@@ -67,6 +67,8 @@ Value another(const Key& key, const Value& value) {
   if (std::holds_alternative<std::vector<double>>(value)) return std::vector<double>{0.1 / 3, 0};
   if (std::holds_alternative<std::vector<std::string>>(value))
     return std::vector<std::string>{"*.ln*", "odd \"text\""};
+  if (std::holds_alternative<Rows>(value))
+    return Rows{{{"match", "odd \"text\""}, {"lr", 0.1 / 3}}, {{"match", "*"}}};
   auto words = key.limits.words;
   words.insert(words.end(), key.limits.later.begin(), key.limits.later.end());
   if (words.empty()) return "odd \"text\" \\ with\n\t\x01\x7f and é";

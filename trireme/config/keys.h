@@ -61,7 +61,8 @@ struct Key {
   std::string_view meaning;
   Limits limits = {};
   Built built = Built::Now;
-  std::optional<TablesMember> or_tables = {};  ///< for a key that takes a string or a list of tables
+  std::optional<TablesMember> or_tables =
+      {};  ///< for a key that takes a string or a list of tables
 
   std::string_view section() const { return name.substr(0, name.find('.')); }
   std::string_view last_name() const { return name.substr(name.find('.') + 1); }
@@ -93,6 +94,7 @@ std::optional<std::string> problem_with(const Column& column, std::string_view n
 
 /// The type that messages ask for: "a whole number", "true or false".
 std::string_view wanted_kind(const Key& key);
+std::string_view wanted_kind(const Column& column);
 
 /// "at least 0 and less than 1", "one of "a", "b""; empty if any value of the type is valid.
 std::string wanted_value(const Key& key);

@@ -105,6 +105,13 @@ std::string_view wanted_kind(const Key& key) {
   return kinds[key.member.index()];
 }
 
+std::string_view wanted_kind(const Column& column) {
+  static constexpr std::string_view kinds[] = {"true or false", "a whole number", "a number",
+                                               "a string"};
+  static_assert(std::size(kinds) == std::variant_size_v<Cell>);
+  return kinds[column.kind.index()];
+}
+
 std::string wanted_value(const Key& key) {
   const Limits& limits = key.limits;
   if (!limits.words.empty()) return "one of " + quoted_list(limits.words);
@@ -115,12 +122,10 @@ std::string wanted_value(const Key& key) {
 
 std::optional<std::string> problem_with(const Column& column, std::string_view name,
                                         const Cell& cell) {
-  static constexpr std::string_view kinds[] = {"true or false", "a whole number", "a number",
-                                               "a string"};
-  static_assert(std::size(kinds) == std::variant_size_v<Cell>);
-  const std::string text = fmt::format("{} = {}", name, shortened(to_text(cell)));
+  const std::string text = fmt::format("{} = {}", name, shortened(to_text(value_of(cell))));
   if (cell.index() != column.kind.index())
-    return fmt::format("{} is {}; it must be {}", text, kind_of(cell), kinds[column.kind.index()]);
+    return fmt::format("{} is {}; it must be {}", text, kind_of(value_of(cell)),
+                       wanted_kind(column));
   const auto problem = std::visit(Problem{column.limits}, cell);
   if (!problem) return {};
   return text + ' ' + *problem;

@@ -135,6 +135,9 @@ class Reader {
     return *bare;
   }
 
+  /// An override has one place, `where`; a field of a file has its own.
+  using Place = std::function<std::string(const SourcePosition&)>;
+
   static Rows rows_in(const Key& key, const TomlTables& tables, std::string_view where,
                       const Place& place) {
     if (tables.size() > kMostTables)
@@ -142,9 +145,8 @@ class Reader {
                               kMostTables));
     Rows rows;
     for (const TomlTable& table : tables)
-      rows.push_back(
-          row_in(key.tables()->columns(), table, fmt::format("{}[{}]", key.name, rows.size()),
-                 place));
+      rows.push_back(row_in(key.tables()->columns(), table,
+                            fmt::format("{}[{}]", key.name, rows.size()), place));
     return rows;
   }
 
@@ -163,7 +165,7 @@ class Reader {
       }
       if (const auto* other = std::get_if<UnsupportedValue>(&field.found))
         fail(place(field.value_at),
-             fmt::format("{} is {}; it must be {}", full, other->kind, kind_of(column->kind)));
+             fmt::format("{} is {}; it must be {}", full, other->kind, wanted_kind(*column)));
       Cell cell = std::get<Cell>(field.found);
       if (std::holds_alternative<double>(column->kind))
         if (const auto* whole = std::get_if<int64_t>(&cell)) cell = static_cast<double>(*whole);
@@ -177,15 +179,12 @@ class Reader {
     return row;
   }
 
-  /// An override has one place, `where`; a field of a file has its own.
-  using Place = std::function<std::string(const SourcePosition&)>;
-
   void assign(const Key& key, const TomlValue& found, const std::string& where,
               const Place& place) {
     if (const auto* tables = std::get_if<TomlTables>(&found)) {
       if (key.tables() == nullptr)
-        fail(where, fmt::format("{} is a list of tables; it must be {}", key.name,
-                                wanted_kind(key)));
+        fail(where,
+             fmt::format("{} is a list of tables; it must be {}", key.name, wanted_kind(key)));
       set(key, config_, rows_in(key, *tables, where, place));
       given_.insert(key.name);
       return;

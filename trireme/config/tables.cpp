@@ -62,15 +62,14 @@ auto column(std::string_view name, std::string_view meaning, Needed needed = Nee
   return bound<member>(member, name, meaning, needed, std::move(limits));
 }
 
-const Limits kNotNegative = {.at_least = 0};
+const Limits kRate = {.at_least = 0};
 
 const std::vector<Binding<ParameterGroup>>& bindings(const ParameterGroup*) {
   static const std::vector<Binding<ParameterGroup>> all = {
       column<&ParameterGroup::match>("match", "pattern of the names of parameters", Needed::Yes,
                                      {.not_empty = true}),
-      column<&ParameterGroup::lr>("lr", "their highest learning rate", Needed::No, kNotNegative),
-      column<&ParameterGroup::weight_decay>("weight_decay", "their decay", Needed::No,
-                                            kNotNegative)};
+      column<&ParameterGroup::lr>("lr", "their highest learning rate", Needed::No, kRate),
+      column<&ParameterGroup::weight_decay>("weight_decay", "their decay", Needed::No, kRate)};
   return all;
 }
 
@@ -120,7 +119,7 @@ void read_rows(const Rows& rows, std::vector<Entry>& entries) {
   }
 }
 
-#define LIST_OF(Entry)                              \
+#define LIST_OF(Entry)                                  \
   template std::span<const Column> columns_of<Entry>(); \
   template Rows rows_of(const std::vector<Entry>&);     \
   template void read_rows(const Rows&, std::vector<Entry>&)

@@ -112,7 +112,7 @@ TomlValue value_in(const toml::node& node) {
   if (const auto* array = node.as_array()) return array_in(*array);
   auto cell = cell_in(node);
   if (!cell) return unsupported(node);
-  return std::visit([](auto& value) { return Value(std::move(value)); }, *cell);
+  return value_of(std::move(*cell));
 }
 
 /// The parser's message without its usual beginning, "Error while parsing ".

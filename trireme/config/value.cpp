@@ -76,16 +76,12 @@ std::string to_text(const Value& value) {
   return std::visit(Text{}, value);
 }
 
-std::string to_text(const Cell& cell) {
-  return std::visit(Text{}, cell);
-}
-
 std::string_view kind_of(const Value& value) {
   return std::visit(Kind{}, value);
 }
 
-std::string_view kind_of(const Cell& cell) {
-  return std::visit(Kind{}, cell);
+Value value_of(Cell cell) {
+  return std::visit([](auto& value) { return Value(std::move(value)); }, cell);
 }
 
 std::string shortened(std::string_view text) {

@@ -26,11 +26,12 @@ using Value = std::variant<bool, int64_t, double, std::string, std::vector<doubl
 /// The value as TOML, which reads back as exactly the same value: true, 3, 0.1, "a\nb", [0.9,
 /// 0.95], [{match = "*.bias", lr = 0.1}].
 std::string to_text(const Value& value);
-std::string to_text(const Cell& cell);
 
 /// The type of the value as messages call it: "a whole number", "a string" ...
 std::string_view kind_of(const Value& value);
-std::string_view kind_of(const Cell& cell);
+
+/// The cell as a value of its own.
+Value value_of(Cell cell);
 
 /// At most some 60 bytes of `text`, on one line, for a message.
 std::string shortened(std::string_view text);
