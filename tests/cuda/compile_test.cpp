@@ -37,6 +37,11 @@ TEST(KernelTexts, CompileForEveryArchitectureAndType) {
                                                  fmt::format("PACK={}", pack),
                                                  "PACKS=3",
                                                  "WIDTH=40",
+                                                 fmt::format("CENTRED={}", wide ? 1 : 0),
+                                                 "HEAD=64",
+                                                 "Q_HEADS=4",
+                                                 "KV_HEADS=2",
+                                                 fmt::format("NEIGHBOURS={}", wide ? 1 : 0),
                                                  fmt::format("WEIGHT={}", type),
                                                  fmt::format("KEEP={}", wide ? 1 : 0)};
           EXPECT_GT(compile(kernel_text(file), defines, architecture).size(), 500)

@@ -13,7 +13,9 @@
 #include "trireme/cuda/gelu.h"
 #include "trireme/cuda/matmul.h"
 #include "trireme/cuda/norm.h"
+#include "trireme/cuda/rotary.h"
 #include "trireme/cuda/squares.h"
+#include "trireme/cuda/swiglu.h"
 
 namespace trireme::test {
 namespace {
@@ -104,6 +106,95 @@ TEST(GpuKernels, GeluEqualsItsFormula) {
       EXPECT_LT(roundings(cu::gelu(x), want.detach()), 2) << count;
       EXPECT_LT(roundings(cu::gelu_backward(dy, x), x64.grad()), 8) << count;
     }
+}
+
+TEST(GpuKernels, RmsNormsEqualTheirFormula) {
+  NEEDS_GPU();
+  torch::manual_seed(5);
+  for (const auto dtype : kTypes)
+    for (const auto& [rows, width] : std::vector<std::pair<int64_t, int64_t>>{
+             {1, 1}, {3, 7}, {1000, 768}, {17, 1024}, {2, 4096}, {33, 2047}}) {
+      SCOPED_TRACE(fmt::format("{} {} x {}", c10::toString(dtype), rows, width));
+      const auto x = draw({rows, width}, dtype) + 3, g = draw({width}, dtype),
+                 dy = draw({rows, width}, dtype), also = draw({rows, width}, dtype);
+      const auto y = at::empty_like(x), again = at::empty_like(x);
+      const auto statistics = cu::norm(y, x, g, {}, 1e-5);
+      EXPECT_FALSE(statistics.mean.defined());
+      cu::norm_again(again, x, g, {}, statistics);
+      EXPECT_TRUE(torch::equal(y, again));
+      auto x64 = x.to(at::kDouble).requires_grad_(), g64 = g.to(at::kDouble).requires_grad_();
+      const auto want = x64 * (x64.square().mean(-1, true) + 1e-5).rsqrt() * g64;
+      EXPECT_LT(roundings(y, want.detach()), 4);
+      want.backward(dy.to(at::kDouble));
+      const auto got = cu::norm_backward(dy, x, g, statistics, also);
+      EXPECT_FALSE(got.bias.defined());
+      EXPECT_LT(roundings(got.x, x64.grad() + also.to(at::kDouble)), 8);
+      EXPECT_LT(roundings(got.weight, g64.grad()), 8);
+      const auto twice = cu::norm_backward(dy, x, g, statistics, also);
+      EXPECT_TRUE(torch::equal(got.weight, twice.weight));
+    }
+}
+
+TEST(GpuKernels, SwigluEqualsItsFormula) {
+  NEEDS_GPU();
+  torch::manual_seed(6);
+  for (const auto dtype : kTypes)
+    for (const auto& [rows, width] : std::vector<std::pair<int64_t, int64_t>>{
+             {1, 1}, {3, 7}, {1000, 2816}, {5, 1368}, {0, 8}}) {
+      SCOPED_TRACE(fmt::format("{} {} x {}", c10::toString(dtype), rows, width));
+      const auto z = draw({rows, 2 * width}, dtype, 3), dh = draw({rows, width}, dtype);
+      auto z64 = z.to(at::kDouble).requires_grad_();
+      const auto parts = z64.chunk(2, -1);
+      const auto want = at::silu(parts[0]) * parts[1];
+      want.backward(dh.to(at::kDouble));
+      EXPECT_LT(roundings(cu::swiglu(z), want.detach()), 2);
+      EXPECT_LT(roundings(cu::swiglu_backward(dh, z), z64.grad()), 4);
+    }
+}
+
+/// The formula of both pairings, in float64: x is [B, H, T, D].
+at::Tensor turned(const at::Tensor& x, const cu::RotaryHeads& heads) {
+  const auto c = heads.cosines.to(at::kDouble), s = heads.sines.to(at::kDouble);
+  const int64_t half = x.size(3) / 2;
+  const auto pairs =
+      heads.neighbours ? x.unflatten(3, {half, 2}).unbind(-1) : x.unflatten(3, {2, half}).unbind(3);
+  const auto a = pairs[0] * c - pairs[1] * s, b = pairs[1] * c + pairs[0] * s;
+  return heads.neighbours ? at::stack({a, b}, -1).flatten(3) : at::cat({a, b}, 3);
+}
+
+TEST(GpuKernels, RotationsAndTheirGradientsEqualTheirFormula) {
+  NEEDS_GPU();
+  torch::manual_seed(7);
+  struct Case {
+    int64_t B, T, q, kv, D;
+  };
+  for (const auto dtype : kTypes)
+    for (const bool neighbours : {false, true})
+      for (const auto& [B, T, q, kv, D] : {Case{2, 5, 4, 2, 8}, Case{1, 1, 1, 1, 2},
+                                           Case{3, 33, 6, 6, 64}, Case{2, 7, 3, 1, 20}}) {
+        SCOPED_TRACE(fmt::format("{} {} heads of {}, {}", c10::toString(dtype), q, D, neighbours));
+        const auto angles = torch::rand({T, D / 2}, gpu()) * 100;
+        const cu::RotaryHeads heads{q, kv, neighbours, angles.cos(), angles.sin()};
+        const auto qkv = draw({B, T, (q + 2 * kv) * D}, dtype);
+        auto x = qkv.to(at::kDouble).requires_grad_();
+        const auto parts =
+            x.view({B, T, q + 2 * kv, D}).transpose(1, 2).split_with_sizes({q, kv, kv}, 1);
+        const auto want = at::cat({turned(parts[0], heads), turned(parts[1], heads), parts[2]}, 1)
+                              .transpose(1, 2)
+                              .reshape_as(x);
+        const auto got = qkv.clone();
+        cu::rotate(got, heads);
+        EXPECT_LT(roundings(got, want.detach()), 2);
+        const auto dy = draw({B, T, (q + 2 * kv) * D}, dtype);
+        want.backward(dy.to(at::kDouble));
+        const auto by =
+            dy.view({B, T, q + 2 * kv, D}).transpose(1, 2).split_with_sizes({q, kv, kv}, 1);
+        EXPECT_LT(roundings(cu::unrotated_gradient(by[0], by[1], by[2], heads), x.grad()), 2);
+        EXPECT_LT(
+            roundings(cu::unrotated_gradient(by[0].contiguous(), by[1].contiguous(), by[2], heads),
+                      x.grad()),
+            2);
+      }
 }
 
 TEST(GpuKernels, CrossEntropyEqualsItsFormula) {

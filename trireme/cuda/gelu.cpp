@@ -2,24 +2,9 @@
 
 #include <ATen/ops/empty_like.h>
 
-#include <algorithm>
-
 #include "trireme/cuda/kernel.h"
 
 namespace trireme::cuda {
-
-namespace {
-
-constexpr unsigned kThreads = 256;
-
-/// Enough blocks for all elements, or for many rounds of the whole GPU.
-Launch over(const at::Tensor& x, int64_t packs) {
-  const int64_t blocks =
-      std::min<int64_t>((packs + kThreads - 1) / kThreads, int64_t{64} * multiprocessors(x));
-  return {.grid = {static_cast<unsigned>(blocks), 1, 1}, .block = {kThreads, 1, 1}};
-}
-
-}  // namespace
 
 at::Tensor gelu(const at::Tensor& x) {
   at::Tensor y = at::empty_like(x);
@@ -28,7 +13,7 @@ at::Tensor gelu(const at::Tensor& x) {
   const int64_t packs = x.numel() / pack;
   const Kernel kernel("gelu", "gelu_forward",
                       {type_define(x.scalar_type()), fmt::format("PACK={}", pack)}, x);
-  kernel(over(x, packs), x.data_ptr(), y.data_ptr(), packs);
+  kernel(launch_over(packs, x), x.data_ptr(), y.data_ptr(), packs);
   return y;
 }
 
@@ -40,7 +25,7 @@ at::Tensor gelu_backward(const at::Tensor& dy, const at::Tensor& x) {
   const int64_t packs = x.numel() / pack;
   const Kernel kernel("gelu", "gelu_backward",
                       {type_define(x.scalar_type()), fmt::format("PACK={}", pack)}, x);
-  kernel(over(x, packs), dy.data_ptr(), x.data_ptr(), dx.data_ptr(), packs);
+  kernel(launch_over(packs, x), dy.data_ptr(), x.data_ptr(), dx.data_ptr(), packs);
   return dx;
 }
 

@@ -6,6 +6,7 @@
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -87,6 +88,13 @@ void Kernel::launch(const Launch& how, void** arguments) const {
     Driver::get().allow_shared(function_, static_cast<int>(how.shared_bytes));
   Driver::get().launch(function_, how.grid, how.block, how.shared_bytes, current_stream(device_),
                        arguments);
+}
+
+Launch launch_over(int64_t count, const at::Tensor& on) {
+  constexpr unsigned kThreads = 256;
+  const int64_t blocks =
+      std::min<int64_t>((count + kThreads - 1) / kThreads, int64_t{64} * multiprocessors(on));
+  return {.grid = {static_cast<unsigned>(blocks), 1, 1}, .block = {kThreads, 1, 1}};
 }
 
 Driver::Stream current_stream(c10::Device device) {

@@ -25,6 +25,10 @@ struct Launch {
   unsigned shared_bytes = 0;
 };
 
+/// A launch with a thread for each of `count` pieces of work, or with many rounds of the whole GPU,
+/// whose threads then go over them in strides of the grid.
+Launch launch_over(int64_t count, const at::Tensor& on);
+
 /// A kernel for the GPU that a tensor is on. It is compiled when it is first used, and then kept in
 /// memory and on disk. `defines` choose the element type (TYPE), the elements of an instruction
 /// (PACK) and whatever else the file asks for.

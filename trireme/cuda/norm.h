@@ -9,10 +9,11 @@ bool can_normalize(const at::Tensor& x);
 
 /// What the backward of a norm needs besides the input.
 struct NormStatistics {
-  at::Tensor mean, rstd;  ///< float32, one per row
+  at::Tensor mean, rstd;  ///< float32, one per row; RMS norm has no mean
 };
 
-/// y = (x - mean) rstd g + b over rows of [rows, width]. All have the same dtype.
+/// y = (x - mean) rstd g + b over rows of [rows, width]. All have the same dtype. Without a bias
+/// (an undefined tensor) it is RMS norm: y = x rstd g, with rstd = 1 / sqrt(mean(x^2) + epsilon).
 NormStatistics norm(const at::Tensor& y, const at::Tensor& x, const at::Tensor& weight,
                     const at::Tensor& bias, double epsilon);
 
@@ -21,7 +22,7 @@ void norm_again(const at::Tensor& y, const at::Tensor& x, const at::Tensor& weig
                 const at::Tensor& bias, const NormStatistics& statistics);
 
 struct NormGradients {
-  at::Tensor x, weight, bias;
+  at::Tensor x, weight, bias;  ///< RMS norm has no bias
 };
 /// The gradients of a norm. `also` is another gradient of x, which is added in the same pass; it
 /// may be undefined. Those of weight and bias are added up in float32, in a fixed order.
