@@ -1,7 +1,7 @@
-"""GPT-2 in PyTorch on one GPU, as one would write it for speed: prints one JSON line.
+"""GPT-2 or Llama in PyTorch on one GPU, as one would write it for speed: prints one JSON line.
 
-    python3 torch_gpu.py [eager|compile|graphs] [--rows 32] [--seq 1024] [--layers 12] [--hidden 768] [--heads 12]
-                         [--steps 150] [--warmup 20] [--micros 1] [--recompute] [--deterministic] [--device cuda]
+    python3 torch_gpu.py [eager|compile|graphs] [--kind gpt] [--rows 32] [--seq 1024] [--layers 12] [--hidden 768]
+                         [--heads 12] [--ffn 0] [--vocab 50304] [--steps 150] [--warmup 20] [--micros 1] [--recompute] [--deterministic] [--device cuda]
 
 bfloat16 by autocast over float32 weights, cuDNN or flash attention, fused AdamW, gradients set to none, no copy to the
 host in a step. Tokens are random and lie on the GPU already. `graphs` is torch.compile's "reduce-overhead", which
@@ -39,31 +39,71 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.ln_2(x)), approximate="tanh"))
 
 
-class Gpt(nn.Module):
+class LlamaBlock(nn.Module):
+    def __init__(self, hidden, heads, ffn):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.RMSNorm(hidden, eps=1e-5), nn.RMSNorm(hidden, eps=1e-5)
+        self.qkv, self.proj = nn.Linear(hidden, 3 * hidden, bias=False), nn.Linear(hidden, hidden, bias=False)
+        self.up, self.down = nn.Linear(hidden, 2 * ffn, bias=False), nn.Linear(ffn, hidden, bias=False)
+
+    def forward(self, x, cosines, sines):
+        rows, seq, hidden = x.shape
+        q, k, v = self.qkv(self.ln_1(x)).view(rows, seq, 3, self.heads, hidden // self.heads).permute(2, 0, 3, 1, 4)
+        q, k = (rotated(part, cosines, sines) for part in (q, k))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(rows, seq, hidden))
+        gate, up = self.up(self.ln_2(x)).chunk(2, -1)
+        return x + self.down(F.silu(gate) * up)
+
+
+def rotated(x, cosines, sines):
+    first, second = x.chunk(2, -1)
+    return x * cosines + torch.cat((-second, first), -1) * sines
+
+
+class Model(nn.Module):
+    """Token embedding, blocks, norm, head; the head of a GPT is the embedding."""
+
     def __init__(self, options):
         super().__init__()
-        self.recompute = options.recompute
-        self.tokens = nn.Embedding(options.vocab, options.hidden)
-        self.positions = nn.Embedding(options.seq, options.hidden)
-        self.blocks = nn.ModuleList([Block(options.hidden, options.heads) for _ in range(options.layers)])
-        self.ln = nn.LayerNorm(options.hidden)
-        self.register_buffer("places", torch.arange(options.seq), persistent=False)
+        hidden, heads = options.hidden, options.heads
+        self.recompute, llama = options.recompute, options.kind == "llama"
+        self.tokens = nn.Embedding(options.vocab, hidden)
+        places = torch.arange(options.seq)
+        if llama:
+            angles = torch.outer(places, 10000.0 ** (-torch.arange(0, hidden // heads, 2) / (hidden // heads)))
+            angles = torch.cat((angles, angles), -1)
+            self.register_buffer("cosines", angles.cos().bfloat16(), persistent=False)
+            self.register_buffer("sines", angles.sin().bfloat16(), persistent=False)
+            self.head = nn.Linear(hidden, options.vocab, bias=False).weight
+        else:
+            self.positions = nn.Embedding(options.seq, hidden)
+            self.register_buffer("places", places, persistent=False)
+            self.head = self.tokens.weight
+        make = (lambda: LlamaBlock(hidden, heads, options.ffn)) if llama else (lambda: Block(hidden, heads))
+        self.blocks = nn.ModuleList([make() for _ in range(options.layers)])
+        self.ln = nn.RMSNorm(hidden, eps=1e-5) if llama else nn.LayerNorm(hidden)
+        self.llama = llama
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, ids, targets):
-        x = self.tokens(ids) + self.positions(self.places)
+        x, more = self.tokens(ids), (self.cosines, self.sines) if self.llama else ()
+        if not self.llama:
+            x = x + self.positions(self.places)
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
-        logits = F.linear(self.ln(x), self.tokens.weight)
+            x = checkpoint(block, x, *more, use_reentrant=False) if self.recompute else block(x, *more)
+        logits = F.linear(self.ln(x), self.head)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mode", nargs="?", default="compile", choices=["eager", "compile", "graphs"])
-    for name, default in (("rows", 32), ("seq", 1024), ("layers", 12), ("hidden", 768), ("heads", 12),
+    parser.add_argument("--kind", default="gpt", choices=["gpt", "llama"])
+    for name, default in (("rows", 32), ("seq", 1024), ("layers", 12), ("hidden", 768), ("heads", 12), ("ffn", 0),
                           ("vocab", 50304), ("steps", 150), ("warmup", 20), ("micros", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--recompute", action="store_true", help="keep only the input of every block")
@@ -90,7 +130,7 @@ def main():
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False
     with torch.device(options.device):
-        model = Gpt(options)
+        model = Model(options)
         batches = torch.randint(0, options.vocab, (8, options.micros, options.rows, options.seq + 1))
     decays = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
