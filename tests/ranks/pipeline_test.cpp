@@ -32,8 +32,9 @@ const NamedSchedule kSchedules[] = {{"gpipe", 1},      {"1f1b", 1},  {"interleav
 /// Every schedule with every degree of the other axes, tied and not, recomputed and not, with
 /// micro-batches that are uneven: each pair of these at least once.
 TEST(Pipeline, EveryScheduleGivesTheAnswerOfOneRankWhateverElseIsCut) {
-  const config::Recompute recompute[] = {config::Recompute::None, config::Recompute::Block,
-                                         config::Recompute::Selective, config::Recompute::Cheap};
+  using config::Recompute;
+  const Recompute recompute[] = {Recompute::None,  Recompute::Block, Recompute::Selective,
+                                 Recompute::Cheap, Recompute::Sqrt,  Recompute::ExceptLast};
   struct Mix {
     int replica, shard, tensor;
   };
@@ -57,7 +58,7 @@ TEST(Pipeline, EveryScheduleGivesTheAnswerOfOneRankWhateverElseIsCut) {
                .masked = number % 4 == 0,
                .kv_heads = number % 4 == 1 ? 2 : 4,
                .batch = 2 * micros * data - (uneven ? 1 : 0),  // a micro-batch has a row less
-               .recompute = recompute[(number + number / 4) % 4],
+               .recompute = recompute[(number + number / 6) % 6],
                .micro = 2,
                .pipe = pipe,
                .stages_per_rank = per_rank,

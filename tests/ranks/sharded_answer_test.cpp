@@ -17,7 +17,8 @@ const config::ShardedState kWhat[] = {config::ShardedState::Optimizer,
 
 TEST(Sharded, EveryLevelGivesTheAnswerOfOneRank) {
   const config::Recompute recompute[] = {config::Recompute::None, config::Recompute::Block,
-                                         config::Recompute::Selective, config::Recompute::Cheap};
+                                         config::Recompute::Selective, config::Recompute::Cheap,
+                                         config::Recompute::Sqrt};
   const std::pair<int64_t, int64_t> heads[] = {{4, 4}, {6, 2}, {6, 6}, {4, 1}};
   int number = 0;
   for (config::ShardedState what : kWhat) {
@@ -36,7 +37,7 @@ TEST(Sharded, EveryLevelGivesTheAnswerOfOneRank) {
                .heads = h,
                .kv_heads = k,
                .batch = number / 2 % 2 == 0 ? 8 : 5,
-               .recompute = recompute[(number + number / 4) % 4]});
+               .recompute = recompute[(number + number / 5) % 5]});
         ++number;
         if (::testing::Test::HasFailure()) return;
       }

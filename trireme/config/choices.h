@@ -155,8 +155,8 @@ struct Words<Recompute> {
                                             {"block", Recompute::Block},
                                             {"selective", Recompute::Selective},
                                             {"cheap", Recompute::Cheap},
-                                            {"sqrt", Recompute::Sqrt, Built::Later},
-                                            {"except_last", Recompute::ExceptLast, Built::Later}};
+                                            {"sqrt", Recompute::Sqrt},
+                                            {"except_last", Recompute::ExceptLast}};
 };
 
 enum class ShardedState : uint8_t { Optimizer, Gradients, Parameters };

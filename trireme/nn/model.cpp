@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "trireme/core/error.h"
+#include "trireme/nn/segments.h"
 
 namespace trireme::nn {
 
@@ -13,7 +14,11 @@ Loss ModelImpl::loss(const Flow& inputs, const at::Tensor& targets) {
   core::check(links.loss != nullptr, "model '{}' has no loss: write chain(), or loss()",
               torch::nn::Module::name());
   Flow flow = inputs;
-  for (const Link& link : links.links) flow = link.forward(std::move(flow));
+  if (recomputes_segments_)
+    for (const Segment& one : sqrt_segments(links.between(0, links.size()), LastSegment::Kept))
+      flow = one.forward(std::move(flow));
+  else
+    for (const Link& link : links.links) flow = link.forward(std::move(flow));
   return links.loss(flow, targets);
 }
 

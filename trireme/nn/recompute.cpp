@@ -107,8 +107,9 @@ Flow call_recomputed(Flow in, const FlowFunction& call, const UsedTensors& used)
 
 }  // namespace
 
-void recompute(LayerImpl& layer) {
-  layer.around(Seam::Recompute, [&layer](Flow in, const LayerImpl::Call& inner) {
+void recompute(LayerImpl& layer, RecomputeSwitchPtr when) {
+  layer.around(Seam::Recompute, [&layer, when](Flow in, const LayerImpl::Call& inner) {
+    if (when != nullptr && !when->on) return inner(std::move(in));
     return call_recomputed(std::move(in), inner.run, {layer.parameters(), layer.buffers()});
   });
 }

@@ -20,6 +20,7 @@
 #include "trireme/format/folder.h"
 #include "trireme/train/announce.h"
 #include "trireme/train/datasets.h"
+#include "trireme/train/milliseconds.h"
 #include "trireme/train/reducer_state.h"
 #include "trireme/train/resume_point.h"
 #include "trireme/train/run_files.h"
@@ -33,10 +34,6 @@ namespace trireme::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double milliseconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
 
 int64_t steps_of(const config::Config& config, const data::Order& order) {
   return config.run.epochs > 0 ? config.run.epochs * order.batches_per_epoch() : config.run.steps;

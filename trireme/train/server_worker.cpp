@@ -12,6 +12,7 @@
 #include "trireme/train/batch_report.h"
 #include "trireme/train/datasets.h"
 #include "trireme/train/memory.h"
+#include "trireme/train/milliseconds.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/world.h"
 
@@ -20,10 +21,6 @@ namespace trireme::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double milliseconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
 
 /// What the first rank of a worker has asked for, as the others hear of it.
 struct WorkNote {
