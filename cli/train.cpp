@@ -126,8 +126,12 @@ int train_check(const std::vector<std::string>& args) {
   const int ranks = on_servers ? train::ranks_of_worker(config) : train::planned_ranks(config);
   const Degrees degrees = refuse_early(config, ranks);
   const auto model = models::make_whole(config, degrees);
-  int64_t count = 0;
-  for (const auto& one : nn::parameters_of(*model)) count += Box{{}, one.layout.whole()}.numel();
+  int64_t count = 0, trained = 0;
+  for (const auto& one : nn::parameters_of(*model)) {
+    const int64_t elements = Box{{}, one.layout.whole()}.numel();
+    count += elements;
+    if (one.tensor.requires_grad()) trained += elements;
+  }
   const bool gpu = train::uses_cuda(config);
   train::Footprint memory =
       train::footprint(config, *model, degrees, gpu ? c10::DeviceType::CUDA : c10::DeviceType::CPU);
@@ -138,7 +142,9 @@ int train_check(const std::vector<std::string>& args) {
   }
   check_run_folder(config);
   if (train::own_rank() != 0) return 0;
-  fmt::print("{}: {} parameters, {}\n", config.model.kind, count,
+  const std::string adapters =
+      config.lora.rank == 0 ? "" : fmt::format(" ({} of adapters are trained)", trained);
+  fmt::print("{}: {} parameters{}, {}\n", config.model.kind, count, adapters,
              to_string(config.precision.compute));
   if (on_servers) {
     const bool adam = asked.sync.optimizer == config::ServerOptimizer::AdamW ||
@@ -146,9 +152,9 @@ int train_check(const std::vector<std::string>& args) {
                        asked.optim.kind == config::OptimizerKind::AdamW);
     const bool wide = asked.precision.compute == config::Dtype::Float64;
     const int64_t copies = 1 + asked.sync.copies;
-    fmt::print(
-        "each server: about {} of weights and optimizer state\n",
-        core::format_bytes(count * (wide ? 8 : 4) * (adam ? 3 : 2) * copies / asked.sync.servers));
+    fmt::print("each server: about {} of weights and optimizer state\n",
+               core::format_bytes(trained * (wide ? 8 : 4) * (adam ? 3 : 2) * copies /
+                                  asked.sync.servers));
   }
   if (on_servers)
     fmt::print("{}, {}; each worker is a\n", counted(asked.sync.servers, "server"),

@@ -51,6 +51,7 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/nn/model.h
   trireme/nn/init_rule.h
   trireme/nn/parameters.h
+  trireme/nn/adapters.h
   trireme/nn/bind.h
   trireme/nn/style.h
   trireme/nn/plan.h

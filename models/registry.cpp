@@ -3,6 +3,7 @@
 #include "models/gpt.h"
 #include "models/mlp.h"
 #include "trireme/core/error.h"
+#include "trireme/nn/adapters.h"
 #include "trireme/nn/bind.h"
 #include "trireme/nn/parameters.h"
 
@@ -39,9 +40,24 @@ std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& me
 
 }  // namespace
 
+namespace {
+
+void add_adapters(const config::Lora& keys, nn::ModelImpl& model) {
+  if (keys.rank == 0) return;
+  try {
+    nn::add_adapters(model, {.rank = keys.rank, .alpha = keys.alpha, .targets = keys.targets});
+  } catch (const MisuseError& error) {
+    throw ConfigError(fmt::format("lora.targets: {}", error.what()));
+  }
+}
+
+}  // namespace
+
 std::shared_ptr<nn::ModelImpl> make_model(const config::Config& config, const Mesh& mesh) {
   try {
-    return make(config, mesh);
+    auto model = make(config, mesh);
+    add_adapters(config.lora, *model);
+    return model;
   } catch (const MisuseError& error) {
     throw ConfigError(fmt::format("model.kind = \"{}\" on {}: {}", config.model.kind,
                                   to_string(mesh.degrees()), error.what()));

@@ -27,6 +27,7 @@
 #include "trireme/mesh/guard.h"
 #include "trireme/mesh/init.h"
 #include "trireme/mesh/mesh.h"
+#include "trireme/nn/adapters.h"
 #include "trireme/nn/bind.h"
 #include "trireme/nn/chain.h"
 #include "trireme/nn/collectives.h"

@@ -39,6 +39,9 @@ bool has_epsilon(const Config& config) {
 bool has_attention(const Config& config) {
   return config.model.has_attention();
 }
+bool has_adapters(const Config& config) {
+  return config.lora.rank > 0;
+}
 bool is_pipeline(const Config& config) {
   return config.mesh.pipe > 1;
 }
@@ -105,8 +108,16 @@ constexpr Switch kSwitches[] = {
     {"model.attention_dropout", "model.kind", has_attention, "model.kind=gpt"},
     {"model.tie", "model.kind", has_attention, "model.kind=gpt"},
     {"memory.recompute", "model.kind",
-     [](const Config& c) { return c.memory.recompute <= Recompute::Block || has_attention(c); },
+     [](const Config& c) {
+       const Recompute what = c.memory.recompute;
+       return (what != Recompute::Selective && what != Recompute::Cheap) || has_attention(c);
+     },
      "memory.recompute=block"},
+    {"memory.recompute", "mesh.pipe",
+     [](const Config& c) { return c.memory.recompute != Recompute::ExceptLast || is_pipeline(c); },
+     "mesh.pipe=2"},
+    {"lora.alpha", "lora.rank", has_adapters, "lora.rank=8"},
+    {"lora.targets", "lora.rank", has_adapters, "lora.rank=8"},
     {"optim.betas", "optim.kind", is_adamw, "optim.kind=adamw"},
     {"optim.eps", "optim.kind", has_epsilon, "optim.kind=adamw"},
     {"optim.momentum", "optim.kind", is_sgd, "optim.kind=sgd"},

@@ -10,7 +10,7 @@ namespace {
 
 /// The weights, the order of samples and the state of the optimizer depend on these keys.
 bool must_match(const Key& key) {
-  return key.section() == "model" || key.name == "run.seed" || key.name == "batch.global" ||
+  return key.section() == "model" || key.section() == "lora" || key.name == "run.seed" || key.name == "batch.global" ||
          key.name == "optim.kind";
 }
 

@@ -59,6 +59,21 @@ void validate_heads(const Model& model, int64_t tensor) {
          heads);
 }
 
+/// A group's learning rate follows that of all others, as a factor of it.
+void validate_groups(const Config& config) {
+  for (std::size_t i = 0; i < config.optim.groups.size(); ++i) {
+    const ParameterGroup& group = config.optim.groups[i];
+    need(config.optim.lr > 0 || group.lr.value_or(0) == 0,
+         "optim.groups[{}].lr = {} follows the schedule of optim.lr = 0, which stays 0; set optim.lr "
+         "over 0, and a last group {{match = \"*\", lr = 0}} for what should not move",
+         i, group.lr.value_or(0));
+    need(config.sync.optimizer != ServerOptimizer::Adagrad || group.weight_decay.value_or(0) == 0,
+         "sync.optimizer = \"adagrad\" does not decay weights; leave optim.groups[{}].weight_decay "
+         "out",
+         i);
+  }
+}
+
 /// What goes with a parameter server.
 void validate_servers(const Config& config) {
   const Sync& sync = config.sync;
@@ -118,6 +133,11 @@ void validate(const Config& config) {
   need(data.kind == DataKind::Markov || config.eval.every == 0 || !data.valid.empty(),
        "eval.every asks for evaluation, but data.valid names no file; name one, or set "
        "eval.every=0");
+  validate_groups(config);
+  need(config.lora.rank == 0 || !config.lora.targets.empty(),
+       "lora.rank = {} needs layers to adapt, but lora.targets is empty; set "
+       "lora.targets=[\"*\"] for all of them",
+       config.lora.rank);
   validate(config.precision);
   validate(config.sync);
   validate_servers(config);

@@ -84,12 +84,14 @@ const parallel::ParameterShard& shard_of(const parallel::Attached& attached,
 
 }  // namespace
 
-checkpoint::State state_of(parallel::Attached& attached, optim::Resumable& optimizer) {
+checkpoint::State state_of(parallel::Attached& attached, optim::Resumable& optimizer,
+                           FrozenWeights frozen) {
   const Mesh& mesh = attached.mesh();
   checkpoint::State state;
   state.extra = attached.state();
   for (const parallel::ParameterShard& one : attached.shards()) add(state, "", one, one.master);
-  for (const parallel::ParameterShard& one : attached.frozen()) add(state, "", one, one.master);
+  if (frozen == FrozenWeights::Saved)
+    for (const parallel::ParameterShard& one : attached.frozen()) add(state, "", one, one.master);
   add_past_weights(state, attached);
   add_empty(state, attached);
   add_reducer(state, attached);

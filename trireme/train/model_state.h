@@ -15,8 +15,11 @@ constexpr std::string_view kPastWeights = "past.";
 
 /// Everything that must be saved of a model and its optimizer to continue as if nothing had
 /// happened: parameters, buffers, the optimizer's tensors and counts, and the order in which
-/// gradients are reduced. Any mesh can load it. Collective.
-checkpoint::State state_of(parallel::Attached& attached, optim::Resumable& optimizer);
+/// gradients are reduced. Any mesh can load it. `frozen`: whether that includes parameters that are
+/// not trained. Collective.
+enum class FrozenWeights : uint8_t { Saved, LeftOut };
+checkpoint::State state_of(parallel::Attached& attached, optim::Resumable& optimizer,
+                           FrozenWeights frozen = FrozenWeights::Saved);
 
 /// Throws ConfigError if another optimizer made the checkpoint.
 void check_same_optimizer(const optim::Resumable& optimizer, const core::Json& extra);

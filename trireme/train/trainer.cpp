@@ -9,9 +9,11 @@
 #include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/bind.h"
-#include "trireme/nn/recompute.h"
 #include "trireme/parallel/step_end.h"
+#include "trireme/train/adapter_facts.h"
 #include "trireme/train/model_state.h"
+#include "trireme/train/parameter_groups.h"
+#include "trireme/train/recomputation.h"
 
 namespace trireme::train {
 
@@ -56,6 +58,11 @@ config::Config config_of_steps(config::Config config, int replicas) {
   return config;
 }
 
+AttachOptions with_recompute(AttachOptions options, nn::RecomputeSwitchPtr recompute) {
+  options.recompute = std::move(recompute);
+  return options;
+}
+
 /// Where the numbers of a started step begin: those of UpdateControl, and whether the step skips.
 constexpr int64_t kControl = 3, kSkipped = kControl + optim::UpdateControl::kNumbers;
 
@@ -74,8 +81,9 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
       mesh_(std::move(mesh)),
       replicas_(replica_meshes(config_, mesh_)),
       model_(prepare(std::move(model))),
+      recompute_(recompute(config_, mesh_, *model_)),
       attached_(attach(config_of_steps(config_, replicas_ ? replicas_->count() : 1), step_mesh(),
-                       *model_, options)),
+                       *model_, with_recompute(options, recompute_))),
       servers_(options.on_servers ? options.on_servers(*attached_) : nullptr),
       optimizer_(servers_ ? nullptr : make_optimizer()),
       local_(replicas_ ? make_local_updates(config_, *replicas_, attached_->shards()) : nullptr),
@@ -90,34 +98,30 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
 }
 
 std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> model) const {
-  check_keep(config_, *model);
+  check_patterns(config_, *model);
   // Set the dtype first: initial weights are computed in double and rounded once. 16-bit weights
   // are made of these masters by what is attached.
   const bool wide = config_.precision.compute == config::Dtype::Float64;
   nn::move_to(*model, wide ? at::kDouble : at::kFloat, mesh_.device());
   nn::initialize(*model, static_cast<uint64_t>(config_.run.seed));
-  if (config_.memory.recompute == config::Recompute::Block)
-    for (const auto& block : model->blocks()) nn::recompute(*block);
-  if (config_.memory.recompute == config::Recompute::Selective)
-    for (const auto& attention : model->attentions()) nn::recompute(*attention);
-  if (config_.memory.recompute == config::Recompute::Cheap) {
-    const bool released = policy_of(config_, mesh_.degrees()).sharding == Sharding::Parameters;
-    nn::recompute_cheaply(*model, released ? nn::WeightsLater::MayGo : nn::WeightsLater::Stay);
-  }
   return model;
 }
 
 std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
   std::vector<optim::Slot> slots;
-  for (const parallel::ParameterShard& one : shards())  // by the shape of the whole, not of a shard
+  for (const parallel::ParameterShard& one : shards()) {
+    const Recipe recipe = recipe_of(config_.optim, parameters()[one.parameter]);
     slots.push_back({.name = one.name,
                      .parameter = one.master,
-                     .decay = optim::is_decayed(parameters()[one.parameter].layout.whole()),
+                     .decay = recipe.weight_decay != 0,
                      .random_bits =
                          [one, parameter = parameters()[one.parameter]](int64_t updates) {
                            return parallel::random_bits(one, parameter, updates);
                          },
-                     .weight = one.weight.is_alias_of(one.master) ? at::Tensor() : one.weight});
+                     .weight = one.weight.is_alias_of(one.master) ? at::Tensor() : one.weight,
+                     .rate = recipe.rate,
+                     .weight_decay = recipe.weight_decay});
+  }
   const config::Optim& keys = config_.optim;
   // On the CPU the state is in the host's memory anyway.
   const bool offloads =
@@ -428,8 +432,11 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
 checkpoint::State Trainer::own_state() const {
   check_all_taken("state");
   core::check(!servers_, "Trainer::state: the servers have the state of this run");
-  checkpoint::State state = state_of(*attached_, *optimizer_);
+  const bool adapts = config_.lora.rank > 0;
+  checkpoint::State state =
+      state_of(*attached_, *optimizer_, adapts ? FrozenWeights::LeftOut : FrozenWeights::Saved);
   state.extra["update"] = control_.to_json();
+  if (adapts) state.extra["lora"] = facts_of_adapters(config_);
   return state;
 }
 
@@ -456,6 +463,13 @@ int64_t Trainer::num_parameters() const {
   int64_t count = 0;
   for (const nn::Parameter& one : nn::parameters_of(*model_))
     count += Box{{}, one.layout.whole()}.numel();
+  return count;
+}
+
+int64_t Trainer::num_trained() const {
+  int64_t count = 0;
+  for (const nn::Parameter& one : nn::parameters_of(*model_))
+    if (one.tensor.requires_grad()) count += Box{{}, one.layout.whole()}.numel();
   return count;
 }
 

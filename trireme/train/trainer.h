@@ -130,6 +130,7 @@ class Trainer {
   const std::string& graph_obstacle() const { return graph_.obstacle(); }
 
   int64_t num_parameters() const;
+  int64_t num_trained() const;
   int64_t gradient_bytes() const { return attached_->gradient_bytes(); }
 
  private:
@@ -182,6 +183,7 @@ class Trainer {
   Mesh mesh_;
   std::optional<parallel::ReplicaMeshes> replicas_;  // if they train on their own
   std::shared_ptr<nn::ModelImpl> model_;
+  nn::RecomputeSwitchPtr recompute_;  // of its layers; or null
   std::unique_ptr<parallel::Attached> attached_;
   std::unique_ptr<ps::ServerParallel> servers_;  // if weights live there; then
   std::unique_ptr<optim::Optimizer> optimizer_;  // there is no optimizer here
