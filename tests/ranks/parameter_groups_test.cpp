@@ -92,7 +92,9 @@ TEST(ParameterGroups, GiveTorchsNumbers) {
       model->zero_grad();
       const nn::Loss loss = model->loss({batch.inputs, where}, batch.targets);
       (loss.sum / loss.weight).backward();
-      torch::nn::utils::clip_grad_norm_(model->parameters(), config.optim.clip);
+      std::vector<at::Tensor> each;  // model->parameters() has a tied weight twice
+      for (const nn::Parameter& one : parameters) each.push_back(one.tensor);
+      torch::nn::utils::clip_grad_norm_(each, config.optim.clip);
       for (std::size_t i = 0; i < parameters.size(); ++i)
         optimizer->param_groups()[i].options().set_lr(
             by_hand(parameters[i].name, parameters[i].tensor, schedule.at(step)).rate);

@@ -6,12 +6,16 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <array>
+#include <fstream>
 
 #include "support/cuts.h"
+#include "support/scratch.h"
 #include "trireme/nn/recompute.h"
 #include "trireme/parallel/pipeline.h"
 #include "trireme/pipeline/generators.h"
+#include "trireme/pipeline/text.h"
 #include "trireme/train/footprint.h"
 #include "trireme/train/memory.h"
 #include "trireme/train/recomputation.h"
@@ -56,14 +60,15 @@ TEST(SqrtRecompute, GivesTheSameBitsOnEveryMesh) {
 }
 
 TEST(ExceptLast, GivesTheSameBitsWithEverySchedule) {
-  for (const char* schedule : {"gpipe", "1f1b", "zb-h1"})
+  for (const char* schedule : {"looped-bfs", "1f1b", "zb-h1"})
     expect_same_bits({.recompute = Recompute::ExceptLast,
                       .pipe = 2,
+                      .stages_per_rank = schedule == std::string("looped-bfs") ? 2 : 1,
                       .layers = 4,
                       .schedule = schedule,
                       .dtype = config::Dtype::Float32});
   // Blocks that are cut inside; weights that are gathered again for each micro-batch.
-  expect_same_bits({.recompute = Recompute::ExceptLast, .pipe = 4, .schedule = "gpipe"});
+  expect_same_bits({.recompute = Recompute::ExceptLast, .pipe = 4, .schedule = "1f1b"});
   expect_same_bits({.shard = 2,
                     .recompute = Recompute::ExceptLast,
                     .pipe = 2,
@@ -189,23 +194,41 @@ int64_t pipeline_peak(const std::string& schedule, Recompute recompute, int rank
   return peaks.at(static_cast<std::size_t>(rank));
 }
 
+/// GPipe with the backwards in the opposite order, as torchgpipe has them: only the backward of the
+/// last micro-batch follows its forward at once, on every rank.
+std::string opposite_gpipe(const Scratch& folder) {
+  pipeline::Schedule schedule = pipeline::make("gpipe", {.ranks = 2, .micros = 4});
+  for (pipeline::Program& program : schedule.programs)
+    std::reverse(program.begin() + 4, program.end());
+  const std::string file = folder / "gpipe.csv";
+  std::ofstream(file) << pipeline::to_csv(schedule);
+  return file;
+}
+
 TEST(ExceptLast, TakesMoreThanBlocksForOneMicroBatchAndLessThanNone) {
+  const Scratch folder;
+  const std::string schedule = opposite_gpipe(folder);
   for (const int rank : {0, 1}) {
-    const int64_t none = pipeline_peak("gpipe", Recompute::None, rank),
-                  last = pipeline_peak("gpipe", Recompute::ExceptLast, rank),
-                  block = pipeline_peak("gpipe", Recompute::Block, rank);
+    const int64_t none = pipeline_peak(schedule, Recompute::None, rank),
+                  last = pipeline_peak(schedule, Recompute::ExceptLast, rank),
+                  block = pipeline_peak(schedule, Recompute::Block, rank);
     EXPECT_LT(last, 0.55 * static_cast<double>(none)) << "one of four micro-batches keeps all";
     EXPECT_GT(last, block);
   }
-  // In 1f1b every backward follows at once on the last rank, so that it recomputes nothing.
-  EXPECT_EQ(pipeline_peak("1f1b", Recompute::ExceptLast, 1),
-            pipeline_peak("1f1b", Recompute::None, 1));
+  // In 1f1b every backward follows at once on the last rank, and none on the first.
+  EXPECT_NEAR(static_cast<double>(pipeline_peak("1f1b", Recompute::ExceptLast, 1)) /
+                  static_cast<double>(pipeline_peak("1f1b", Recompute::None, 1)),
+              1, 0.03);
+  EXPECT_EQ(pipeline_peak("1f1b", Recompute::ExceptLast, 0),
+            pipeline_peak("1f1b", Recompute::Block, 0));
 }
 
 TEST(Footprint, OfExceptLastLiesBetweenNoneAndBlock) {
-  const auto foretold = [](Recompute recompute) {
+  const Scratch folder;
+  const std::string schedule = opposite_gpipe(folder);
+  const auto foretold = [&](Recompute recompute) {
     config::Config config = deep(8, recompute);
-    config.pipeline.schedule = "gpipe";
+    config.pipeline.schedule = schedule;
     config.batch = {.global = 4 * kRows, .micro = kRows};
     const Degrees degrees{.pipe = 2};
     const auto whole = models::make_whole(config, degrees);
@@ -215,8 +238,18 @@ TEST(Footprint, OfExceptLastLiesBetweenNoneAndBlock) {
                 block = foretold(Recompute::Block);
   EXPECT_LT(last, none);
   EXPECT_GT(last, block);
-  const int64_t layer = (foretold(Recompute::None) - block) / (4 * 4);  // 4 layers, 4 micro-batches
+  const int64_t layer = (none - block) / (4 * 4);  // 4 layers, 4 micro-batches
   EXPECT_NEAR(static_cast<double>(last - block) / static_cast<double>(4 * layer), 1, 0.3);
+}
+
+TEST(ExceptLast, IsRefusedWhereNoBackwardFollows) {
+  config::Config config = deep(8, Recompute::ExceptLast);
+  config.pipeline.schedule = "gpipe";
+  config.batch = {.global = 4 * kRows, .micro = kRows};
+  const auto whole = models::make_whole(config, {.pipe = 2});
+  EXPECT_THAT([&] { train::footprint(config, *whole, {.pipe = 2}, c10::DeviceType::CPU); },
+              ::testing::ThrowsMessage<ConfigError>(
+                  ::testing::HasSubstr("no micro-batch goes backward right after its forward")));
 }
 
 TEST(SqrtRecompute, NeedsAChain) {

@@ -24,9 +24,9 @@ NamedLinears linears_of(const torch::nn::Module& model) {
                          const std::string& pattern) {
   for (const auto& item : model.named_modules("", /*include_self=*/false))
     if (matches_name(pattern, item.key()))
-      throw MisuseError(fmt::format(
-          "adapters: \"{}\" matches '{}', a {}, but only an nn::Linear can have one", pattern,
-          item.key(), item.value()->name()));
+      throw MisuseError(
+          fmt::format("adapters: \"{}\" matches '{}', a {}, but only an nn::Linear can have one",
+                      pattern, item.key(), item.value()->name()));
   std::vector<std::string> names;
   for (const auto& [name, linear] : linears) names.push_back(name);
   throw MisuseError(fmt::format("adapters: \"{}\" matches no nn::Linear; there are {}", pattern,
@@ -48,9 +48,8 @@ void LinearImpl::add_adapter(int64_t rank, double scale) {
   const Style of_in = style() == Style::Column ? Style::Positions : style();
   const Style of_out = style() == Style::Row ? Style::Positions : style();
   adapter_.in = register_module(
-      "lora_A",
-      std::make_shared<LinearImpl>(
-          in_, rank, Options{.bias = false, .in_sections = options_.in_sections}));
+      "lora_A", std::make_shared<LinearImpl>(
+                    in_, rank, Options{.bias = false, .in_sections = options_.in_sections}));
   adapter_.out = register_module(
       "lora_B", std::make_shared<LinearImpl>(
                     rank, out_, Options{.bias = false, .out_sections = options_.out_sections}));
@@ -91,8 +90,7 @@ std::vector<std::string> add_adapters(torch::nn::Module& model, const AdapterOpt
     if (!used) refuse(model, linears, pattern);
   }
   for (const at::Tensor& one : model.parameters()) one.set_requires_grad(false);
-  const double scale =
-      options.alpha > 0 ? options.alpha / static_cast<double>(options.rank) : 1;
+  const double scale = options.alpha > 0 ? options.alpha / static_cast<double>(options.rank) : 1;
   std::vector<std::string> names;
   for (std::size_t i = 0; i < linears.size(); ++i) {
     if (!chosen[i]) continue;

@@ -22,8 +22,8 @@ struct AdapterOptions {
 ///   parallel::DataParallel replicas(*model, mesh);          // trains lora_A and lora_B only
 ///
 /// Call it after nn::cut, and before anything is attached. If the model has its values already, the
-/// adapters get theirs here, else with nn::initialize. Throws MisuseError for a pattern that matches
-/// no nn::Linear.
+/// adapters get theirs here, else with nn::initialize. Throws MisuseError for a pattern that
+/// matches no nn::Linear.
 std::vector<std::string> add_adapters(torch::nn::Module& model, const AdapterOptions& options);
 
 /// The layers that have one, by name.

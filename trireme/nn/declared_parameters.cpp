@@ -57,8 +57,7 @@ Layouts DeclaredParameters::whole_layouts(const std::vector<Axis>& partial) cons
   return all;
 }
 
-void DeclaredParameters::cut(const Layouts& layouts, const Coord& coord,
-                             const Degrees& degrees) {
+void DeclaredParameters::cut(const Layouts& layouts, const Coord& coord, const Degrees& degrees) {
   for (const auto& [name, layout] : layouts) {
     DeclaredParameter& declared = declared_.at(name);
     declared.layout = layout;

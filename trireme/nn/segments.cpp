@@ -30,8 +30,8 @@ void cut_layers(Links::const_iterator begin, Links::const_iterator end, std::vec
 }  // namespace
 
 int64_t segment_length(int64_t layers) {
-  return std::max<int64_t>(
-      1, static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(layers)))));
+  return std::max<int64_t>(1,
+                           static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(layers)))));
 }
 
 std::vector<Segment> sqrt_segments(const std::vector<const Link*>& links, LastSegment last) {

@@ -270,16 +270,13 @@ RankShare share_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
   const double in_flight = pipeline::peak_in_flight(schedule)[static_cast<std::size_t>(rank)];
   batching.layers = layers / stages * in_flight;
   batching.heads = head ? std::max(1.0, in_flight / stages) : 0;
-  const pipeline::Program& program = schedule.programs[static_cast<std::size_t>(rank)];
-  bool follows = false;
-  for (std::size_t i = 0; i < program.size(); ++i)
-    follows |= program[i].act == pipeline::Act::Forward && pipeline::backward_follows(program, i);
-  return {
-      .parameters = nn::parameters_of(*nn::part_of_model(whole, own)),
-      .batching = batching,
-      .shares_weights = shares,
-      .in_flight = {
-          .stage_layers = layers / stages, .in_flight = in_flight, .backward_follows = follows}};
+  return {.parameters = nn::parameters_of(*nn::part_of_model(whole, own)),
+          .batching = batching,
+          .shares_weights = shares,
+          .in_flight = {.stage_layers = layers / stages,
+                        .in_flight = in_flight,
+                        .backward_follows =
+                            backward_follows(schedule.programs[static_cast<std::size_t>(rank)])}};
 }
 
 }  // namespace
@@ -287,6 +284,7 @@ RankShare share_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
 Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const Degrees& all_ranks,
                     c10::DeviceType device) {
   check_patterns(config, whole);
+  check_except_last(config, all_ranks);
   const core::DType compute = policy_of(config, all_ranks).precision.dtypes->compute;
   const nn::Batching of_all = batching(config, all_ranks, item_bytes(compute), device);
   const Degrees degrees = in_lockstep(config, all_ranks);

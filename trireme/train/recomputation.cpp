@@ -5,11 +5,31 @@
 
 #include "trireme/core/error.h"
 #include "trireme/nn/segments.h"
+#include "trireme/pipeline/passes.h"
 #include "trireme/train/attach.h"
+#include "trireme/train/stages.h"
 
 namespace trireme::train {
 
 using config::Recompute;
+
+bool backward_follows(const pipeline::Program& program) {
+  for (std::size_t i = 0; i < program.size(); ++i)
+    if (program[i].act == pipeline::Act::Forward && pipeline::backward_follows(program, i))
+      return true;
+  return false;
+}
+
+void check_except_last(const config::Config& config, const Degrees& degrees) {
+  if (config.memory.recompute != Recompute::ExceptLast || degrees.pipe == 1) return;
+  const pipeline::Schedule schedule = schedule_of(config, degrees);
+  if (std::ranges::any_of(schedule.programs, backward_follows)) return;
+  throw ConfigError(fmt::format(
+      "memory.recompute = \"except_last\" with pipeline.schedule = \"{}\" on pipe {}: no "
+      "micro-batch goes backward right after its forward, so that all are recomputed; "
+      "use \"block\", or another schedule, such as 1f1b",
+      config.pipeline.schedule, degrees.pipe));
+}
 
 nn::RecomputeSwitchPtr recompute(const config::Config& config, const Mesh& mesh,
                                  nn::ModelImpl& model) {
@@ -19,6 +39,7 @@ nn::RecomputeSwitchPtr recompute(const config::Config& config, const Mesh& mesh,
     case Recompute::ExceptLast:
       // Without a pipeline every backward follows at once: nothing is recomputed.
       if (mesh.degrees().pipe == 1) break;
+      check_except_last(config, mesh.degrees());
       when = std::make_shared<nn::RecomputeSwitch>();
       [[fallthrough]];
     case Recompute::Block:
@@ -72,15 +93,14 @@ int64_t bytes_of_segments(nn::ModelImpl& whole, const nn::Batching& of, const In
   const bool alone = of.layers < 0;
   const double layers = alone ? layers_of(whole) : stages.stage_layers;
   if (layers == 0) return bytes_of(whole, of, Words::None, of.layers);
-  const auto length = static_cast<double>(
-      nn::segment_length(static_cast<int64_t>(std::ceil(layers))));
+  const auto length =
+      static_cast<double>(nn::segment_length(static_cast<int64_t>(std::ceil(layers))));
   const double segments = std::ceil(layers / length) * (alone ? 1 : stages.in_flight);
   const int64_t one = bytes_of(whole, of, Words::None, std::min(length, layers));
   const int64_t inputs = times(segments - 1, input_bytes(whole, of));
   // What exists beside the layers of a model that is not cut into stages.
-  const int64_t rest = alone ? bytes_of(whole, of, Words::None, -1) -
-                                   bytes_of(whole, of, Words::None, layers)
-                             : 0;
+  const int64_t rest =
+      alone ? bytes_of(whole, of, Words::None, -1) - bytes_of(whole, of, Words::None, layers) : 0;
   return one + inputs + rest;
 }
 

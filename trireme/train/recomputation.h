@@ -4,11 +4,19 @@
 #include "trireme/mesh/mesh.h"
 #include "trireme/nn/model.h"
 #include "trireme/nn/recompute.h"
+#include "trireme/pipeline/schedule.h"
 
 namespace trireme::train {
 
+/// Does any micro-batch of the rank go backward right after its forward?
+bool backward_follows(const pipeline::Program& program);
+
+/// Throws ConfigError if "except_last" would recompute everything.
+void check_except_last(const config::Config& config, const Degrees& degrees);
+
 /// Makes backward recompute what `memory.recompute` says. Returns the switch that a pipeline must
-/// turn, or null. Throws ConfigError if the model has no chain to cut into segments.
+/// turn, or null. Throws ConfigError if the model has no chain to cut into segments, or the
+/// schedule nothing that need not be recomputed.
 nn::RecomputeSwitchPtr recompute(const config::Config& config, const Mesh& mesh,
                                  nn::ModelImpl& model);
 

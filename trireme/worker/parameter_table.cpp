@@ -75,9 +75,8 @@ TableConfig parameter_table(const std::string& name, const HeldParameters& held)
       if (!box.counts || box.kept.count == 0) continue;
       pieces.push_back(piece_of(one.name, one.layout, box));
       table.factors.push_back(
-          held.factors
-              ? held.factors(one)
-              : PieceFactors{.decay = optim::is_decayed(one.layout.whole()) ? 1.0 : 0.0});
+          held.factors ? held.factors(one)
+                       : PieceFactors{.decay = optim::is_decayed(one.layout.whole()) ? 1.0 : 0.0});
     }
     values->add(one);
   }
