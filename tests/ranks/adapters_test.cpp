@@ -42,6 +42,7 @@ TEST(Adapters, GiveTheAnswerOfOneRankHoweverLayersAreCut) {
     check(adapted({.replica = 2, .tensor = 3, .sequence = sequence, .heads = 6, .kv_heads = 6}));
   }
   check(adapted({.tensor = 2, .kind = "mlp"}));
+  check(adapted({.tensor = 2, .kv_heads = 2, .kind = "llama"}));
   check(adapted({.replica = 3, .masked = true, .batch = 5}));
 }
 
