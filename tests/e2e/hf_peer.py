@@ -1,10 +1,13 @@
 """Models of Hugging Face's transformers: makes them, and judges what came back.
 
-    python3 hf_peer.py make OUT             small random models of every kind, each a folder with logits.safetensors
+    python3 hf_peer.py make OUT             small random models of every kind, each a folder with answers
+    python3 hf_peer.py answer FOLDER...     writes answers.safetensors: the logits of some tokens, in float32, and the
+                                            text that follows the first of them
     python3 hf_peer.py same A B [A B]...    fails unless both folders give the same logits, bit for bit, and the same text
-    python3 hf_peer.py losses FOLDER RUN_DIR TOKENS_FILE     the losses of a run, trained again from FOLDER in float64
+    python3 hf_peer.py losses TOKENS_FILE FOLDER RUN_DIR [FOLDER RUN_DIR]...    the losses of runs, each trained again from
+                                                                          FOLDER in float64
 
-RUN_DIR holds the run that is judged: config.toml, samples.jsonl and metrics.jsonl, of which only the learning rates
+RUN_DIR holds a run that is judged: config.toml, samples.jsonl and metrics.jsonl, of which only the learning rates
 are read.
 """
 import json
@@ -12,6 +15,7 @@ import sys
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
                           Qwen2Config, Qwen2ForCausalLM)
 
@@ -57,6 +61,17 @@ def make(out):
         made.save_pretrained(out / name, max_shard_size="40KB" if name in ("gpt2", "llama") else "5GB")
 
 
+        answer(out / name)
+
+
+@torch.no_grad()
+def answer(folder):
+    model = open_model(folder).float()
+    tokens = ids(model.config.vocab_size, 12)
+    text = model.generate(tokens[:1, :5], max_new_tokens=11, do_sample=False)
+    save_file({"tokens": tokens, "text": text, "logits": model(tokens).logits}, folder / "answers.safetensors")
+
+
 def open_model(folder):
     model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, dtype="auto")
     wrong = {key: value for key, value in info.items() if value}
@@ -88,7 +103,7 @@ def keys(path):
     return found
 
 
-def losses(folder, run, tokens_file):
+def losses(tokens_file, folder, run):
     model = open_model(folder).double().train()
     config = keys(run / "config.toml")
     seq = int(config["model.seq"])
@@ -118,8 +133,12 @@ def main():
     command, paths = sys.argv[1], [Path(each) for each in sys.argv[2:]]
     if command == "make":
         make(*paths)
+    elif command == "answer":
+        for folder in paths:
+            answer(folder)
     elif command == "losses":
-        losses(*paths)
+        for folder, run in zip(paths[1::2], paths[2::2]):
+            losses(paths[0], folder, run)
     else:
         for a, b in zip(paths[::2], paths[1::2]):
             same(a, b)

@@ -11,6 +11,7 @@
 #include "trireme/exchange/export_settings.h"
 #include "trireme/exchange/hf_folder.h"
 #include "trireme/exchange/part_reader.h"
+#include "trireme/exchange/read_ahead.h"
 #include "trireme/format/cast.h"
 #include "trireme/format/dtype.h"
 #include "trireme/format/file.h"
@@ -80,11 +81,19 @@ class Export {
     for (const Outgoing& one : file.tensors) entries.push_back(one.entry);
     format::SafetensorsWriter writer(place_ + "/" + file.name, std::move(entries),
                                      {{"format", "pt"}});
-    for (const Outgoing& one : file.tensors) copy(one, writer);
+    read_ahead(
+        [&](const BytesVisit& put) {
+          for (const Outgoing& one : file.tensors) read(one, put);
+        },
+        [&](const char* bytes, int64_t count) {
+          writer.append(bytes, count);
+          done_bytes_ += count;
+          if (options_.progress) options_.progress({done_bytes_, all_bytes_});
+        });
     writer.finish();
   }
 
-  void copy(const Outgoing& one, format::SafetensorsWriter& writer) {
+  void read(const Outgoing& one, const BytesVisit& put) {
     const std::string stored = from_.tensor(one.tensor->name)->dtype;
     const int64_t each = format::dtype_bytes(one.entry.dtype);
     reader_.read(*one.tensor, *one.part, [&](const char* elems, int64_t count) {
@@ -93,9 +102,7 @@ class Export {
         format::cast(stored, elems, one.entry.dtype, cast_.data(), count);
         elems = cast_.data();
       }
-      writer.append(elems, count * each);
-      done_bytes_ += count * each;
-      if (options_.progress) options_.progress({done_bytes_, all_bytes_});
+      put(elems, count * each);
     });
   }
 

@@ -9,6 +9,7 @@
 #include "trireme/core/units.h"
 #include "trireme/exchange/carried.h"
 #include "trireme/exchange/hf_weights.h"
+#include "trireme/exchange/read_ahead.h"
 #include "trireme/format/cast.h"
 #include "trireme/format/dtype.h"
 #include "trireme/format/file.h"
@@ -42,7 +43,15 @@ class Import {
       all_bytes_ += format::checked_bytes(dtype_of(there), tensor.shape).value();
     }
     format::SafetensorsWriter writer(place_ + "/" + kPart, std::move(entries), {{"format", "pt"}});
-    for (const MappedTensor& tensor : from_.tensors()) copy(tensor, writer);
+    read_ahead(
+        [&](const BytesVisit& put) {
+          for (const MappedTensor& tensor : from_.tensors()) read(tensor, put);
+        },
+        [&](const char* bytes, int64_t count) {
+          writer.append(bytes, count);
+          done_bytes_ += count;
+          if (options_.progress) options_.progress({done_bytes_, all_bytes_});
+        });
     index_.files[kPart] = writer.finish();
     config::Config config;
     config.model = model;
@@ -56,7 +65,7 @@ class Import {
     return options_.dtype.empty() ? tensor.dtype : options_.dtype;
   }
 
-  void copy(const MappedTensor& tensor, format::SafetensorsWriter& writer) {
+  void read(const MappedTensor& tensor, const BytesVisit& put) {
     const std::string stored = from_.tensor(tensor.name)->dtype;
     const std::string& dtype = index_.tensors.at(tensor.name).dtype;
     const int64_t each = format::dtype_bytes(stored), to_each = format::dtype_bytes(dtype);
@@ -67,16 +76,20 @@ class Import {
     const int64_t rows = std::max<int64_t>(1, most / (std::max(each, to_each) * row));
     for (; part.begin < end; part.begin += part.count) {
       part.count = std::min(rows * row, end - part.begin);
-      block_.resize(static_cast<std::size_t>(part.count * each));
+      grow(block_, part.count * each);
       from_.read(part, stored, block_.data());
-      if (dtype != stored) {
-        cast_.resize(static_cast<std::size_t>(part.count * to_each));
-        format::cast(stored, block_.data(), dtype, cast_.data(), part.count);
+      if (dtype == stored) {
+        put(block_.data(), part.count * each);
+        continue;
       }
-      writer.append((dtype == stored ? block_ : cast_).data(), part.count * to_each);
-      done_bytes_ += part.count * to_each;
-      if (options_.progress) options_.progress({done_bytes_, all_bytes_});
+      grow(cast_, part.count * to_each);
+      format::cast(stored, block_.data(), dtype, cast_.data(), part.count);
+      put(cast_.data(), part.count * to_each);
     }
+  }
+
+  static void grow(std::vector<char>& buffer, int64_t bytes) {
+    if (static_cast<int64_t>(buffer.size()) < bytes) buffer.resize(static_cast<std::size_t>(bytes));
   }
 
   HfWeights& from_;

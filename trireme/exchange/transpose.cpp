@@ -8,18 +8,19 @@ namespace trireme::exchange {
 
 namespace {
 
-/// Tile by tile: a tile is copied line by line into a small buffer and written from there. To read it
+/// Tile by tile: a tile is copied row by row into a small buffer and written from there. To read it
 /// in place would touch each line many times, and lines that are a power of two apart push each
 /// other out of the cache.
 template <class Elem>
 void transpose_as(const void* from, int64_t rows, int64_t columns, void* to) {
-  constexpr int64_t kTile = 64 / sizeof(Elem);  // a cache line
+  constexpr int64_t kHeight = 64 / sizeof(Elem), kWidth = 4 * kHeight;  // one cache line by four
   const auto* source = static_cast<const Elem*>(from);
   auto* target = static_cast<Elem*>(to);
-  Elem tile[kTile][kTile];
-  for (int64_t column = 0; column < columns; column += kTile)
-    for (int64_t row = 0; row < rows; row += kTile) {
-      const int64_t height = std::min(kTile, rows - row), width = std::min(kTile, columns - column);
+  Elem tile[kHeight][kWidth];
+  for (int64_t row = 0; row < rows; row += kHeight)
+    for (int64_t column = 0; column < columns; column += kWidth) {
+      const int64_t height = std::min(kHeight, rows - row);
+      const int64_t width = std::min(kWidth, columns - column);
       for (int64_t r = 0; r < height; ++r)
         std::copy_n(source + (row + r) * columns + column, width, tile[r]);
       for (int64_t c = 0; c < width; ++c)
