@@ -150,7 +150,7 @@ void check_options(const CkptArguments& given) {
     std::vector<std::string> actions;
   };
   const std::vector<Owner> owners = {
-      {"--json", given.json, {"info", "ls"}},
+      {"--json", given.json, {"ls", "info"}},
       {"--ranks", given.ranks.has_value(), {"reshard"}},
       {"--vocab", given.vocab.has_value(), {"import", "export"}},
       {"--dtype", !given.dtype.empty(), {"import", "export"}},
