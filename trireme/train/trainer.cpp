@@ -459,6 +459,11 @@ std::string Trainer::restore() {
   return loaded_.note;
 }
 
+void Trainer::begin_from_weights() {
+  if (local_) local_->restart();
+  attached_->updated();
+}
+
 int64_t Trainer::num_parameters() const {
   int64_t count = 0;
   for (const nn::Parameter& one : nn::parameters_of(*model_))
