@@ -49,8 +49,11 @@ class SparseStorage final : public Storage {
   }
 
   size_t growth_bytes(std::span<const uint64_t> keys) const override {
-    const auto fresh = static_cast<size_t>(std::ranges::count_if(
-        keys, [&](uint64_t key) { return index_.find(key) == RowIndex::kNone; }));
+    size_t fresh = 0;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (i + kAhead < keys.size()) index_.prefetch(keys[i + kAhead]);
+      fresh += index_.find(keys[i]) == RowIndex::kNone ? 1 : 0;
+    }
     const size_t most = place_.config().most_rows;
     const size_t room = most > 0 ? most - std::min(most, index_.size()) : fresh;
     return std::min(fresh, room) * stride_ * sizeof(T);
