@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -28,6 +28,10 @@ Keys operator+(Keys a, const Keys& b) {
 
 const Keys kInDouble = {"precision.compute=float64", "run.threads=1"};
 const Keys kLockstep = kInDouble + Keys{"sync.kind=stale", "sync.servers=2", "mesh.replica=2"};
+
+bool is_there(const std::string& path) {
+  return ::access(path.c_str(), F_OK) == 0;
+}
 
 class Served : public testing::Test {
  protected:
@@ -139,48 +143,60 @@ std::map<std::string, pid_t> roles_of(const std::string& marker) {
   return roles;
 }
 
-TEST_F(Served, KilledProcessesLeaveTheBitsOfAnUndisturbedRun) {
-  const Keys keys = kLockstep + Keys{"sync.servers=3", "sync.copies=1", "run.steps=400",
-                                     "optim.schedule=constant", "log.every=10"};
-  train("calm", keys);
+/// Long enough for several deaths.
+class ServedForLong : public Served {
+ protected:
+  ServedForLong() {
+    static const Scratch shared;
+    static const std::string calm = [] {
+      const std::string dir = shared / "calm";
+      const auto result = run_patiently(train_arguments(tiny_config(shared), dir, kKeys));
+      EXPECT_EQ(result.code, 0) << result.err;
+      return dir;
+    }();
+    EXPECT_EQ(::symlink(calm.c_str(), dir("calm").c_str()), 0);
+  }
+  inline static const Keys kKeys = kLockstep + Keys{"sync.servers=3", "run.steps=240",
+                                                    "optim.schedule=constant", "log.every=10"};
+};
+
+TEST_F(ServedForLong, KilledProcessesLeaveTheBitsOfAnUndisturbedRun) {
+  const Keys keys = kKeys + Keys{"sync.copies=1"};
   const std::string marker = unique_marker();
   Command run(train_arguments(config_, dir("killed"), keys),
               {.environment = {{"TRIREME_TEST_MARK", marker}}, .deadline = kPatience});
-  int step = 50;
+  int step = 40;
   for (const std::string victim : {"server 1", "worker 0", "manager 0", "server 2"}) {
-    ASSERT_TRUE(run.wait_for(fmt::format("step {}/400", step))) << victim;
+    ASSERT_TRUE(run.wait_for(fmt::format("step {}/240", step))) << victim;
     const auto roles = roles_of(marker);
     ASSERT_TRUE(roles.contains(victim));
     ::kill(roles.at(victim), SIGKILL);
     ASSERT_TRUE(run.wait_for(fmt::format("was killed by SIGKILL"))) << victim;
-    step += 80;
+    step += 50;
   }
   const auto result = run.finish();
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(texts_of(dir("killed"), "loss"), texts_of(dir("calm"), "loss"));
   EXPECT_EQ(texts_of(dir("killed"), "step"), texts_of(dir("calm"), "step"));
-  const std::string last = "/checkpoints/step-00000400";
+  const std::string last = "/checkpoints/step-00000240";
   EXPECT_THAT(differences("killed" + last, "calm" + last), IsEmpty());
   EXPECT_TRUE(eventually([&] { return roles_of(marker).empty(); })) << "nobody stays behind";
 }
 
 /// Without copies a server's death takes what came after the last snapshot; all of it is done
 /// again.
-TEST_F(Served, WithoutCopiesAllReturnToTheLastSnapshotAndSaySo) {
-  const Keys keys =
-      kLockstep + Keys{"run.steps=400", "checkpoint.every=50", "optim.schedule=constant",
-                       "log.every=10", "checkpoint.keep=100"};
-  train("calm", keys);
+TEST_F(ServedForLong, WithoutCopiesAllReturnToTheLastSnapshotAndSaySo) {
+  const Keys keys = kKeys + Keys{"checkpoint.every=50"};
   const std::string marker = unique_marker();
   Command run(train_arguments(config_, dir("killed"), keys),
               {.environment = {{"TRIREME_TEST_MARK", marker}}, .deadline = kPatience});
-  ASSERT_TRUE(run.wait_for("step 120/400"));
+  ASSERT_TRUE(run.wait_for("step 120/240"));
   ::kill(roles_of(marker).at("server 0"), SIGKILL);
   const auto result = run.finish();
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out + result.err, HasSubstr("all servers return to the snapshot of step "));
   EXPECT_EQ(texts_of(dir("killed"), "step"), texts_of(dir("calm"), "step"));
-  const std::string last = "/checkpoints/step-00000400";
+  const std::string last = "/checkpoints/step-00000240";
   EXPECT_THAT(differences("killed" + last, "calm" + last), IsEmpty());
 }
 
@@ -198,6 +214,47 @@ TEST_F(Served, CtrlCSavesAndTheRunGoesOn) {
   EXPECT_EQ(numbers_of(dir("run"), "step").back(), std::stod(next));
 }
 
+/// As `trireme train ... | head` does.
+TEST_F(Served, AClosedOutputStopsTheRunSavedAndTheCodeSaysSo) {
+  const Keys keys = kLockstep + Keys{"run.steps=4000", "log.every=10"};
+  Command run(train_arguments(config_, dir("run"), keys), {.deadline = kPatience});
+  ASSERT_TRUE(run.wait_for("step 20/4000"));
+  run.close_stdout();
+  EXPECT_EQ(run.finish().code, 128 + SIGPIPE);
+  const auto last = static_cast<int64_t>(numbers_of(dir("run"), "step").back());
+  EXPECT_LT(last, 4000);
+  EXPECT_TRUE(is_there(fmt::format("{}/checkpoints/step-{:08}", dir("run"), last)));
+}
+
+/// A run that has done its work is done, whoever wanted it to stop meanwhile.
+TEST_F(Served, ASignalAfterTheLastStepChangesNothing) {
+  Command run(train_arguments(config_, dir("run"), kLockstep), {.deadline = kPatience});
+  ASSERT_TRUE(run.wait_for("step 20/20"));
+  run.signal(SIGTERM);
+  const auto result = run.finish();
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("done at step 20; "));
+  EXPECT_FALSE(is_there(dir("run") + "/ps")) << "the manager's files go with the job";
+}
+
+TEST_F(Served, ADamagedCheckpointIsReplacedByTheOneBefore) {
+  const Keys keys = kLockstep + Keys{"optim.schedule=constant", "checkpoint.every=4"};
+  train("calm", keys + Keys{"run.steps=10"});
+  train("hurt", keys + Keys{"run.steps=8"});
+  const std::string newest = dir("hurt") + "/checkpoints/step-00000008";
+  const std::string by_size = run_command({"ls", "-S", newest}).out;
+  std::fstream file(newest + "/" + by_size.substr(0, by_size.find('\n')),
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-9, std::ios::end);
+  file.put('!');
+  file.close();
+  const auto result = train("hurt", keys + Keys{"run.steps=10"});
+  EXPECT_THAT(result.err, HasSubstr(newest + " is damaged and passed over: "));
+  EXPECT_THAT(result.out, HasSubstr("continues from " + dir("hurt") + "/checkpoints/step-00000004"));
+  EXPECT_TRUE(is_there(newest + ".damaged"));
+  EXPECT_EQ(texts_of(dir("hurt"), "loss"), texts_of(dir("calm"), "loss"));
+}
+
 TEST_F(Served, WhatCannotBeIsRefusedInOneSentence) {
   const std::pair<Keys, const char*> cases[] = {
       {{"sync.copies=2"}, "sync.copies = 2 needs 3 servers, but sync.servers = 2"},
@@ -213,6 +270,11 @@ TEST_F(Served, WhatCannotBeIsRefusedInOneSentence) {
                                    train_arguments(config_, dir("refused"), kLockstep));
   EXPECT_EQ(under.code, 2);
   EXPECT_THAT(under.err, HasSubstr("needs a manager and servers, which `trireme train` starts"));
+  const auto roles = run_patiently(Keys{kTrireme, "run", "--servers", "1", "--workers", "1"} +
+                                   train_arguments(config_, dir("refused")));
+  EXPECT_EQ(roles.code, 2);
+  EXPECT_THAT(roles.err, HasSubstr("this configuration trains without them: leave --servers and "
+                                   "--workers out, or set sync.kind"));
 }
 
 TEST_F(Served, ALossThatIsNotFiniteEndsTheRunAndIsNotTriedAgain) {
