@@ -39,7 +39,7 @@ StatusAnswer ask_status(ManagerPlace& place, const std::string& job, const net::
         if (const auto* status = std::get_if<Status>(&message.body)) answer.json = status->json;
       });
   const Frame question = encode({.job = core::hash64(job), .from = me}, StatusAsk{});
-  while (!answer.json && net::Clock::now() < until) {
+  while (!answer.json && connections.failure().empty() && net::Clock::now() < until) {
     connections.send(manager, question);
     const auto again = std::min(until, net::Clock::now() + kAskAgain);
     while (!answer.json && net::Clock::now() < again) connections.step(again);
