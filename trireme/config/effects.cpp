@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "trireme/config/keys.h"
+#include "trireme/config/optimizer.h"
 
 namespace trireme::config {
 
@@ -22,16 +23,11 @@ bool reads_files(const Config& config) {
 bool evaluates(const Config& config) {
   return config.eval.every > 0;
 }
-/// The optimizer that makes the updates: servers may have another one.
 bool is_adamw(const Config& config) {
-  return config.sync.optimizer == ServerOptimizer::AdamW ||
-         (config.sync.optimizer == ServerOptimizer::Same &&
-          config.optim.kind == OptimizerKind::AdamW);
+  return updating_optimizer(config) == ServerOptimizer::AdamW;
 }
 bool is_sgd(const Config& config) {
-  return config.sync.optimizer == ServerOptimizer::Sgd ||
-         (config.sync.optimizer == ServerOptimizer::Same &&
-          config.optim.kind == OptimizerKind::Sgd);
+  return updating_optimizer(config) == ServerOptimizer::Sgd;
 }
 bool has_epsilon(const Config& config) {
   return !is_sgd(config);
