@@ -49,6 +49,15 @@ find_package(CURL QUIET)  # only to speak to etcd
 if(NOT CURL_FOUND)
   message(STATUS "Trireme: no libcurl; parameter servers cannot keep their manager's log in etcd (scripts/setup installs it)")
 endif()
+# Only to read compressed data files and images.
+find_package(ZLIB QUIET)
+find_package(JPEG QUIET)
+find_package(PNG QUIET)
+foreach(library ZLIB JPEG PNG)
+  if(NOT ${library}_FOUND)
+    message(STATUS "Trireme: no ${library}; data in its format cannot be read (scripts/setup installs it)")
+  endif()
+endforeach()
 enable_language(C)
 find_package(MPI QUIET COMPONENTS C)  # only for the benchmark against Open MPI
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "trireme/config/keys.h"
 
 namespace trireme::config {
@@ -16,8 +18,17 @@ struct Switch {
   std::string_view remedy;  ///< a setting with which it has an effect
 };
 
+bool any_source(const Config& config, bool (*is_one)(const DataSource&)) {
+  return std::ranges::any_of(config.data.sources(), is_one);
+}
 bool reads_files(const Config& config) {
-  return config.data.kind != DataKind::Markov;
+  return any_source(config, [](const DataSource& one) { return one.kind != DataKind::Markov; });
+}
+bool has_markov(const Config& config) {
+  return any_source(config, [](const DataSource& one) { return one.kind == DataKind::Markov; });
+}
+bool trains_on_images(const Config& config) {
+  return any_source(config, [](const DataSource& one) { return has_images(one.kind); });
 }
 bool evaluates(const Config& config) {
   return config.eval.every > 0;
@@ -97,8 +108,10 @@ constexpr Switch kSwitches[] = {
     {"data.path", "data.kind", reads_files, "data.kind=tokens"},
     {"data.valid", "data.kind", reads_files, "data.kind=tokens"},
     {"data.valid", "eval.every", evaluates, "eval.every=100"},
-    {"data.samples", "data.kind", [](const Config& c) { return !reads_files(c); },
-     "data.kind=markov"},
+    {"data.path", "data.kind", [](const Config& c) { return c.data.blend.empty(); },
+     "data.kind=tokens"},
+    {"data.samples", "data.kind", has_markov, "data.kind=markov"},
+    {"data.augment", "data.kind", trains_on_images, "data.kind=images"},
     {"model.heads", "model.kind", has_attention, "model.kind=gpt"},
     {"model.kv_heads", "model.kind", has_attention, "model.kind=gpt"},
     {"model.ffn", "model.kind", has_attention, "model.kind=gpt"},

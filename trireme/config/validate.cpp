@@ -59,6 +59,16 @@ void validate_heads(const Model& model, int64_t tensor) {
          heads);
 }
 
+void validate_sources(const Data& data) {
+  const bool is_blend = !data.blend.empty();
+  const auto sources = data.sources();
+  for (std::size_t i = 0; i < sources.size(); ++i)
+    need(sources[i].kind == DataKind::Markov || !sources[i].path.empty(),
+         "{} = \"{}\" needs {}, which is empty",
+         is_blend ? fmt::format("data.kind[{}].kind", i) : "data.kind", to_string(sources[i].kind),
+         is_blend ? fmt::format("data.kind[{}].path", i) : "data.path");
+}
+
 /// What goes with a parameter server.
 void validate_servers(const Config& config) {
   const Sync& sync = config.sync;
@@ -113,9 +123,10 @@ void validate(const Config& config) {
   validate_model(config.model);
   validate_sizes(config.model, config.batch);
   if (config.model.has_attention()) validate_heads(config.model, mesh.tensor);
-  need(data.kind == DataKind::Markov || !data.path.empty(),
-       "data.kind = \"{}\" needs data.path, which is empty", to_string(data.kind));
-  need(data.kind == DataKind::Markov || config.eval.every == 0 || !data.valid.empty(),
+  validate_sources(data);
+  const auto is_generated = [](const DataSource& one) { return one.kind == DataKind::Markov; };
+  need(std::ranges::all_of(data.sources(), is_generated) || config.eval.every == 0 ||
+           !data.valid.empty(),
        "eval.every asks for evaluation, but data.valid names no file; name one, or set "
        "eval.every=0");
   validate(config.precision);

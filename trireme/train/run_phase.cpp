@@ -59,7 +59,7 @@ class Run {
         valid_(config.eval.every > 0 ? make_valid_dataset(config) : nullptr),
         data_facts_(facts_of(*data_)),
         mesh_(world, config::degrees_of(config, world.size()), pick_device(config, world)),
-        order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
+        order_(static_cast<uint64_t>(config.run.seed), *data_, config.batch.global),
         steps_(steps_of(config, order_)),
         until_(phase == Phase::Lockstep ? std::min(steps_, config.sync.after) : steps_),
         files_(config, world),
@@ -175,7 +175,8 @@ class Run {
   /// Returns the sum of the ranks' requests to stop.
   double loop() {
     const comm::Communicator samples = mesh_.samples();
-    data::Loader loader(data_, order_, samples.rank(), samples.size(), step_);
+    data::Loader loader(data_, order_, samples.rank(), samples.size(), step_,
+                        static_cast<int>(config_.data.workers));
     double stop = 0;
     begin_lines();
     while (step_ < until_ && stop == 0) {

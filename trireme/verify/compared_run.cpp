@@ -31,7 +31,7 @@ ComparedRun::ComparedRun(const TrainingSetup& setup, const config::Config& confi
     : setup_(setup),
       config_(config),
       mesh_(mesh),
-      order_(static_cast<uint64_t>(config.run.seed), setup.data->size(), config.batch.global),
+      order_(static_cast<uint64_t>(config.run.seed), *setup.data, config.batch.global),
       steps_(options.steps),
       trainer_(config, mesh_, train::build(setup.model, mesh_), options.steps,
                {.cut = options.cut}),
