@@ -58,6 +58,11 @@ foreach(library ZLIB JPEG PNG)
     message(STATUS "Trireme: no ${library}; data in its format cannot be read (scripts/setup installs it)")
   endif()
 endforeach()
+find_path(TRIREME_PCRE2_HEADERS pcre2.h)  # only for split patterns of tokenizers that are not the well-known ones
+find_library(TRIREME_PCRE2_LIBRARY pcre2-8)
+if(NOT TRIREME_PCRE2_HEADERS OR NOT TRIREME_PCRE2_LIBRARY)
+  message(STATUS "Trireme: no PCRE2; tokenizers with a split pattern of their own cannot be used (scripts/setup installs it)")
+endif()
 enable_language(C)
 find_package(MPI QUIET COMPONENTS C)  # only for the benchmark against Open MPI
 
