@@ -145,10 +145,14 @@ int64_t bytes_elsewhere(const GptOptions& options, const nn::Batching& of, const
 
 }  // namespace
 
-int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
-  const GptSizes sizes = sizes_of(options_, of);
+int64_t gpt_activation_bytes(const GptOptions& options, const nn::Batching& of) {
+  const GptSizes sizes = sizes_of(options, of);
   const bool fused = of.device != c10::DeviceType::CPU && of.item_bytes < 4;
-  return fused ? bytes_on_gpu(options_, of, sizes) : bytes_elsewhere(options_, of, sizes);
+  return fused ? bytes_on_gpu(options, of, sizes) : bytes_elsewhere(options, of, sizes);
+}
+
+int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
+  return gpt_activation_bytes(options_, of);
 }
 
 }  // namespace trireme::models

@@ -300,7 +300,8 @@ TEST(ConfigOverride, OfAPathAloneMeansAFileOfTokens) {
 
 TEST(ConfigTable, OffersOnlyWhatIsBuilt) {
   const std::pair<const char*, const char*> cases[] = {
-      {"model.kind=llama", "model.kind = \"llama\" is not built yet; use one of \"mlp\", \"gpt\""},
+      {"model.kind=llama", "model.kind = \"llama\" is not built yet; use one of \"mlp\", \"gpt\", "
+       "\"resnet\", \"vit\""},
       {"mesh.context=2", "mesh.context = 2 is not built yet; leave mesh.context out"},
       {"mesh.expert=2", "mesh.expert = 2 is not built yet; leave mesh.expert out"}};
   for (const auto& [text, message] : cases)

@@ -25,6 +25,12 @@ void validate_model(const Model& model) {
     need(model.kv_heads > 0 && model.heads % model.kv_heads == 0,
          "model.heads = {} is not a multiple of model.kv_heads = {}", model.heads, model.kv_heads);
   }
+  if (model.kind == "resnet")
+    need(model.depth == 18 || model.depth == 50, "model.depth = {}; a resnet has 18 or 50 layers",
+         model.depth);
+  if (model.kind == "vit")
+    need(model.image % model.patch == 0, "model.image = {} is not a multiple of model.patch = {}",
+         model.image, model.patch);
   if (model.kind == "moe-gpt")
     need(model.top_k <= model.experts, "model.top_k = {} is more than model.experts = {}",
          model.top_k, model.experts);
@@ -48,6 +54,22 @@ void validate_sizes(const Model& model, const Batch& batch) {
        "batch.micro = {} samples of model.seq = {} are about {:.0e} activations; "
        "at most 1e15 can be counted",
        batch.micro, model.seq, rows * each);
+}
+
+/// A model of images needs images.
+void validate_images(const Config& config) {
+  if (!config.model.has_images()) return;
+  const auto has_images = [](DataKind kind) {
+    return kind == DataKind::Idx || kind == DataKind::Cifar || kind == DataKind::Images;
+  };
+  const auto& blend = config.data.blend;
+  const bool all = blend.empty() ? has_images(config.data.kind)
+                                 : std::ranges::all_of(blend, has_images, &DataSource::kind);
+  need(all,
+       "model.kind = \"{}\" chooses classes of images, and data.kind = {} has none; use \"idx\", "
+       "\"cifar\" or \"images\"",
+       config.model.kind,
+       blend.empty() ? fmt::format("\"{}\"", to_string(config.data.kind)) : "[...]");
 }
 
 /// The ranks of the tensor axis share the heads; with more ranks than heads, heads are copied.
@@ -118,6 +140,7 @@ void validate(const Config& config) {
   need(data.kind == DataKind::Markov || config.eval.every == 0 || !data.valid.empty(),
        "eval.every asks for evaluation, but data.valid names no file; name one, or set "
        "eval.every=0");
+  validate_images(config);
   validate(config.precision);
   validate(config.sync);
   validate_servers(config);

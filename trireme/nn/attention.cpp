@@ -24,14 +24,16 @@ bool suits_cudnn(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
 
 /// cuDNN's attention. The three gradients are written side by side, as the projection needs them.
 struct CudnnAttention : ag::Function<CudnnAttention> {
-  static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& qkv, int64_t heads) {
+  static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& qkv, int64_t heads,
+                            bool is_causal) {
     const at::AutoDispatchBelowADInplaceOrView below;
     const auto [q, k, v] = parts_of(qkv, heads, heads);
     const auto [out, lse, cum_q, cum_k, max_q, max_k, seed, offset, debug] =
         at::_scaled_dot_product_cudnn_attention(q, k, v, std::nullopt,
                                                 /*compute_log_sumexp=*/true, 0.0,
-                                                /*is_causal=*/true);
+                                                is_causal);
     context->saved_data["heads"] = heads;
+    context->saved_data["is_causal"] = is_causal;
     context->saved_data["max_q"] = max_q.expect_int();
     context->saved_data["max_k"] = max_k.expect_int();
     context->save_for_backward({qkv, out, lse, seed, offset, cum_q, cum_k});
@@ -51,11 +53,11 @@ struct CudnnAttention : ag::Function<CudnnAttention> {
     const auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
         dy, q, k, v, saved[1], saved[2], saved[3], saved[4], {}, saved[5], saved[6],
         context->saved_data["max_q"].toInt(), context->saved_data["max_k"].toInt(), 0.0,
-        /*is_causal=*/true);
+        context->saved_data["is_causal"].toBool());
     const auto flat = [&](const at::Tensor& one) {
       return one.transpose(1, 2).reshape({B, T, -1});
     };
-    return {at::cat({flat(dq), flat(dk), flat(dv)}, 2), {}};
+    return {at::cat({flat(dq), flat(dk), flat(dv)}, 2), {}, {}};
   }
 };
 
@@ -71,11 +73,12 @@ QueryKeyValue parts_of(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
   return {heads_of(parts[0]), heads_of(parts[1]), heads_of(parts[2])};
 }
 
-at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
-  if (suits_cudnn(qkv, heads, kv_heads)) return CudnnAttention::apply(qkv, heads);
+at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, Sees sees) {
+  const bool is_causal = sees == Sees::Past;
+  if (suits_cudnn(qkv, heads, kv_heads)) return CudnnAttention::apply(qkv, heads, is_causal);
   const auto [q, k, v] = parts_of(qkv, heads, kv_heads);
   const at::Tensor y = at::scaled_dot_product_attention(
-      q, k, v, {}, 0.0, /*is_causal=*/true, std::nullopt, /*enable_gqa=*/heads != kv_heads);
+      q, k, v, {}, 0.0, is_causal, std::nullopt, /*enable_gqa=*/heads != kv_heads);
   return y.transpose(1, 2).reshape({qkv.size(0), qkv.size(1), -1});
 }
 

@@ -216,7 +216,8 @@ at::Tensor CausalAttentionImpl::attend(const Flow& qkv) const {
   const int64_t heads = parts[0].count / head, kv_heads = parts[1].count / head;
   if (qkv.x().numel() == 0)  // the fused kernel divides by the number of rows
     return qkv.x().narrow(2, 0, parts[0].count);
-  if (options_.dropout == 0 || !is_training()) return causal_attention(qkv.x(), heads, kv_heads);
+  if (options_.dropout == 0 || !is_training())
+    return causal_attention(qkv.x(), heads, kv_heads, options_.sees);
   return with_dropout(parts_of(qkv.x(), heads, kv_heads), qkv.where.get(), parts[0].begin / head);
 }
 
@@ -228,13 +229,14 @@ at::Tensor CausalAttentionImpl::with_dropout(const QueryKeyValue& parts, const W
   const int64_t T = q.size(2), repeat = q.size(1) / k.size(1);
   const auto keys = repeat != 1 ? k.repeat_interleave(repeat, 1) : k;
   const auto values = repeat != 1 ? v.repeat_interleave(repeat, 1) : v;
-  const auto future = at::ones({T, T}, q.options().dtype(at::kBool)).triu(1);
   // Divided before the product, which could overflow in float16.
-  const auto scores = at::matmul(q / std::sqrt(double(q.size(3))), keys.transpose(-2, -1));
+  auto scores = at::matmul(q / std::sqrt(double(q.size(3))), keys.transpose(-2, -1));
+  if (options_.sees == Sees::Past)
+    scores = scores.masked_fill(at::ones({T, T}, q.options().dtype(at::kBool)).triu(1),
+                                -std::numeric_limits<double>::infinity());
   const auto wide = at::promote_types(q.scalar_type(), at::kFloat);
   const auto chances =
-      at::softmax(scores.masked_fill(future, -std::numeric_limits<double>::infinity()), -1, wide)
-          .to(q.scalar_type());
+      at::softmax(scores, -1, wide).to(q.scalar_type());
   const DropoutElements elements{
       .first_position = first_head, .width = T * T, .features = {0, T * T}};
   const auto mask =
