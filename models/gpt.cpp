@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "models/decoder_memory.h"
 #include "models/uncut.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/plan.h"
@@ -175,6 +176,27 @@ std::vector<std::shared_ptr<nn::LayerImpl>> GptImpl::attentions() const {
   std::vector<std::shared_ptr<nn::LayerImpl>> all;
   for (const GptBlock& block : h) all.push_back(block->attn.ptr());
   return all;
+}
+
+int64_t gpt_activation_bytes(const GptOptions& options, const nn::Batching& of) {
+  return decoder_activation_bytes(
+      {.layers = options.layers,
+       .hidden = options.hidden,
+       .heads = options.heads,
+       .kv_heads = options.kv_heads > 0 ? options.kv_heads : options.heads,
+       .head = options.hidden / options.heads,
+       .ffn = options.ffn > 0 ? options.ffn : 4 * options.hidden,
+       .seq = options.seq,
+       .vocab = options.vocab,
+       .dropout = options.dropout,
+       .attention_dropout = options.attention_dropout,
+       .tie = options.tie,
+       .sequence = options.sequence},
+      of);
+}
+
+int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
+  return gpt_activation_bytes(options_, of);
 }
 
 }  // namespace trireme::models

@@ -1,6 +1,7 @@
 #include "models/registry.h"
 
 #include "models/gpt.h"
+#include "models/llama.h"
 #include "models/mlp.h"
 #include "models/resnet.h"
 #include "models/vit.h"
@@ -45,10 +46,49 @@ std::shared_ptr<nn::ModelImpl> make_vit(const config::Config& config, const Mesh
       mesh);
 }
 
+nn::RotaryScaling scaling_of(config::RopeScaling scaling) {
+  switch (scaling) {
+    case config::RopeScaling::None: return nn::RotaryScaling::None;
+    case config::RopeScaling::Linear: return nn::RotaryScaling::Linear;
+    case config::RopeScaling::Dynamic: return nn::RotaryScaling::Dynamic;
+    case config::RopeScaling::Yarn: return nn::RotaryScaling::Yarn;
+    case config::RopeScaling::Llama3: return nn::RotaryScaling::Llama3;
+  }
+  return nn::RotaryScaling::None;
+}
+
+LlamaOptions llama_options(const config::Config& config) {
+  const config::Model& wanted = config.model;
+  return {.layers = wanted.layers,
+          .hidden = wanted.hidden,
+          .heads = wanted.heads,
+          .kv_heads = wanted.kv_heads,
+          .head_dim = wanted.head_dim,
+          .ffn = wanted.ffn,
+          .seq = wanted.seq,
+          .vocab = wanted.vocab,
+          .norm_eps = wanted.norm_eps,
+          .qkv_bias = wanted.qkv_bias,
+          .rotary = {.theta = wanted.rope_theta,
+                     .pairs = wanted.rope_pairs == config::RopePairs::Halves
+                                  ? nn::RotaryPairs::Halves
+                                  : nn::RotaryPairs::Neighbours,
+                     .scaling = scaling_of(wanted.rope_scaling),
+                     .factor = wanted.rope_factor,
+                     .low = wanted.rope_low,
+                     .high = wanted.rope_high,
+                     .trained_on = wanted.rope_seq},
+          .dropout = wanted.dropout,
+          .attention_dropout = wanted.attention_dropout,
+          .tie = wanted.tie,
+          .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole};
+}
+
 std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& mesh) {
   const config::Model& wanted = config.model;
   if (wanted.kind == "resnet") return make_resnet(wanted, mesh);
   if (wanted.kind == "vit") return make_vit(config, mesh);
+  if (wanted.kind == "llama") return std::make_shared<LlamaImpl>(llama_options(config), mesh);
   if (wanted.kind == "gpt")
     return std::make_shared<GptImpl>(
         GptOptions{.layers = wanted.layers,
@@ -71,7 +111,8 @@ std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& me
                                                 .dropout = wanted.dropout},
                                      mesh);
   throw ConfigError(
-      fmt::format("model.kind = \"{}\" is not built yet; there are gpt, mlp, resnet and vit", wanted.kind));
+      fmt::format("model.kind = \"{}\" is not built yet; there are gpt, llama, mlp, resnet and vit",
+                  wanted.kind));
 }
 
 }  // namespace
