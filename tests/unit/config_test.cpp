@@ -302,7 +302,8 @@ TEST(ConfigOverride, OfAPathAloneMeansAFileOfTokens) {
 TEST(ConfigTable, OffersOnlyWhatIsBuilt) {
   const std::pair<const char*, const char*> cases[] = {
       {"model.kind=moe-gpt",
-       "model.kind = \"moe-gpt\" is not built yet; use one of \"mlp\", \"gpt\", \"llama\""},
+       "model.kind = \"moe-gpt\" is not built yet; use one of \"mlp\", \"gpt\", \"llama\", "
+       "\"resnet\", \"vit\""},
       {"mesh.context=2", "mesh.context = 2 is not built yet; leave mesh.context out"},
       {"mesh.expert=2", "mesh.expert = 2 is not built yet; leave mesh.expert out"}};
   for (const auto& [text, message] : cases)

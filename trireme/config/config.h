@@ -56,6 +56,8 @@ struct Model {
   bool has_attention() const { return kind != "mlp" && kind != "resnet"; }
   /// Does it choose a class for an image? Others predict tokens.
   bool has_images() const { return kind == "resnet" || kind == "vit"; }
+  /// The predictions that a sample asks for.
+  int64_t targets() const { return has_attention() && !has_images() ? seq : 1; }
 };
 
 /// One source of a blend, which is data.kind as a list of tables.

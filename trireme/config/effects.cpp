@@ -50,6 +50,18 @@ bool has_epsilon(const Config& config) {
 bool has_attention(const Config& config) {
   return config.model.has_attention();
 }
+bool has_tokens(const Config& config) {
+  return !config.model.has_images();
+}
+bool has_images(const Config& config) {
+  return config.model.has_images();
+}
+bool is_resnet(const Config& config) {
+  return config.model.kind == "resnet";
+}
+bool has_width(const Config& config) {
+  return !is_resnet(config);
+}
 bool is_llama(const Config& config) {
   return config.model.kind == "llama";
 }
@@ -125,7 +137,22 @@ constexpr Switch kSwitches[] = {
     {"model.kv_heads", "model.kind", has_attention, "model.kind=gpt"},
     {"model.ffn", "model.kind", has_attention, "model.kind=gpt"},
     {"model.attention_dropout", "model.kind", has_attention, "model.kind=gpt"},
-    {"model.tie", "model.kind", has_attention, "model.kind=gpt"},
+    {"model.tie", "model.kind",
+     [](const Config& c) { return has_attention(c) && has_tokens(c); }, "model.kind=gpt"},
+    {"model.seq", "model.kind", has_tokens, "model.kind=gpt"},
+    {"model.vocab", "model.kind", has_tokens, "model.kind=gpt"},
+    {"model.layers", "model.kind", has_width, "model.kind=vit"},
+    {"model.hidden", "model.kind", has_width, "model.kind=vit"},
+    {"model.dropout", "model.kind", has_width, "model.kind=vit"},
+    {"model.classes", "model.kind", has_images, "model.kind=resnet"},
+    {"model.image", "model.kind", has_images, "model.kind=resnet"},
+    {"model.channels", "model.kind", has_images, "model.kind=resnet"},
+    {"model.depth", "model.kind", is_resnet, "model.kind=resnet"},
+    {"model.stem", "model.kind", is_resnet, "model.kind=resnet"},
+    {"model.pixels", "model.kind", is_resnet, "model.kind=resnet"},
+    {"model.batch_norm", "model.kind", is_resnet, "model.kind=resnet"},
+    {"model.patch", "model.kind", [](const Config& c) { return c.model.kind == "vit"; },
+     "model.kind=vit"},
     {"model.head_dim", "model.kind", is_llama, "model.kind=llama"},
     {"model.norm_eps", "model.kind", is_llama, "model.kind=llama"},
     {"model.qkv_bias", "model.kind", is_llama, "model.kind=llama"},

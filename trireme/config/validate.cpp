@@ -39,6 +39,12 @@ void validate_model(const Model& model) {
     need(model.kv_heads > 0 && model.heads % model.kv_heads == 0,
          "model.heads = {} is not a multiple of model.kv_heads = {}", model.heads, model.kv_heads);
   }
+  if (model.kind == "resnet")
+    need(model.depth == 18 || model.depth == 50, "model.depth = {}; a resnet has 18 or 50 layers",
+         model.depth);
+  if (model.kind == "vit")
+    need(model.image % model.patch == 0, "model.image = {} is not a multiple of model.patch = {}",
+         model.image, model.patch);
   if (model.kind == "llama") validate_rope(model);
   if (model.kind == "moe-gpt")
     need(model.top_k <= model.experts, "model.top_k = {} is more than model.experts = {}",
@@ -63,6 +69,18 @@ void validate_sizes(const Model& model, const Batch& batch) {
        "batch.micro = {} samples of model.seq = {} are about {:.0e} activations; "
        "at most 1e15 can be counted",
        batch.micro, model.seq, rows * each);
+}
+
+/// A model of images needs images.
+void validate_images(const Config& config) {
+  if (!config.model.has_images()) return;
+  const auto& blend = config.data.blend;
+  const auto is_of_images = [](const DataSource& one) { return has_images(one.kind); };
+  need(std::ranges::all_of(config.data.sources(), is_of_images),
+       "model.kind = \"{}\" chooses classes of images, and data.kind = {} has none; use \"idx\", "
+       "\"cifar\" or \"images\"",
+       config.model.kind,
+       blend.empty() ? fmt::format("\"{}\"", to_string(config.data.kind)) : "[...]");
 }
 
 /// The ranks of the tensor axis share the heads; with more ranks than heads, heads are copied.
@@ -144,6 +162,7 @@ void validate(const Config& config) {
            !data.valid.empty(),
        "eval.every asks for evaluation, but data.valid names no file; name one, or set "
        "eval.every=0");
+  validate_images(config);
   validate(config.precision);
   validate(config.sync);
   validate_servers(config);

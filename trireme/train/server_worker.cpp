@@ -132,7 +132,9 @@ class Worker {
     if (!evaluates || lane != 0) return;
     servers().end();
     servers().read(work.clock + index + 1, work.view_version);
-    waiting_->eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
+    const Evaluation found = trainer_.evaluate(*valid_, config_.eval.batches);
+    waiting_->eval_loss = found.loss;
+    waiting_->eval_accuracy = found.accuracy;
   }
 
   /// Tells the manager what came of the step whose push was waited for last.

@@ -70,7 +70,7 @@ std::vector<TensorRecord> ComparedRun::step(int64_t step) {
 std::vector<TensorRecord> ComparedRun::end() {
   auto records = state();
   const FirstOf some(*setup_.data, config_.batch.global + 1);
-  records.push_back(scalar(TensorRole::Evaluation, "evaluation", trainer_.evaluate(some, 0)));
+  records.push_back(scalar(TensorRole::Evaluation, "evaluation", trainer_.evaluate(some, 0).loss));
   return records;
 }
 
