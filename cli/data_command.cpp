@@ -17,10 +17,10 @@ namespace {
 
 constexpr const char* kDataPurpose =
     "Data sets: files of tokens (raw uint16, llm.c's .bin, Megatron's .bin and .idx), MNIST's and\n"
-    "CIFAR's files, folders of JPEG and PNG images.\n\n"
+    "CIFAR's files, folders of JPEG and PNG images, texts.\n\n"
     "  trireme data make OUT [OPTIONS]   writes a generated language whose entropy is known\n"
-    "  trireme data info PLACE           what is in a file or folder, on one screen\n"
-    "  trireme data show N PLACE         prints or draws sample N, counted from 0";
+    "  trireme data info FILE            what is in a file or folder, on one screen\n"
+    "  trireme data show N FILE          prints or draws sample N, counted from 0";
 
 constexpr const char* kDataExamples =
     "  trireme data make data/train.bin --tokens 1M --vocab 256 --kind llmc\n"
@@ -60,18 +60,18 @@ void check_make(const MakeOptions& make, const std::string& out) {
           "{} is there already; name another file, or add --force to replace it", file));
 }
 
-/// The data that info and show are asked about.
-DataPlace place_of(const std::string& path, const std::string& kind) {
-  DataPlace place{.path = path};
+/// Fills in where info and show look, and what they take it for.
+void locate(DataPlace& place, const std::string& path, const std::string& kind) {
+  place.path = path;
   if (kind.empty()) {
     place.kind = guess_kind(path);
-    return place;
+    return;
   }
   std::string words;
   for (const auto& word : config::Words<config::DataKind>::all) {
     if (word.choice == config::DataKind::Markov) continue;
     place.kind = word.choice;
-    if (word.text == kind) return place;
+    if (word.text == kind) return;
     words += fmt::format("{}{}", words.empty() ? "" : ", ", word.text);
   }
   throw ConfigError(fmt::format("--kind '{}': must be one of {}", kind, words));
@@ -91,7 +91,7 @@ int data_command(const std::vector<std::string>& args) {
   MakeOptions make;
   DataPlace place;
   Arguments arguments("trireme data", kDataPurpose);
-  arguments.usage("make OUT [OPTIONS] | info PLACE | show N PLACE");
+  arguments.usage("make OUT [OPTIONS] | info FILE | show N FILE");
   arguments.footer(kDataExamples);
   arguments.actions({"make", "info", "show"});
   arguments.section("Options of make");
@@ -103,23 +103,24 @@ int data_command(const std::vector<std::string>& args) {
                   "raw (uint16, the default), llmc or megatron; of info and show: a word of "
                   "data.kind, if what lies there is not recognised");
   arguments.flag("--force", make.force, "replace OUT if it exists");
-  arguments.section("Options of show");
+  arguments.section("Options of info and show");
   arguments.count("--seq", place.seq, "tokens in a sample (64)");
   arguments.value("--tokenizer", place.tokenizer,
                   "tokens as text: tokenizer.json, its folder, or bytes");
   arguments.words("--kind", {"raw", "llmc", "megatron", "tokens", "idx", "cifar", "images"});
   const auto words = arguments.parse_anywhere(args);
-  if (words.size() == 2 && words[0] == "info") return data_info(place_of(words[1], make.kind));
+  if (words.size() == 2 && words[0] == "info") {
+    locate(place, words[1], make.kind);
+    return data_info(place);
+  }
   if (words.size() == 3 && words[0] == "show") {
-    const DataPlace found = place_of(words[2], make.kind);
-    place.path = found.path;
-    place.kind = found.kind;
+    locate(place, words[2], make.kind);
     if (place.seq < 1) throw ConfigError(fmt::format("--seq {}: must be at least 1", place.seq));
     return data_show(place, number_in(words[1]));
   }
   if (words.size() != 2 || words[0] != "make")
     throw ConfigError(
-        "use 'trireme data make OUT', 'trireme data info PLACE' or 'trireme data show N PLACE'");
+        "use 'trireme data make OUT', 'trireme data info FILE' or 'trireme data show N FILE'");
   const std::string& out = words[1];
   if (make.kind.empty()) make.kind = "raw";
   check_make(make, out);

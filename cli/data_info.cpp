@@ -109,6 +109,7 @@ int info_of_tokens(const std::string& path) {
 }  // namespace
 
 int data_info(const DataPlace& place) {
+  if (is_text(place)) return text_info(place);
   if (!has_images(place.kind)) return info_of_tokens(place.path);
   print_images(place, *open_images(place, format::Split::Train));
   if (const auto valid = valid_images(place)) fmt::print("and {} images for validation\n", *valid);

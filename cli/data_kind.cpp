@@ -37,7 +37,7 @@ DataKind guess_kind(const std::string& path) {
   const std::string name = path.substr(path.rfind('/') + 1);
   if (is_idx_name(name)) return DataKind::Idx;
   if (name.starts_with("data_batch") || name.starts_with("test_batch")) return DataKind::Cifar;
-  for (const char* suffix : {".txt", ".md"})
+  for (const char* suffix : {".txt", ".md", ".text"})
     if (name.ends_with(suffix)) return DataKind::Text;
   if (name.ends_with(".jsonl")) return DataKind::JsonLines;
   if (!format::is_file(path)) return DataKind::Tokens;  // perhaps NAME of NAME.bin and NAME.idx

@@ -35,12 +35,6 @@ Picture fitted(const format::Image& image, int64_t most_columns) {
   return {rows, columns, channels, format::resample(image, all, rows, columns)};
 }
 
-void check_number(const std::string& path, int64_t number, int64_t size) {
-  if (number < 0 || number >= size)
-    throw ConfigError(
-        fmt::format("sample {} of {}: it has {}, from 0 to {}", number, path, size, size - 1));
-}
-
 int show_image(const DataPlace& place, int64_t number) {
   const auto set = open_images(place, format::Split::Train);
   check_number(place.path, number, set->size());
@@ -79,6 +73,12 @@ int show_tokens(const DataPlace& place, int64_t number) {
 
 }  // namespace
 
+void check_number(const std::string& path, int64_t number, int64_t size) {
+  if (number < 0 || number >= size)
+    throw ConfigError(
+        fmt::format("sample {} of {}: it has {}, from 0 to {}", number, path, size, size - 1));
+}
+
 std::string draw(const format::Image& image, bool has_colour) {
   constexpr int64_t kColumns = 76;
   std::string text;
@@ -105,6 +105,7 @@ std::string draw(const format::Image& image, bool has_colour) {
 }
 
 int data_show(const DataPlace& place, int64_t number) {
+  if (is_text(place)) return text_show(place, number);
   return has_images(place.kind) ? show_image(place, number) : show_tokens(place, number);
 }
 

@@ -96,6 +96,23 @@ TEST(DataShow, PrintsTokensAndReadsThemAsText) {
               HasSubstr("x.bin: raw uint16, 31 tokens, the largest is 116"));
 }
 
+TEST(DataShow, PrintsDocumentsAndLines) {
+  const Scratch folder;
+  ::mkdir((folder / "texts").c_str(), 0755);
+  put_bytes(folder / "texts/b.txt", "the second");
+  put_bytes(folder / "texts/a.txt", "caf\xC3\xA9\nand\n");
+  EXPECT_EQ(data({"info", folder / "texts"}).out, folder / "texts" +
+                                                      ": text, 2 documents in 2 files, 20 bytes\n"
+                                                      "documents of 10 to 10 bytes\n");
+  EXPECT_THAT(data({"info", folder / "texts", "--tokenizer", "bytes"}).out,
+              HasSubstr("20 tokens, 1.00 bytes each"));
+  EXPECT_EQ(data({"show", "1", folder / "texts"}).out, "document 1, 10 bytes\nthe second\n");
+  EXPECT_EQ(data({"show", "0", folder / "texts"}).out, "document 0, 10 bytes\ncaf\xC3\xA9\nand\n");
+  put_bytes(folder / "x.jsonl", "{\"text\": \"one\"}\n\n{\"messages\": []}\n");
+  EXPECT_THAT(data({"info", folder / "x.jsonl"}).out, HasSubstr("x.jsonl: jsonl, 2 lines"));
+  EXPECT_EQ(data({"show", "1", folder / "x.jsonl"}).out, "line 3\n{\n  \"messages\": []\n}\n");
+}
+
 TEST(DataShow, SaysInOneSentenceWhatIsWrong) {
   const Scratch folder;
   put_two_digits(folder);
