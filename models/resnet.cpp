@@ -10,8 +10,6 @@ using nn::Flow;
 
 namespace {
 
-constexpr int64_t kFirstWidth = 64;
-
 nn::Conv2d make_conv(const ConvSize& size, const ResNetOptions& options) {
   const auto fan_out = static_cast<double>(size.kernel * size.kernel * size.out);
   return nn::Conv2d(nn::Conv2dImpl::Options{.in = size.in,
@@ -34,19 +32,19 @@ nn::BatchNorm make_norm(int64_t channels, const ResNetOptions& options, Relu rel
 ConvSize stem_of(const ResNetOptions& options) {
   const bool small = options.stem == ResNetOptions::Stem::Cifar;
   return {.in = options.channels,
-          .out = kFirstWidth,
+          .out = options.width,
           .kernel = small ? 3 : 7,
           .stride = small ? 1 : 2};
 }
 
 }  // namespace
 
-std::vector<std::vector<ConvSize>> resnet_blocks(int64_t depth) {
-  const bool deep = depth == 50;
+std::vector<std::vector<ConvSize>> resnet_blocks(const ResNetOptions& options) {
+  const bool deep = options.depth == 50;
   const std::vector<int> counts = deep ? std::vector{3, 4, 6, 3} : std::vector{2, 2, 2, 2};
   const int64_t expansion = deep ? 4 : 1;
   std::vector<std::vector<ConvSize>> blocks;
-  int64_t in = kFirstWidth, width = kFirstWidth;
+  int64_t in = options.width, width = options.width;
   for (std::size_t stage = 0; stage < counts.size(); ++stage, width *= 2) {
     for (int i = 0; i < counts[stage]; ++i) {
       const int64_t stride = stage > 0 && i == 0 ? 2 : 1, out = width * expansion;
@@ -107,9 +105,9 @@ ResNetImpl::ResNetImpl(const ResNetOptions& options, const Mesh& mesh) : options
     maxpool = register_module("maxpool", nn::MaxPool2d(3, 2, 1));
   std::vector<std::shared_ptr<torch::nn::Module>> stages;
   std::size_t in_stage = 0;
-  for (const auto& convs : resnet_blocks(options.depth)) {
+  for (const auto& convs : resnet_blocks(options)) {
     // A stage begins where the width doubles: its blocks are "layer2.0", "layer2.1", ...
-    const bool begins = convs[0].out != (kFirstWidth << stages.size()) / 2;
+    const bool begins = convs[0].out != (options.width << stages.size()) / 2;
     if (stages.empty() || begins) {
       stages.push_back(std::make_shared<torch::nn::Module>());
       register_module("layer" + std::to_string(stages.size()), stages.back());
@@ -120,7 +118,7 @@ ResNetImpl::ResNetImpl(const ResNetOptions& options, const Mesh& mesh) : options
                          stages.back()->register_module(number, ResidualBlock(convs, options)));
   }
   avgpool = register_module("avgpool", nn::GlobalAveragePool());
-  fc = register_module("fc", nn::Head(resnet_blocks(options.depth).back().back().out,
+  fc = register_module("fc", nn::Head(resnet_blocks(options).back().back().out,
                                       options.classes, nn::HeadImpl::Options{}));
 }
 
@@ -186,7 +184,7 @@ BlockElements elements_of(const std::vector<ConvSize>& convs, bool has_shortcut,
     all.largest = std::max(all.largest, out);
   }
   all.out = convs.back().out * pixels * pixels;
-  if (has_shortcut) all.kept += 2 * all.out;
+  if (has_shortcut) all.kept += all.out;  // of its norm the input
   return all;
 }
 
@@ -208,9 +206,9 @@ int64_t ResNetImpl::activation_bytes(const nn::Batching& of) const {
   add({stem_of(options_)}, false, false);
   if (!maxpool.is_empty()) {
     pixels = (pixels + 1) / 2;
-    kept += 3 * kFirstWidth * pixels * pixels;  // its output, and int64 indices
+    kept += 3 * options_.width * pixels * pixels;  // its output, and int64 indices
   }
-  const auto blocks = resnet_blocks(options_.depth);
+  const auto blocks = resnet_blocks(options_);
   for (const auto& convs : blocks) {
     int64_t stride = 1;
     for (const ConvSize& conv : convs) stride *= conv.stride;

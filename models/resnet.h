@@ -11,6 +11,7 @@ namespace trireme::models {
 struct ResNetOptions {
   int64_t depth = 18;  ///< 18 or 50
   int64_t classes = 10, image = 32, channels = 3;
+  int64_t width = 64;  ///< channels of the first blocks; it doubles three times
   enum class Stem : uint8_t { Cifar, ImageNet } stem = Stem::Cifar;
   at::MemoryFormat format = at::MemoryFormat::Contiguous;
   bool all_ranks = true;  ///< batch norm takes its statistics over all ranks
@@ -72,6 +73,6 @@ class ResNetImpl : public nn::ModelImpl {
 TORCH_MODULE(ResNet);
 
 /// The convolutions of each block, in order.
-std::vector<std::vector<ConvSize>> resnet_blocks(int64_t depth);
+std::vector<std::vector<ConvSize>> resnet_blocks(const ResNetOptions& options);
 
 }  // namespace trireme::models

@@ -141,4 +141,5 @@ def main():
     print(json.dumps({name: differences(case, folder / name) for name, case in manifest.items()}))
 
 
-main()
+if __name__ == "__main__":
+    main()

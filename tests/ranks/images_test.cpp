@@ -14,6 +14,8 @@
 #include "trireme/data/loader.h"
 #include "trireme/nn/bind.h"
 #include "trireme/nn/parameters.h"
+#include "trireme/nn/recompute.h"
+#include "trireme/train/memory.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::test {
@@ -47,7 +49,9 @@ TEST(VerifyImages, ProvesResNetOnEveryMesh) {
        {Degrees{.replica = 4}, Degrees{.shard = 3}, Degrees{.replica = 2, .shard = 2},
         Degrees{.pipe = 2}, Degrees{.pipe = 2, .replica = 2}, Degrees{.pipe = 2, .shard = 2}}) {
     run_world(kThreads, degrees.world(), [&](const Communicator& world) {
-      const auto report = prove_images(world, image_config("resnet"), degrees);
+      config::Config config = image_config("resnet");
+      if (degrees == Degrees{.pipe = 2}) config.batch.micro = 2;  // as one rank cuts them
+      const auto report = prove_images(world, config, degrees);
       EXPECT_TRUE(report.same()) << to_string(degrees) << "\n" << report.text();
       EXPECT_TRUE(report.skipped.empty()) << report.text();
     });
@@ -64,7 +68,7 @@ Trained train_images(const Communicator& world, const config::Config& config,
                      const Degrees& degrees, int64_t steps) {
   at::set_num_threads(1);
   const Mesh mesh(world, degrees);
-  const auto make = [&](const Mesh& on) { return models::make_model(config, on); };
+  const auto make = [&](const Mesh& on) { return make_images(config, on); };
   train::Trainer trainer(config, mesh, train::build(make, mesh), steps);
   const Stripes data;
   const data::Order order(1, data.size(), config.batch.global);
@@ -132,7 +136,8 @@ TEST(ResNet, HasTorchvisionsParametersAndBuffers) {
 
 TEST(ResNet, GivesTheSameInBothMemoryFormats) {
   const auto gradients_of = [](at::MemoryFormat format) {
-    models::ResNet model(models::ResNetOptions{.image = 16, .format = format}, mesh_of_one());
+    models::ResNet model(models::ResNetOptions{.image = 16, .width = 8, .format = format},
+                         mesh_of_one());
     nn::initialize(*model, 1);
     model->to(torch::kDouble);
     const auto micro = *model->example(3);
@@ -149,6 +154,32 @@ TEST(ResNet, GivesTheSameInBothMemoryFormats) {
     EXPECT_LE((first[i] - last[i]).abs().max().item<double>(), 1e-9) << i;
 }
 
+TEST(VerifyImages, RefusesMicroBatchesThatOneRankCannotHave) {
+  run_world(kThreads, 2, [](const Communicator& world) {
+    config::Config config = image_config("resnet");
+    config.batch.micro = 2;
+    EXPECT_EQ(sentence_of<ConfigError>([&] { prove_images(world, config, {.replica = 2}); }),
+              "verify: the model has batch norms, which normalize each micro-batch by itself, and "
+              "replica 2 cuts batches of 6 samples into other micro-batches than one rank does; "
+              "use batch.micro=3, so that a rank has one");
+  });
+}
+
+TEST(VerifyImages, ProvesRecomputation) {
+  for (const char* kind : {"resnet", "vit"}) {
+    for (const auto recompute : {config::Recompute::Block, config::Recompute::Selective,
+                                 config::Recompute::Cheap}) {
+      if (std::string(kind) == "resnet" && recompute != config::Recompute::Block) continue;
+      run_world(kThreads, 2, [&](const Communicator& world) {
+        config::Config config = image_config(kind);
+        config.memory.recompute = recompute;
+        const auto report = prove_images(world, config, {.replica = 2});
+        EXPECT_TRUE(report.same()) << kind << " " << to_string(recompute) << "\n" << report.text();
+      });
+    }
+  }
+}
+
 TEST(ResNet, RefusesWhatItCannotBe) {
   run_world(kThreads, 2, [](const Communicator& world) {
     const config::Config config = image_config("resnet");
@@ -161,6 +192,44 @@ TEST(ResNet, RefusesWhatItCannotBe) {
         sentence_of<ConfigError>([&] { models::make_model(deep, Mesh(world, {.replica = 2})); }),
         HasSubstr("model.depth = 34; there are 18 and 50"));
   });
+}
+
+/// The bytes that a forward and backward take at their peak, besides weights and gradients.
+double measured_bytes(nn::ModelImpl& model, int64_t rows) {
+  const auto run = [&] {
+    const auto micro = *model.example(rows);
+    model.loss(micro.inputs, micro.targets).sum.backward();
+  };
+  run();  // makes the gradients
+  const train::TensorMemory memory;
+  run();
+  return static_cast<double>(memory.peak());
+}
+
+TEST(Images, TakeTheMemoryThatIsForetold) {
+  at::set_num_threads(1);
+  constexpr int64_t kRows = 8;
+  const auto expect = [](nn::ModelImpl& model, bool recomputes, const std::string& what) {
+    nn::initialize(model, 1);
+    if (recomputes)
+      for (const auto& block : model.blocks()) nn::recompute(*block);
+    const nn::Batching of{.rows = kRows,
+                          .recompute = recomputes ? nn::Batching::Recompute::Block
+                                                  : nn::Batching::Recompute::None};
+    EXPECT_NEAR(measured_bytes(model, kRows) / static_cast<double>(model.activation_bytes(of)), 1,
+                0.1)
+        << what;
+  };
+  using Stem = models::ResNetOptions::Stem;
+  for (const bool recomputes : {false, true}) {
+    models::ResNet small(models::ResNetOptions{}, mesh_of_one());
+    expect(*small, recomputes, "resnet18");
+    models::ResNet deep(models::ResNetOptions{.depth = 50, .image = 64, .stem = Stem::ImageNet},
+                        mesh_of_one());
+    expect(*deep, recomputes, "resnet50");
+    models::Vit vit(models::VitOptions{}, mesh_of_one());
+    expect(*vit, recomputes, "vit");
+  }
 }
 
 TEST(Conv2d, SplitsItsBackward) {

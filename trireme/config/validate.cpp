@@ -74,6 +74,12 @@ void validate_sizes(const Model& model, const Batch& batch) {
 /// A model of images needs images.
 void validate_images(const Config& config) {
   if (!config.model.has_images()) return;
+  const Recompute recompute = config.memory.recompute;
+  need(config.model.kind != "resnet" ||
+           (recompute != Recompute::Selective && recompute != Recompute::Cheap),
+       "memory.recompute = \"{}\" saves nothing in a resnet: it has no attention, and its norms are "
+       "one pass with their ReLU; use \"block\"",
+       to_string(recompute));
   const auto& blend = config.data.blend;
   const auto is_of_images = [](const DataSource& one) { return has_images(one.kind); };
   need(std::ranges::all_of(config.data.sources(), is_of_images),
