@@ -42,6 +42,9 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/nn/flow.h
   trireme/nn/layer.h
   trireme/nn/linear.h
+  trireme/nn/conv.h
+  trireme/nn/batch_norm.h
+  trireme/nn/batch_statistics.h
   trireme/nn/layers.h
   trireme/nn/rms_norm.h
   trireme/nn/swiglu.h

@@ -3,6 +3,8 @@
 #include "models/gpt.h"
 #include "models/llama.h"
 #include "models/mlp.h"
+#include "models/resnet.h"
+#include "models/vit.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/adapters.h"
 #include "trireme/nn/bind.h"
@@ -11,6 +13,39 @@
 namespace trireme::models {
 
 namespace {
+
+std::shared_ptr<nn::ModelImpl> make_resnet(const config::Model& wanted, const Mesh& mesh) {
+  return std::make_shared<ResNetImpl>(
+      ResNetOptions{.depth = wanted.depth,
+                    .classes = wanted.classes,
+                    .image = wanted.image,
+                    .channels = wanted.channels,
+                    .stem = wanted.stem == config::Stem::Cifar ? ResNetOptions::Stem::Cifar
+                                                               : ResNetOptions::Stem::ImageNet,
+                    .format = wanted.pixels == config::Pixels::ChannelsLast
+                                  ? at::MemoryFormat::ChannelsLast
+                                  : at::MemoryFormat::Contiguous,
+                    .all_ranks = wanted.batch_norm == config::BatchNormKind::Sync},
+      mesh);
+}
+
+std::shared_ptr<nn::ModelImpl> make_vit(const config::Config& config, const Mesh& mesh) {
+  const config::Model& wanted = config.model;
+  return std::make_shared<VitImpl>(
+      VitOptions{.layers = wanted.layers,
+                 .hidden = wanted.hidden,
+                 .heads = wanted.heads,
+                 .kv_heads = wanted.kv_heads,
+                 .ffn = wanted.ffn,
+                 .classes = wanted.classes,
+                 .image = wanted.image,
+                 .channels = wanted.channels,
+                 .patch = wanted.patch,
+                 .dropout = wanted.dropout,
+                 .attention_dropout = wanted.attention_dropout,
+                 .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole},
+      mesh);
+}
 
 nn::RotaryScaling scaling_of(config::RopeScaling scaling) {
   switch (scaling) {
@@ -52,6 +87,8 @@ LlamaOptions llama_options(const config::Config& config) {
 
 std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& mesh) {
   const config::Model& wanted = config.model;
+  if (wanted.kind == "resnet") return make_resnet(wanted, mesh);
+  if (wanted.kind == "vit") return make_vit(config, mesh);
   if (wanted.kind == "llama") return std::make_shared<LlamaImpl>(llama_options(config), mesh);
   if (wanted.kind == "gpt")
     return std::make_shared<GptImpl>(
@@ -74,8 +111,9 @@ std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& me
                                                 .vocab = wanted.vocab,
                                                 .dropout = wanted.dropout},
                                      mesh);
-  throw ConfigError(fmt::format(
-      "model.kind = \"{}\" is not built yet; there are gpt, llama and mlp", wanted.kind));
+  throw ConfigError(
+      fmt::format("model.kind = \"{}\" is not built yet; there are gpt, llama, mlp, resnet and vit",
+                  wanted.kind));
 }
 
 }  // namespace

@@ -199,7 +199,7 @@ TEST(Pipeline, CarriesSeveralTensorsAndTheirPlacesWhateverTheirShapes) {
         double expected_sum = 0;
         for (const nn::MicroBatch& one : micros)
           expected_sum += alone->loss(one.inputs, one.targets).sum.item<double>();
-        const auto [sum, weight] = pipe.evaluate(micros);
+        const auto [sum, weight, correct] = pipe.evaluate(micros);
         EXPECT_EQ(sum.defined(), world.rank() == 2);
         if (world.rank() != 2) return;
         EXPECT_NEAR(sum.item<double>(), expected_sum, 1e-11);

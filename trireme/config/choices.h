@@ -56,10 +56,14 @@ struct Words<DataKind> {
                                            {"tokens", DataKind::Tokens},
                                            {"text", DataKind::Text, Built::Later},
                                            {"jsonl", DataKind::JsonLines, Built::Later},
-                                           {"idx", DataKind::Idx, Built::Later},
-                                           {"cifar", DataKind::Cifar, Built::Later},
-                                           {"images", DataKind::Images, Built::Later}};
+                                           {"idx", DataKind::Idx},
+                                           {"cifar", DataKind::Cifar},
+                                           {"images", DataKind::Images}};
 };
+/// Are its samples images with labels, and not texts?
+constexpr bool has_images(DataKind kind) {
+  return kind == DataKind::Idx || kind == DataKind::Cifar || kind == DataKind::Images;
+}
 
 /// data.augment: what is done to training images; the usual of their kind.
 enum class Augment : uint8_t { None, Standard };

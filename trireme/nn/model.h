@@ -57,4 +57,8 @@ class ModelImpl : public LayerImpl {
 /// Tokens [rows, positions] that count up, and as targets the tokens after them.
 MicroBatch counting_tokens(int64_t rows, int64_t positions, int64_t vocab);
 
+/// Images of this shape, [rows, channels, height, width], whose elements repeat, and a class for
+/// each.
+MicroBatch counting_images(const std::vector<int64_t>& shape, int64_t classes);
+
 }  // namespace trireme::nn

@@ -29,6 +29,10 @@ void recompute(LayerImpl& layer, RecomputeSwitchPtr when = nullptr);
 Flow recomputed(Flow in, const FlowFunction& call,
                 const std::vector<std::shared_ptr<LayerImpl>>& layers);
 
+/// Is this thread computing the forward of a call again? What a call leaves behind, such as counts,
+/// it has left the first time.
+bool is_recomputing();
+
 /// Makes layers whose output is cheap to compute again not keep it for backward: LayerNorm,
 /// RmsNorm, SwiGlu, and Linear with a GELU. The Linear after them computes its input again when it
 /// needs it; no matrix product and no attention runs twice.

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "trireme/core/error.h"
+#include "trireme/nn/batch_statistics.h"
+#include "trireme/nn/recompute.h"
 #include "trireme/parallel/pipeline.h"
 #include "trireme/pipeline/passes.h"
 
@@ -216,6 +218,9 @@ void Pipeline::forward(Stage& stage, int micro) {
     hand_on(stage, micro);
   }
   stage.part->attached->end_forward();
+  if (++stage.forwards % schedule_.micros == 0)
+    for (const auto& layer : stage.layers)
+      for (const auto& one : nn::batch_statistics_of(*layer)) one->end_mini_batch();
   stage.in_flight.emplace(micro, std::move(kept));
   peak_in_flight_ = std::max(peak_in_flight_, ++in_flight_);
 }

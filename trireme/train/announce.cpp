@@ -23,10 +23,10 @@ void warn_of_small_batches(const config::Config& config, const Trainer& trainer,
   const int64_t batch = std::min(config.batch.global, all_samples);
   if (batch < config.batch.global)
     log.warning(fmt::format(
-        "the data has {} sample{} of model.seq = {}, fewer than batch.global = {}: every step "
-        "sees {}",
-        batch, batch == 1 ? "" : "s", config.model.seq, config.batch.global,
-        batch == 1 ? "the same one" : "all of them"));
+        "the data has {} sample{}{}, fewer than batch.global = {}: every step sees {}", batch,
+        batch == 1 ? "" : "s",
+        config.model.has_images() ? "" : fmt::format(" of model.seq = {}", config.model.seq),
+        config.batch.global, batch == 1 ? "the same one" : "all of them"));
   const bool claims = claims_batches(config, trainer);
   const int64_t shared =
       claims ? std::min(config.batch.global / trainer.replicas()->count(), all_samples) : batch;

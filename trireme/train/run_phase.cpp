@@ -57,7 +57,7 @@ class Run {
         valid_(config.eval.every > 0 ? make_valid_dataset(config) : nullptr),
         data_facts_(facts_of(*data_)),
         mesh_(world, config::degrees_of(config, world.size()), pick_device(config, world)),
-        order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
+        order_(static_cast<uint64_t>(config.run.seed), *data_, config.batch.global),
         steps_(steps_of(config, order_)),
         until_(phase == Phase::Lockstep ? std::min(steps_, config.sync.after) : steps_),
         files_(config, world),
@@ -180,7 +180,8 @@ class Run {
   /// Returns the sum of the ranks' requests to stop.
   double loop() {
     const comm::Communicator samples = mesh_.samples();
-    data::Loader loader(data_, order_, samples.rank(), samples.size(), step_);
+    data::Loader loader(data_, order_, samples.rank(), samples.size(), step_,
+                        static_cast<int>(config_.data.workers));
     double stop = 0;
     begin_lines();
     while (step_ < until_ && stop == 0) {
@@ -234,8 +235,7 @@ class Run {
     const auto crosses = [&](int64_t every) { return every > 0 && step_ / every > before / every; };
     report.step_ms = milliseconds_since(reported_);
     report.tokens_per_s = report.weight / report.step_ms * 1e3;
-    if (crosses(config_.eval.every))
-      report.eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
+    if (crosses(config_.eval.every)) evaluate(report);
     report.sent_mib = lines_.take_sent_mib();
     write(report);
     reported_ = Clock::now();
@@ -295,12 +295,17 @@ class Run {
     report.tokens_per_s = result.weight / report.step_ms * 1e3;
     const bool newest = report.step == step_;
     if (newest && due(config_.check.hash_every)) trainer_.check_same();
-    if (newest && due(config_.eval.every))
-      report.eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
+    if (newest && due(config_.eval.every)) evaluate(report);
     if (world_.size() > 1) report.sent_mib = lines_.take_sent_mib();
     if (mesh_.device().is_cuda())
       report.gpu_mib = cuda::peak_memory(mesh_.device()).reserved_bytes >> 20;
     write(report);
+  }
+
+  void evaluate(StepReport& report) {
+    const Evaluation found = trainer_.evaluate(*valid_, config_.eval.batches);
+    report.eval_loss = found.loss;
+    report.eval_accuracy = found.accuracy;
   }
 
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }

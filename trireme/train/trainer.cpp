@@ -36,14 +36,13 @@ std::vector<double> learning_rates(const config::Optim& keys, int64_t steps) {
 }
 
 optim::UpdateControlOptions control_options(const config::Config& config, int64_t steps) {
-  const int64_t tokens = config.model.has_attention() ? config.model.seq : 1;
   return {.rates = learning_rates(config.optim, steps),
           .clip = config.optim.clip,
           .check_finite = config.check.finite,
           .scales = config.precision.compute == config::Dtype::Float16,
           .first_scale = config.precision.loss_scale,
           .growth = config.precision.growth,
-          .expected_weight = static_cast<double>(config.batch.global * tokens)};
+          .expected_weight = static_cast<double>(config.batch.global * config.model.targets())};
 }
 
 /// How the steps of one of several replicas are made: what it sends at meetings is no part of it,
@@ -67,6 +66,14 @@ AttachOptions with_recompute(AttachOptions options, nn::RecomputeSwitchPtr recom
 constexpr int64_t kControl = 3, kSkipped = kControl + optim::UpdateControl::kNumbers;
 
 constexpr double kLeastScale = 0x1p-10;  // below it gradients of any size would be finite
+
+/// Loss, weight, right choices, and 1 if they were counted.
+at::Tensor numbers_of(const parallel::LossTotals& totals) {
+  const bool counted = totals.correct.defined();
+  const at::Tensor correct = counted ? totals.correct : at::zeros_like(totals.sum);
+  return at::stack({totals.sum, totals.weight, correct, at::full_like(totals.sum, counted ? 1 : 0)})
+      .cpu();
+}
 
 /// The name and the shape of the whole; a rank may hold only a part.
 std::string describe(const parallel::ParameterShard& shard) {
@@ -379,7 +386,7 @@ void Trainer::report_not_finite(const StartedStep& started, double loss) const {
       is_asynchronous() ? "other stages may have made this update" : "nothing was updated", from));
 }
 
-double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
+Evaluation Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
   check_all_taken("evaluate");
   const at::NoGradGuard guard;
   const comm::Communicator ranks = mesh_.samples();
@@ -392,22 +399,26 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
     explicit Common(Trainer& one) : trainer(one) {
       if (!trainer.local_) return;
       weights.emplace(*trainer.local_);
+      buffers.emplace(trainer.attached_->buffers(), *trainer.replicas_);
       trainer.attached_->updated();
     }
     ~Common() {
       if (!weights) return;
+      buffers.reset();
       weights.reset();
       trainer.attached_->updated();
     }
     Trainer& trainer;
     std::optional<parallel::LocalUpdates::CommonWeights> weights;
+    std::optional<CommonBuffers> buffers;
   } const common(*this);
   const int64_t limit =
       batches > 0 ? std::min(dataset.size(), batches * config_.batch.global) : dataset.size();
   const Range mine = even_range(limit, ranks.size(), ranks.rank());
   // Every rank runs as many micro-batches as the first, which has most: the last may be empty.
   const int64_t most = even_range(limit, ranks.size(), 0).count;
-  at::Tensor totals = at::zeros({2}, at::kDouble);
+  // Loss, weight, right choices, and whether there are any choices.
+  at::Tensor totals = at::zeros({4}, at::kDouble);
   std::vector<nn::MicroBatch> micros;
   for (int64_t begin = 0; begin < most; begin += config_.batch.micro) {
     const int64_t end = std::min(mine.count, begin + config_.batch.micro);
@@ -422,11 +433,13 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
     if (micros.size() < attached_->evaluated_at_once() && begin + config_.batch.micro < most)
       continue;
     const parallel::LossTotals some = attached_->evaluate(micros);
-    if (some.sum.defined()) totals += at::stack({some.sum, some.weight}).cpu();
+    if (some.sum.defined()) totals += numbers_of(some);
     micros.clear();
   }
   mesh_.world().all_reduce(totals).wait();
-  return totals[0].item<double>() / totals[1].item<double>();
+  const auto* const sums = totals.data_ptr<double>();
+  return {.loss = sums[0] / sums[1],
+          .accuracy = sums[3] > 0 ? std::optional(sums[2] / sums[1]) : std::nullopt};
 }
 
 checkpoint::State Trainer::own_state() const {

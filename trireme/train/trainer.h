@@ -38,6 +38,12 @@ struct StepResult {
   std::optional<parallel::Meeting> meeting = {};
 };
 
+/// The mean loss, and the part of the choices that are right, of a model that makes such.
+struct Evaluation {
+  double loss = 0;
+  std::optional<double> accuracy = {};
+};
+
 /// A model, what it is attached to, and its optimizer: turns batches into updates.
 class Trainer {
  public:
@@ -78,8 +84,8 @@ class Trainer {
   /// Where replicas train on their own: their meshes.
   const std::optional<parallel::ReplicaMeshes>& replicas() const { return replicas_; }
 
-  /// The mean loss over a dataset, each sample once; at most `batches` batches, 0: all. Collective.
-  double evaluate(const data::Dataset& dataset, int64_t batches);
+  /// Over a dataset, each sample once; at most `batches` batches, 0: all. Collective.
+  Evaluation evaluate(const data::Dataset& dataset, int64_t batches);
 
   /// Everything that must be saved to continue as if nothing had happened. Collective.
   checkpoint::State state() const;
