@@ -54,7 +54,7 @@ template <>
 struct Words<DataKind> {
   static constexpr Word<DataKind> all[] = {{"markov", DataKind::Markov},
                                            {"tokens", DataKind::Tokens},
-                                           {"text", DataKind::Text, Built::Later},
+                                           {"text", DataKind::Text},
                                            {"jsonl", DataKind::JsonLines, Built::Later},
                                            {"idx", DataKind::Idx, Built::Later},
                                            {"cifar", DataKind::Cifar, Built::Later},

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "trireme/config/keys.h"
 
 namespace trireme::config {
@@ -18,6 +20,13 @@ struct Switch {
 
 bool reads_files(const Config& config) {
   return config.data.kind != DataKind::Markov;
+}
+bool reads_text(const Config& config) {
+  const auto is_text = [](const DataSource& one) {
+    return one.kind == DataKind::Text || one.kind == DataKind::JsonLines;
+  };
+  return config.data.kind == DataKind::Text || config.data.kind == DataKind::JsonLines ||
+         std::ranges::any_of(config.data.blend, is_text);
 }
 bool evaluates(const Config& config) {
   return config.eval.every > 0;
@@ -96,6 +105,7 @@ bool has_32_bits(const Config& config) {
 constexpr Switch kSwitches[] = {
     {"data.path", "data.kind", reads_files, "data.kind=tokens"},
     {"data.valid", "data.kind", reads_files, "data.kind=tokens"},
+    {"data.tokenizer", "data.kind", reads_text, "data.kind=text"},
     {"data.valid", "eval.every", evaluates, "eval.every=100"},
     {"data.samples", "data.kind", [](const Config& c) { return !reads_files(c); },
      "data.kind=markov"},
