@@ -6,6 +6,7 @@
 
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/data_text.h"
 #include "cli/rank_program.h"
 #include "trireme/core/error.h"
 #include "trireme/format/tokens.h"
@@ -66,6 +67,9 @@ int info(const std::string& path) {
 }  // namespace
 
 int data_command(const std::vector<std::string>& args) {
+  const std::string action = args.empty() ? "" : args[0];
+  if (action == "build") return data_build_command({args.begin() + 1, args.end()});
+  if (action == "train-tokenizer") return train_tokenizer_command({args.begin() + 1, args.end()});
   MakeOptions make;
   Arguments arguments("trireme data", kDataPurpose);
   arguments.usage("make OUT [OPTIONS] | info FILE");

@@ -55,7 +55,7 @@ struct Words<DataKind> {
   static constexpr Word<DataKind> all[] = {{"markov", DataKind::Markov},
                                            {"tokens", DataKind::Tokens},
                                            {"text", DataKind::Text},
-                                           {"jsonl", DataKind::JsonLines, Built::Later},
+                                           {"jsonl", DataKind::JsonLines},
                                            {"idx", DataKind::Idx, Built::Later},
                                            {"cifar", DataKind::Cifar, Built::Later},
                                            {"images", DataKind::Images, Built::Later}};

@@ -146,7 +146,7 @@ const Key kTable[] = {
     {KEY(data.valid), "validation data; empty: none"},
     {KEY(data.tokenizer),
      "text, jsonl: tokenizer.json, or a folder with it or vocab.json and merges.txt; empty: bytes"},
-    {KEY(data.chat), "jsonl: chat template; empty: that of the tokenizer", {}, Built::Later},
+    {KEY(data.chat), "jsonl: file of a chat template; empty: that of the tokenizer"},
     {KEY(data.augment), "images: random crops and flips in training", one_of<Augment>(),
      Built::Later},
     {KEY(data.workers), "threads of a rank that read samples", kSize, Built::Later},

@@ -32,7 +32,8 @@ std::shared_ptr<const data::Dataset> open_files(const char* key, const std::stri
                                                 const config::Config& config) {
   if (config.data.kind == config::DataKind::Tokens) return open_tokens(key, path, config);
   try {
-    return open_text(config, path);
+    return config.data.kind == config::DataKind::Text ? open_text(config, path)
+                                                      : open_conversations(config, path);
   } catch (const Error& error) {
     throw ConfigError(fmt::format("{}: {}", key, error.what()));
   }

@@ -12,4 +12,9 @@ namespace trireme::train {
 std::shared_ptr<const data::Dataset> open_text(const config::Config& config,
                                                const std::string& path);
 
+/// The conversations at `path`, as data.chat lays them out: a file with a template, else the one of
+/// the tokenizer, else the default one. Throws Error with one sentence.
+std::shared_ptr<const data::Dataset> open_conversations(const config::Config& config,
+                                                        const std::string& path);
+
 }  // namespace trireme::train
