@@ -26,9 +26,9 @@ constexpr const char* kBuildPurpose =
     "same bytes.";
 
 constexpr const char* kBuildExamples =
-    "  trireme data build data/docs /usr/share/doc --tokenizer tok/tokenizer.json --jobs 4\n"
-    "  trireme train configs/gpt-small.toml data.kind=tokens data.path=data/docs.bin "
-    "model.vocab=8000";
+    "  trireme data build data/licenses /usr/share/common-licenses --jobs 4\n"
+    "  trireme train configs/gpt-small.toml data.kind=tokens data.path=data/licenses.bin "
+    "model.vocab=257 eval.every=0 run.dir=runs/licenses";
 
 }  // namespace
 

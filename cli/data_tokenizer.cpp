@@ -22,8 +22,8 @@ constexpr const char* kTrainPurpose =
     "tokenizers read, too. The same documents give the same file.";
 
 constexpr const char* kTrainExamples =
-    "  trireme data train-tokenizer tok /usr/share/doc --vocab 8000 --family llama3\n"
-    "  trireme data build data/docs /usr/share/doc --tokenizer tok";
+    "  trireme data train-tokenizer runs/tok /usr/share/common-licenses --vocab 2000\n"
+    "  trireme data build data/licenses /usr/share/common-licenses --tokenizer runs/tok";
 
 std::vector<std::string> names_in(const std::string& list) {
   std::vector<std::string> names;

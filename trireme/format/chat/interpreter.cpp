@@ -12,7 +12,8 @@ namespace trireme::format::chat {
 namespace {
 
 constexpr int64_t kMostSteps = 20'000'000;
-constexpr size_t kMostOutput = 64 << 20;
+constexpr size_t kMostNamespaces = 100;  // each may hold the next
+constexpr size_t kMostOutput = 64 << 20, kMostMade = 256 << 20;
 
 class Interpreter {
  public:
@@ -140,7 +141,10 @@ class Interpreter {
 
   Value evaluate(const Expression& one) {
     count_step();
-    return at_line(one.line, [&] { return value_at(one); });
+    Value value = at_line(one.line, [&] { return value_at(one); });
+    if (const std::string* text = value.text(); text && (made_bytes_ += text->size()) > kMostMade)
+      throw Error("it makes more than 256 MiB of text");
+    return value;
   }
 
   Value value_at(const Expression& one) {
@@ -184,6 +188,8 @@ class Interpreter {
   Value called(const Expression& one) {
     Value result = call_function(one.name, arguments_of(one, 0));
     if (one.name == "namespace") {
+      if (owners_.size() == kMostNamespaces)
+        throw Error(fmt::format("it makes more than {} namespaces", kMostNamespaces));
       namespaces_.insert(result.dict());
       owners_.push_back(result);
     }
@@ -215,6 +221,7 @@ class Interpreter {
   List owners_;  // keep their addresses
   std::string output_;
   int64_t steps_ = 0;
+  size_t made_bytes_ = 0;
 };
 
 }  // namespace

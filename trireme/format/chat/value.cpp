@@ -10,6 +10,42 @@
 
 namespace trireme::format::chat {
 
+namespace {
+
+constexpr int kMostDeep = 64;  // functions here recurse, and a namespace may hold itself
+constexpr size_t kMostTextBytes = 64 << 20;
+
+const Value& element(const Value& value) {
+  return value;
+}
+const Value& element(const Dict::value_type& entry) {
+  return entry.second;
+}
+
+template <class Elements>
+Value whole(Elements elements) {
+  int depth = 0;
+  size_t bytes = 0;
+  for (const auto& each : elements) {
+    depth = std::max(depth, element(each).depth);
+    if (const auto* text = element(each).text()) bytes += text->size();
+  }
+  if (depth >= kMostDeep) throw Error(fmt::format("lists are nested more than {} deep", kMostDeep));
+  if (bytes > kMostTextBytes) throw Error("a list holds more than 64 MiB of text");
+  Value value(std::make_shared<Elements>(std::move(elements)));
+  value.depth = depth + 1;
+  return value;
+}
+
+}  // namespace
+
+Value Value::of(List list) {
+  return whole(std::move(list));
+}
+Value Value::of(Dict dict) {
+  return whole(std::move(dict));
+}
+
 const List* Value::list() const {
   const auto* shared = std::get_if<std::shared_ptr<List>>(&it);
   return shared ? shared->get() : nullptr;
@@ -58,23 +94,35 @@ bool is_true(const Value& value) {
   return false;
 }
 
-bool equal(const Value& a, const Value& b) {
+namespace {
+
+bool equal_at(const Value& a, const Value& b, int depth) {
+  if (depth > kMostDeep) throw Error(fmt::format("lists are nested more than {} deep", kMostDeep));
   const auto as_number = [](const Value& value) {
     const auto* flag = std::get_if<bool>(&value.it);
     return flag ? Value(int64_t{*flag}) : value;
+  };
+  const auto same = [&](const Value& one, const Value& other) {
+    return equal_at(one, other, depth + 1);
   };
   const Value x = as_number(a), y = as_number(b);
   if (x.is_number() && y.is_number())
     return x.whole() && y.whole() ? *x.whole() == *y.whole() : x.number() == y.number();
   if (x.it.index() != y.it.index()) return false;
   if (const auto* text = x.text()) return *text == *y.text();
-  if (const List* list = x.list()) return std::ranges::equal(*list, *y.list(), equal);
+  if (const List* list = x.list()) return std::ranges::equal(*list, *y.list(), same);
   if (const Dict* dict = x.dict())
     return dict->size() == y.dict()->size() && std::ranges::all_of(*dict, [&](const auto& each) {
              const Value* other = find(*y.dict(), each.first);
-             return other && equal(each.second, *other);
+             return other && same(each.second, *other);
            });
   return true;  // both are none, or both undefined
+}
+
+}  // namespace
+
+bool equal(const Value& a, const Value& b) {
+  return equal_at(a, b, 0);
 }
 
 Value* find(const Dict& dict, std::string_view key) {
@@ -118,8 +166,6 @@ void put_json_text(const std::string& text, std::string& to) {
   }
   to += '"';
 }
-
-constexpr int kMostDeep = 100;  // a namespace may hold itself
 
 void put_json(const Value& value, int indent, int depth, std::string& to) {
   if (depth > kMostDeep)

@@ -24,12 +24,14 @@ struct Value {
   std::variant<Undefined, None, bool, int64_t, double, std::string, std::shared_ptr<List>,
                std::shared_ptr<Dict>>
       it;
+  int depth = 0;  ///< of lists and mappings in each other
 
   Value() = default;
   template <class T>
   requires(!std::is_same_v<std::remove_cvref_t<T>, Value>) Value(T value) : it(std::move(value)) {}
-  static Value of(List list) { return Value(std::make_shared<List>(std::move(list))); }
-  static Value of(Dict dict) { return Value(std::make_shared<Dict>(std::move(dict))); }
+  // Throw Error if they are nested very deep, or hold very much text.
+  static Value of(List list);
+  static Value of(Dict dict);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(it); }
   bool is_none() const { return std::holds_alternative<None>(it); }
