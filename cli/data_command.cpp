@@ -7,6 +7,7 @@
 
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/data_text.h"
 #include "cli/data_views.h"
 #include "cli/rank_program.h"
 #include "trireme/core/error.h"
@@ -20,7 +21,9 @@ constexpr const char* kDataPurpose =
     "CIFAR's files, folders of JPEG and PNG images, texts.\n\n"
     "  trireme data make OUT [OPTIONS]   writes a generated language whose entropy is known\n"
     "  trireme data info FILE            what is in a file or folder, on one screen\n"
-    "  trireme data show N FILE          prints or draws sample N, counted from 0";
+    "  trireme data show N FILE          prints or draws sample N, counted from 0\n"
+    "  trireme data build OUT INPUT...   cuts text into tokens (--help lists its options)\n"
+    "  trireme data train-tokenizer OUT INPUT...   makes a tokenizer (--help lists its options)";
 
 constexpr const char* kDataExamples =
     "  trireme data make data/train.bin --tokens 1M --vocab 256 --kind llmc\n"
@@ -88,12 +91,17 @@ int64_t number_in(const std::string& text) {
 }  // namespace
 
 int data_command(const std::vector<std::string>& args) {
+  const std::string action = args.empty() ? "" : args[0];
+  if (action == "build") return data_build_command({args.begin() + 1, args.end()});
+  if (action == "train-tokenizer") return train_tokenizer_command({args.begin() + 1, args.end()});
   MakeOptions make;
   DataPlace place;
   Arguments arguments("trireme data", kDataPurpose);
-  arguments.usage("make OUT [OPTIONS] | info FILE | show N FILE");
+  arguments.usage(
+      "make OUT [OPTIONS] | info FILE | show N FILE | build OUT INPUT... | train-tokenizer OUT "
+      "INPUT...");
   arguments.footer(kDataExamples);
-  arguments.actions({"make", "info", "show"});
+  arguments.actions({"make", "info", "show", "build", "train-tokenizer"});
   arguments.section("Options of make");
   arguments.count("--tokens", make.tokens,
                   "how many tokens (1048576); 64K and 1M are 64000 and 1000000");

@@ -31,6 +31,16 @@ bool has_markov(const Config& config) {
 bool trains_on_images(const Config& config) {
   return any_source(config, [](const DataSource& one) { return has_images(one.kind); });
 }
+bool reads(const Config& config, DataKind kind) {
+  return config.data.kind == kind ||
+         std::ranges::find(config.data.blend, kind, &DataSource::kind) != config.data.blend.end();
+}
+bool reads_conversations(const Config& config) {
+  return reads(config, DataKind::JsonLines);
+}
+bool reads_text(const Config& config) {
+  return reads(config, DataKind::Text) || reads_conversations(config);
+}
 bool evaluates(const Config& config) {
   return config.eval.every > 0;
 }
@@ -127,6 +137,8 @@ bool has_32_bits(const Config& config) {
 constexpr Switch kSwitches[] = {
     {"data.path", "data.kind", reads_files, "data.kind=tokens"},
     {"data.valid", "data.kind", reads_files, "data.kind=tokens"},
+    {"data.tokenizer", "data.kind", reads_text, "data.kind=text"},
+    {"data.chat", "data.kind", reads_conversations, "data.kind=jsonl"},
     {"data.valid", "eval.every", evaluates, "eval.every=100"},
     {"data.path", "data.kind", [](const Config& c) { return c.data.blend.empty(); },
      "data.kind=tokens"},

@@ -10,6 +10,7 @@
 #include "trireme/data/markov.h"
 #include "trireme/data/tokens.h"
 #include "trireme/format/images/listing.h"
+#include "trireme/train/text_data.h"
 
 namespace trireme::train {
 
@@ -91,10 +92,10 @@ DatasetPointer open_kind(const config::Config& config, const Wanted& wanted) {
     case DataKind::Idx:
     case DataKind::Cifar:
     case DataKind::Images: return open_images(config, wanted);
-    case DataKind::Text:
-    case DataKind::JsonLines: break;
+    case DataKind::Text: return open_text(config, wanted.path);
+    case DataKind::JsonLines: return open_conversations(config, wanted.path);
   }
-  throw Error(fmt::format("data.kind = \"{}\" is not built yet", to_string(wanted.kind)));
+  return nullptr;  // unreachable
 }
 
 /// What is wrong with a file is wrong with the configuration that names it.
