@@ -56,19 +56,19 @@ TEST(BatchNormInPipelines, NormalizesMicroBatchesAndTracksMiniBatches) {
     run_world(kThreads, 4, [&](const Communicator& world) {
       at::set_num_threads(1);
       const Mesh mesh(world, {.pipe = 2, .replica = 2});
-      TwoNormsImpl model(mesh);
-      nn::initialize(model, 1);
-      model.to(torch::kDouble);
+      const auto model = std::make_shared<TwoNormsImpl>(mesh);
+      nn::initialize(*model, 1);
+      model->to(torch::kDouble);
       std::map<std::string, std::map<int64_t, at::Tensor>> outputs;
       for (const auto& [name, layer] :
-           {std::pair<std::string, std::shared_ptr<nn::LayerImpl>>("first", model.first.ptr()),
-            {"second", model.second}})
+           {std::pair<std::string, std::shared_ptr<nn::LayerImpl>>("first", model->first.ptr()),
+            {"second", model->second}})
         layer->around(nn::Seam::Profile, [&outputs, name = name](nn::Flow in, const auto& inner) {
           nn::Flow out = inner(std::move(in));
           outputs[name][out.where->micro] = out.x().detach();
           return out;
         });
-      parallel::Pipeline pipe(model, mesh,
+      parallel::Pipeline pipe(*model, mesh,
                               pipeline::make(schedule, {.ranks = 2, .micros = kMicros}));
       torch::nn::BatchNorm2d whole_first(3), whole_second(3);
       whole_first->to(torch::kDouble);
