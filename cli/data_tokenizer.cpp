@@ -16,12 +16,12 @@ namespace trireme::cli {
 
 namespace {
 
-constexpr const char* kTrainPurpose =
+constexpr const char* kTokenizerPurpose =
     "Makes a byte-level BPE tokenizer from text and writes OUT/tokenizer.json, which Hugging "
     "Face's\n"
     "tokenizers read, too. The same documents give the same file.";
 
-constexpr const char* kTrainExamples =
+constexpr const char* kTokenizerExamples =
     "  trireme data train-tokenizer runs/tok /usr/share/common-licenses --vocab 2000\n"
     "  trireme data build data/licenses /usr/share/common-licenses --tokenizer runs/tok";
 
@@ -48,9 +48,9 @@ int train_tokenizer_command(const std::vector<std::string>& args) {
   int64_t vocab = 32'000;
   std::string family = "gpt2", special = "<|endoftext|>";
   bool force = false;
-  Arguments arguments("trireme data train-tokenizer", kTrainPurpose);
+  Arguments arguments("trireme data train-tokenizer", kTokenizerPurpose);
   arguments.usage("OUT INPUT... [OPTIONS]");
-  arguments.footer(kTrainExamples);
+  arguments.footer(kTokenizerExamples);
   arguments.count("--vocab", vocab,
                   "how many tokens, 256 bytes and special ones among them (32000)");
   arguments.value("--family", family,

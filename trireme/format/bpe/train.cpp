@@ -34,7 +34,7 @@ uint64_t key_of(Pair pair) {
   return uint64_t{static_cast<uint32_t>(pair.first)} << 32 | static_cast<uint32_t>(pair.second);
 }
 
-struct Piece {
+struct CountedPiece {
   std::vector<int32_t> tokens;
   int64_t count;
 };
@@ -57,7 +57,7 @@ class Training {
     for (const std::string& each : trained.special) id_of(each);
     add_alphabet();
     for (const auto& [text, count] : counts) {
-      Piece piece{{}, count};
+      CountedPiece piece{{}, count};
       for (const unsigned char byte : text) piece.tokens.push_back(bytes_[byte]);
       pieces_.push_back(std::move(piece));
     }
@@ -151,7 +151,7 @@ class Training {
   TrainedBpe& trained_;
   std::array<int32_t, 256> bytes_{};
   std::unordered_map<std::string, int32_t> ids_;
-  std::vector<Piece> pieces_;
+  std::vector<CountedPiece> pieces_;
   std::unordered_map<uint64_t, int64_t> pairs_;    // how often each pair is there
   std::map<Pair, std::vector<uint32_t>> changed_;  // pairs that came, and in which pieces
   std::priority_queue<Candidate> queue_;

@@ -23,7 +23,7 @@ const Value& element(const Dict::value_type& entry) {
 }
 
 template <class Elements>
-Value whole(Elements elements) {
+Value shared(Elements elements) {
   int depth = 0;
   size_t bytes = 0;
   for (const auto& each : elements) {
@@ -40,10 +40,10 @@ Value whole(Elements elements) {
 }  // namespace
 
 Value Value::of(List list) {
-  return whole(std::move(list));
+  return shared(std::move(list));
 }
 Value Value::of(Dict dict) {
-  return whole(std::move(dict));
+  return shared(std::move(dict));
 }
 
 const List* Value::list() const {
