@@ -216,6 +216,9 @@ at::Tensor CausalAttentionImpl::attend(const Flow& qkv) const {
   const int64_t heads = parts[0].count / head, kv_heads = parts[1].count / head;
   if (qkv.x().numel() == 0)  // the fused kernel divides by the number of rows
     return qkv.x().narrow(2, 0, parts[0].count);
+  if (cache_ != nullptr)
+    return cache_->attend(parts_of(qkv.x(), heads, kv_heads),
+                          qkv.where != nullptr ? qkv.where->seq_begin : 0);
   if (options_.dropout == 0 || !is_training()) return causal_attention(qkv.x(), heads, kv_heads);
   return with_dropout(parts_of(qkv.x(), heads, kv_heads), qkv.where.get(), parts[0].begin / head);
 }
