@@ -49,6 +49,11 @@ find_package(CURL QUIET)  # only to speak to etcd
 if(NOT CURL_FOUND)
   message(STATUS "Trireme: no libcurl; parameter servers cannot keep their manager's log in etcd (scripts/setup installs it)")
 endif()
+find_path(TRIREME_PCRE2_HEADERS pcre2.h)  # only for split patterns of tokenizers that are not the well-known ones
+find_library(TRIREME_PCRE2_LIBRARY pcre2-8)
+if(NOT TRIREME_PCRE2_HEADERS OR NOT TRIREME_PCRE2_LIBRARY)
+  message(STATUS "Trireme: no PCRE2; tokenizers with a split pattern of their own cannot be used (scripts/setup installs it)")
+endif()
 enable_language(C)
 find_package(MPI QUIET COMPONENTS C)  # only for the benchmark against Open MPI
 

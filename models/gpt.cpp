@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "models/decoder_memory.h"
 #include "models/uncut.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/plan.h"
@@ -170,6 +171,23 @@ std::vector<std::shared_ptr<nn::LayerImpl>> GptImpl::attentions() const {
   std::vector<std::shared_ptr<nn::LayerImpl>> all;
   for (const GptBlock& block : h) all.push_back(block->attn.ptr());
   return all;
+}
+
+int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
+  return decoder_activation_bytes(
+      {.layers = options_.layers,
+       .hidden = options_.hidden,
+       .heads = options_.heads,
+       .kv_heads = options_.kv_heads > 0 ? options_.kv_heads : options_.heads,
+       .head = options_.hidden / options_.heads,
+       .ffn = options_.ffn > 0 ? options_.ffn : 4 * options_.hidden,
+       .seq = options_.seq,
+       .vocab = options_.vocab,
+       .dropout = options_.dropout,
+       .attention_dropout = options_.attention_dropout,
+       .tie = options_.tie,
+       .sequence = options_.sequence},
+      of);
 }
 
 }  // namespace trireme::models

@@ -1,6 +1,7 @@
 #include "models/registry.h"
 
 #include "models/gpt.h"
+#include "models/llama.h"
 #include "models/mlp.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/bind.h"
@@ -10,8 +11,47 @@ namespace trireme::models {
 
 namespace {
 
+nn::RotaryScaling scaling_of(config::RopeScaling scaling) {
+  switch (scaling) {
+    case config::RopeScaling::None: return nn::RotaryScaling::None;
+    case config::RopeScaling::Linear: return nn::RotaryScaling::Linear;
+    case config::RopeScaling::Dynamic: return nn::RotaryScaling::Dynamic;
+    case config::RopeScaling::Yarn: return nn::RotaryScaling::Yarn;
+    case config::RopeScaling::Llama3: return nn::RotaryScaling::Llama3;
+  }
+  return nn::RotaryScaling::None;
+}
+
+LlamaOptions llama_options(const config::Config& config) {
+  const config::Model& wanted = config.model;
+  return {.layers = wanted.layers,
+          .hidden = wanted.hidden,
+          .heads = wanted.heads,
+          .kv_heads = wanted.kv_heads,
+          .head_dim = wanted.head_dim,
+          .ffn = wanted.ffn,
+          .seq = wanted.seq,
+          .vocab = wanted.vocab,
+          .norm_eps = wanted.norm_eps,
+          .qkv_bias = wanted.qkv_bias,
+          .rotary = {.theta = wanted.rope_theta,
+                     .pairs = wanted.rope_pairs == config::RopePairs::Halves
+                                  ? nn::RotaryPairs::Halves
+                                  : nn::RotaryPairs::Neighbours,
+                     .scaling = scaling_of(wanted.rope_scaling),
+                     .factor = wanted.rope_factor,
+                     .low = wanted.rope_low,
+                     .high = wanted.rope_high,
+                     .trained_on = wanted.rope_seq},
+          .dropout = wanted.dropout,
+          .attention_dropout = wanted.attention_dropout,
+          .tie = wanted.tie,
+          .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole};
+}
+
 std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& mesh) {
   const config::Model& wanted = config.model;
+  if (wanted.kind == "llama") return std::make_shared<LlamaImpl>(llama_options(config), mesh);
   if (wanted.kind == "gpt")
     return std::make_shared<GptImpl>(
         GptOptions{.layers = wanted.layers,
@@ -33,8 +73,8 @@ std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& me
                                                 .vocab = wanted.vocab,
                                                 .dropout = wanted.dropout},
                                      mesh);
-  throw ConfigError(
-      fmt::format("model.kind = \"{}\" is not built yet; there are gpt and mlp", wanted.kind));
+  throw ConfigError(fmt::format(
+      "model.kind = \"{}\" is not built yet; there are gpt, llama and mlp", wanted.kind));
 }
 
 }  // namespace

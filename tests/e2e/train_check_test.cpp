@@ -116,7 +116,7 @@ TEST(Check, RefusesWhatTrainingRefusesAndBothSayItOnce) {
        "mesh.tensor = 5 does not fit model.heads = 2: use a divisor or a multiple"},
       {{"mesh.pipe=2", "pipeline.schedule=1f2b"}, "pipeline.schedule = \"1f2b\""},
       {{"data.kind=markov", "data.path=x"}, "data.path = \"x\" has no effect"},
-      {{"model.kind=llama"}, "model.kind = \"llama\" is not built yet"}};
+      {{"model.kind=moe-gpt"}, "model.kind = \"moe-gpt\" is not built yet"}};
   for (const EarlyRefusal& refusal : refusals) {
     SCOPED_TRACE(refusal.overrides.back());
     for (const bool check : {true, false}) {

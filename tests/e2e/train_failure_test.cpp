@@ -327,7 +327,7 @@ TEST(BadInput, IsOneSentenceAndAnExitCode) {
       {{"precision.compute=float16", "precision.master=none"}, {"precision.master", "bfloat16"}},
       {{"precision.keep=[\"*.ln*\"]"}, {"precision.keep", "precision.compute=bfloat16"}},
       {{"model.heads=3"}, {"32", "3"}},
-      {{"model.kind=llama"}, {"llama"}},
+      {{"model.kind=moe-gpt"}, {"moe-gpt"}},
       {{"data.kind=tokens"}, {"data.path"}},
       {{"data.kind=tokens", "data.path=/nowhere.bin"},
        {"/nowhere.bin: No such", "trireme data make /nowhere.bin --vocab 64"}},

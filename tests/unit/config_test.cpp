@@ -163,7 +163,8 @@ TEST(ConfigRead, SaysWhereAndWhatIsWrong) {
       {"optim.betas = [0.9, 'x']",
        "gpt.toml:1:15: optim.betas is an array of other things; it must be an array of numbers"},
       {"model.kind = 'gtp'",
-       "gpt.toml:1:14: model.kind = \"gtp\" is none of \"mlp\", \"gpt\"; did you mean \"gpt\"?"},
+       "gpt.toml:1:14: model.kind = \"gtp\" is none of \"mlp\", \"gpt\", \"llama\"; did you mean "
+       "\"gpt\"?"},
       {"run.device = 'abacus'",
        "gpt.toml:1:14: run.device = \"abacus\" is none of \"auto\", \"cpu\", \"cuda\""},
       {"\n[optimm]\nlr = 1", "gpt.toml:2:2: unknown section 'optimm'; did you mean 'optim'?"},
@@ -300,12 +301,13 @@ TEST(ConfigOverride, OfAPathAloneMeansAFileOfTokens) {
 
 TEST(ConfigTable, OffersOnlyWhatIsBuilt) {
   const std::pair<const char*, const char*> cases[] = {
-      {"model.kind=llama", "model.kind = \"llama\" is not built yet; use one of \"mlp\", \"gpt\""},
+      {"model.kind=moe-gpt",
+       "model.kind = \"moe-gpt\" is not built yet; use one of \"mlp\", \"gpt\", \"llama\""},
       {"mesh.context=2", "mesh.context = 2 is not built yet; leave mesh.context out"},
       {"mesh.expert=2", "mesh.expert = 2 is not built yet; leave mesh.expert out"}};
   for (const auto& [text, message] : cases)
     EXPECT_EQ(error_of([&] { load("/dev/null", Overrides{text}); }), message);
-  for (const char* hidden : {"llama", "cifar", "mpi", "mesh.expert", "mesh.context"})
+  for (const char* hidden : {"moe-gpt", "cifar", "mpi", "mesh.expert", "mesh.context"})
     EXPECT_EQ(list_keys().find(hidden), std::string::npos) << hidden;
   EXPECT_EQ(load("/dev/null", {}), parse("", "a"));
 }

@@ -39,6 +39,15 @@ bool has_epsilon(const Config& config) {
 bool has_attention(const Config& config) {
   return config.model.has_attention();
 }
+bool is_llama(const Config& config) {
+  return config.model.kind == "llama";
+}
+bool scales_positions(const Config& config) {
+  return config.model.rope_scaling != RopeScaling::None;
+}
+bool is_llama3(const Config& config) {
+  return config.model.rope_scaling == RopeScaling::Llama3;
+}
 bool is_pipeline(const Config& config) {
   return config.mesh.pipe > 1;
 }
@@ -104,6 +113,16 @@ constexpr Switch kSwitches[] = {
     {"model.ffn", "model.kind", has_attention, "model.kind=gpt"},
     {"model.attention_dropout", "model.kind", has_attention, "model.kind=gpt"},
     {"model.tie", "model.kind", has_attention, "model.kind=gpt"},
+    {"model.head_dim", "model.kind", is_llama, "model.kind=llama"},
+    {"model.norm_eps", "model.kind", is_llama, "model.kind=llama"},
+    {"model.qkv_bias", "model.kind", is_llama, "model.kind=llama"},
+    {"model.rope_theta", "model.kind", is_llama, "model.kind=llama"},
+    {"model.rope_pairs", "model.kind", is_llama, "model.kind=llama"},
+    {"model.rope_scaling", "model.kind", is_llama, "model.kind=llama"},
+    {"model.rope_factor", "model.rope_scaling", scales_positions, "model.rope_scaling=linear"},
+    {"model.rope_seq", "model.rope_scaling", scales_positions, "model.rope_scaling=dynamic"},
+    {"model.rope_low", "model.rope_scaling", is_llama3, "model.rope_scaling=llama3"},
+    {"model.rope_high", "model.rope_scaling", is_llama3, "model.rope_scaling=llama3"},
     {"memory.recompute", "model.kind",
      [](const Config& c) { return c.memory.recompute <= Recompute::Block || has_attention(c); },
      "memory.recompute=block"},

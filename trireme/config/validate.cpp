@@ -18,13 +18,28 @@ void need(bool ok, fmt::format_string<Args...> sentence, Args&&... args) {
   if (!ok) throw ConfigError(fmt::format(sentence, std::forward<Args>(args)...));
 }
 
+/// What goes with rotary positions.
+void validate_rope(const Model& model) {
+  const int64_t head = model.head_dim > 0 ? model.head_dim : model.hidden / model.heads;
+  need(head % 2 == 0,
+       "model.{} = {}: a head of {} elements cannot be divided into pairs that rotate together; "
+       "its width must be even",
+       model.head_dim > 0 ? "head_dim" : "heads", model.head_dim > 0 ? head : model.heads, head);
+  need(head > 2 || model.rope_scaling != RopeScaling::Dynamic,
+       "model.rope_scaling = \"dynamic\" needs heads of 4 elements at least, not {}", head);
+  need(model.rope_low < model.rope_high || model.rope_scaling != RopeScaling::Llama3,
+       "model.rope_low = {} must be less than model.rope_high = {}", model.rope_low,
+       model.rope_high);
+}
+
 void validate_model(const Model& model) {
   if (model.has_attention()) {  // other models ignore heads
-    need(model.hidden % model.heads == 0, "model.hidden = {} is not a multiple of model.heads = {}",
-         model.hidden, model.heads);
+    need(model.hidden % model.heads == 0 || (model.kind == "llama" && model.head_dim > 0),
+         "model.hidden = {} is not a multiple of model.heads = {}", model.hidden, model.heads);
     need(model.kv_heads > 0 && model.heads % model.kv_heads == 0,
          "model.heads = {} is not a multiple of model.kv_heads = {}", model.heads, model.kv_heads);
   }
+  if (model.kind == "llama") validate_rope(model);
   if (model.kind == "moe-gpt")
     need(model.top_k <= model.experts, "model.top_k = {} is more than model.experts = {}",
          model.top_k, model.experts);

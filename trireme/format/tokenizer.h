@@ -38,6 +38,10 @@ class Tokenizer {
   virtual std::optional<int32_t> end_of_text() const = 0;
   /// The chat template that lies beside the tokenizer; empty: none.
   virtual std::string chat_template() const { return ""; }
+  /// What tokenizer_config.json calls the tokens that begin and end a text, which chat templates
+  /// use.
+  virtual std::string bos_token() const { return ""; }
+  virtual std::string eos_token() const { return ""; }
   /// In a few words: "byte-level BPE, 50257 tokens, hash 0123456789abcdef". The same for the same
   /// tokenizer, wherever its files lie.
   virtual std::string identity() const = 0;

@@ -5,6 +5,7 @@
 
 #include "trireme/comm/dtype.h"
 #include "trireme/cuda/kernel.h"
+#include "trireme/nn/rotary.h"
 
 namespace trireme::nn {
 
@@ -16,24 +17,34 @@ bool suits_cudnn(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
   constexpr int64_t kFewest = 64, kLargestHead = 128;
   const int64_t head = qkv.size(2) / (heads + 2 * kv_heads);
   constexpr int kAmpere = 80;
-  return qkv.is_cuda() && comm::is_half(qkv.scalar_type()) && heads == kv_heads && head % 8 == 0 &&
+  return qkv.is_cuda() && comm::is_half(qkv.scalar_type()) && head % 8 == 0 &&
          cuda::architecture(qkv.device()) >= kAmpere && head <= kLargestHead &&
          qkv.size(1) >= kFewest && !at::globalContext().deterministicAlgorithms() &&
          at::globalContext().userEnabledCuDNNSDP() && at::detail::getCUDAHooks().hasCuDNN();
 }
 
-/// cuDNN's attention. The three gradients are written side by side, as the projection needs them.
+/// What the backward of cuDNN's attention needs, besides tensors.
+struct CudnnContext : torch::CustomClassHolder {
+  int64_t heads = 0, kv_heads = 0;
+  c10::SymInt max_q, max_k;
+  std::optional<cuda::RotaryHeads> rotary;
+};
+
+/// cuDNN's attention. The three gradients are written side by side, as the projection needs them;
+/// those of q and k are turned back on the way.
 struct CudnnAttention : ag::Function<CudnnAttention> {
-  static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& qkv, int64_t heads) {
+  static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& qkv,
+                            c10::intrusive_ptr<CudnnContext> layer) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    const auto [q, k, v] = parts_of(qkv, heads, heads);
+    if (layer->rotary) cuda::rotate(qkv, *layer->rotary);
+    const auto [q, k, v] = parts_of(qkv, layer->heads, layer->kv_heads);
     const auto [out, lse, cum_q, cum_k, max_q, max_k, seed, offset, debug] =
         at::_scaled_dot_product_cudnn_attention(q, k, v, std::nullopt,
                                                 /*compute_log_sumexp=*/true, 0.0,
                                                 /*is_causal=*/true);
-    context->saved_data["heads"] = heads;
-    context->saved_data["max_q"] = max_q.expect_int();
-    context->saved_data["max_k"] = max_k.expect_int();
+    layer->max_q = max_q;
+    layer->max_k = max_k;
+    context->saved_data["layer"] = c10::IValue::make_capsule(layer);
     context->save_for_backward({qkv, out, lse, seed, offset, cum_q, cum_k});
     return out.transpose(1, 2).reshape({qkv.size(0), qkv.size(1), -1});
   }
@@ -43,15 +54,16 @@ struct CudnnAttention : ag::Function<CudnnAttention> {
                 "attention: a gradient of a gradient (create_graph) is not there in 16 bits on a "
                 "GPU; use precision.compute = \"float32\"");
     const auto saved = context->get_saved_variables();
-    const int64_t heads = context->saved_data["heads"].toInt();
+    const auto layer =
+        c10::static_intrusive_pointer_cast<CudnnContext>(context->saved_data["layer"].toCapsule());
     const at::Tensor& qkv = saved[0];
     const int64_t B = qkv.size(0), T = qkv.size(1);
-    const auto [q, k, v] = parts_of(qkv, heads, heads);
-    const at::Tensor dy = gradients[0].reshape({B, T, heads, -1}).transpose(1, 2);
+    const auto [q, k, v] = parts_of(qkv, layer->heads, layer->kv_heads);
+    const at::Tensor dy = gradients[0].reshape({B, T, layer->heads, -1}).transpose(1, 2);
     const auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
         dy, q, k, v, saved[1], saved[2], saved[3], saved[4], {}, saved[5], saved[6],
-        context->saved_data["max_q"].toInt(), context->saved_data["max_k"].toInt(), 0.0,
-        /*is_causal=*/true);
+        layer->max_q.expect_int(), layer->max_k.expect_int(), 0.0, /*is_causal=*/true);
+    if (layer->rotary) return {cuda::unrotated_gradient(dq, dk, dv, *layer->rotary), {}};
     const auto flat = [&](const at::Tensor& one) {
       return one.transpose(1, 2).reshape({B, T, -1});
     };
@@ -71,9 +83,17 @@ QueryKeyValue parts_of(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
   return {heads_of(parts[0]), heads_of(parts[1]), heads_of(parts[2])};
 }
 
-at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
-  if (suits_cudnn(qkv, heads, kv_heads)) return CudnnAttention::apply(qkv, heads);
-  const auto [q, k, v] = parts_of(qkv, heads, kv_heads);
+at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
+                            const cuda::RotaryHeads* rotary) {
+  if (suits_cudnn(qkv, heads, kv_heads)) {
+    auto layer = c10::make_intrusive<CudnnContext>();
+    layer->heads = heads;
+    layer->kv_heads = kv_heads;
+    if (rotary != nullptr) layer->rotary = *rotary;
+    return CudnnAttention::apply(qkv.contiguous(), std::move(layer));
+  }
+  const at::Tensor placed = rotary != nullptr ? turned(qkv, *rotary) : qkv;
+  const auto [q, k, v] = parts_of(placed, heads, kv_heads);
   const at::Tensor y = at::scaled_dot_product_attention(
       q, k, v, {}, 0.0, /*is_causal=*/true, std::nullopt, /*enable_gqa=*/heads != kv_heads);
   return y.transpose(1, 2).reshape({qkv.size(0), qkv.size(1), -1});

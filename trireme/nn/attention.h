@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "trireme/cuda/rotary.h"
+
 namespace trireme::nn {
 
 /// B rows, T positions, H heads, K kv heads, D elements of a head.
@@ -13,11 +15,13 @@ struct QueryKeyValue {
 QueryKeyValue parts_of(const at::Tensor& qkv, int64_t heads, int64_t kv_heads);
 
 /// softmax(q k^T / sqrt(D)) v, where each position sees itself and those before it, as [B, T, H D].
-/// Differentiable.
+/// Differentiable. With `rotary`, q and k turn by their positions first: in the memory of `qkv`,
+/// which nobody else may need any more.
 ///
 /// On a GPU in 16 bits it is cuDNN's kernel, which reads q, k and v where they are and is twice as
 /// fast as torch's own. Its backward does not give the same bits every time: if libtorch was told
 /// to be deterministic, torch chooses another.
-at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads);
+at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
+                            const cuda::RotaryHeads* rotary = nullptr);
 
 }  // namespace trireme::nn

@@ -182,45 +182,57 @@ void LayerNormImpl::let_remake(Flow& out, std::vector<at::Tensor> from,
 }
 
 CausalAttentionImpl::CausalAttentionImpl(const Options& options) : options_(options) {
-  core::check(options.heads > 0 && options.kv_heads > 0 && options.width % options.heads == 0 &&
-                  options.heads % options.kv_heads == 0,
+  core::check(options.heads > 0 && options.kv_heads > 0 && options.heads % options.kv_heads == 0 &&
+                  (options.head > 0 || options.width % options.heads == 0),
               "attention: width {} must be a multiple of heads {}, and heads of kv_heads {}",
               options.width, options.heads, options.kv_heads);
-  const int64_t head = options.width / options.heads, kv_width = options.kv_heads * head;
+  if (options_.head == 0) options_.head = options.width / options.heads;
+  const int64_t head = options_.head, width = options.heads * head;
+  const int64_t kv_width = options.kv_heads * head;
   // The query heads of one kv head stay together. If there are more ranks than kv heads, several
   // ranks hold copies of one.
-  const Section q{.size = options.width,
-                  .copies = Section::kAsNeeded,
-                  .grain = options.width / options.kv_heads,
-                  .fine = head};
+  const Section q{
+      .size = width, .copies = Section::kAsNeeded, .grain = width / options.kv_heads, .fine = head};
   const Section kv{.size = kv_width, .copies = Section::kAsNeeded, .grain = head};
-  c_attn = register_module("c_attn", Linear(options.width, options.width + 2 * kv_width,
-                                            LinearImpl::Options{.deviation = options.in_deviation,
-                                                                .out_sections = {q, kv, kv}}));
-  c_proj = register_module("c_proj", Linear(options.width, options.width,
-                                            LinearImpl::Options{.deviation = options.out_deviation,
-                                                                .in_sections = {q}}));
+  in_ =
+      register_module(options.in_name, Linear(options.width, width + 2 * kv_width,
+                                              LinearImpl::Options{.bias = options.in_bias,
+                                                                  .deviation = options.in_deviation,
+                                                                  .out_sections = {q, kv, kv}}));
+  out_ = register_module(options.out_name,
+                         Linear(width, options.width,
+                                LinearImpl::Options{.bias = options.out_bias,
+                                                    .deviation = options.out_deviation,
+                                                    .in_sections = {q}}));
 }
 
 Flow CausalAttentionImpl::compute(const Flow& in) {
-  const Flow qkv = c_attn->forward(in.first());
+  const Flow qkv = in_->forward(in.first());
   std::vector<at::Tensor> tensors{attend(qkv)};
   if (in.tensors.size() > 1) tensors.push_back(in.tensors[1]);
-  return c_proj->forward(Flow(std::move(tensors), qkv.where));
+  return out_->forward(Flow(std::move(tensors), qkv.where));
 }
 
 /// Attention over the heads of this rank.
 at::Tensor CausalAttentionImpl::attend(const Flow& qkv) const {
-  const auto parts = c_attn->out_parts();
-  const int64_t head = options_.width / options_.heads;
+  const auto parts = in_->out_parts();
+  const int64_t head = options_.head;
   const int64_t heads = parts[0].count / head, kv_heads = parts[1].count / head;
   if (qkv.x().numel() == 0)  // the fused kernel divides by the number of rows
     return qkv.x().narrow(2, 0, parts[0].count);
-  if (cache_ != nullptr)
-    return cache_->attend(parts_of(qkv.x(), heads, kv_heads),
-                          qkv.where != nullptr ? qkv.where->seq_begin : 0);
-  if (options_.dropout == 0 || !is_training()) return causal_attention(qkv.x(), heads, kv_heads);
-  return with_dropout(parts_of(qkv.x(), heads, kv_heads), qkv.where.get(), parts[0].begin / head);
+  const int64_t begin = qkv.where != nullptr ? qkv.where->seq_begin : 0;
+  // The projection has all positions, also where those between the layers are cut, and the Flow
+  // says where they begin.
+  std::optional<cuda::RotaryHeads> rotary;
+  if (options_.rotary != nullptr) rotary = options_.rotary->heads(qkv.x(), begin, heads, kv_heads);
+  const bool plain = options_.dropout == 0 || !is_training();
+  if (plain && cache_ == nullptr)
+    return causal_attention(qkv.x(), heads, kv_heads, rotary ? &*rotary : nullptr);
+  const at::Tensor placed = rotary ? turned(qkv.x(), *rotary) : qkv.x();
+  const QueryKeyValue all = parts_of(placed, heads, kv_heads);
+  // The cache keeps keys that are turned, and never turns them again.
+  if (cache_ != nullptr) return cache_->attend(all, begin);
+  return with_dropout(all, qkv.where.get(), parts[0].begin / head);
 }
 
 // The fused kernel cannot apply our mask, so with dropout the scores [B, H, T, T] are computed in

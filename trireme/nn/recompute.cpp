@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "trireme/nn/rms_norm.h"
+#include "trireme/nn/swiglu.h"
+
 namespace trireme::nn {
 
 namespace {
@@ -126,7 +129,9 @@ Flow recomputed(Flow in, const FlowFunction& call,
 void recompute_cheaply(torch::nn::Module& model, WeightsLater weights) {
   model.apply([&](torch::nn::Module& one) {
     if (auto* norm = dynamic_cast<LayerNormImpl*>(&one)) norm->remake_output(weights);
+    if (auto* norm = dynamic_cast<RmsNormImpl*>(&one)) norm->remake_output(weights);
     if (auto* linear = dynamic_cast<LinearImpl*>(&one)) linear->remake_output();
+    if (auto* gate = dynamic_cast<SwiGluImpl*>(&one)) gate->remake_output();
   });
 }
 

@@ -22,9 +22,9 @@ void recompute(LayerImpl& layer);
 Flow recomputed(Flow in, const FlowFunction& call,
                 const std::vector<std::shared_ptr<LayerImpl>>& layers);
 
-/// Makes layers whose output is cheap to compute again not keep it for backward: LayerNorm, and
-/// Linear with a GELU. The Linear after them computes its input again when it needs it; no matrix
-/// product and no attention runs twice.
+/// Makes layers whose output is cheap to compute again not keep it for backward: LayerNorm,
+/// RmsNorm, SwiGlu, and Linear with a GELU. The Linear after them computes its input again when it
+/// needs it; no matrix product and no attention runs twice.
 ///
 ///   forward    x ──norm──> y ──Linear──> z     x is kept for the norm, y is not kept
 ///   backward   x ──norm──> y', dW = dz^T y'    y' == y bit for bit, but for a GELU of a GPU in

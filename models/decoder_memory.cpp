@@ -1,6 +1,4 @@
-// The memory of GPT's activations, for --check: the peak of the tensors that exist at the same
-// time. Small ones are left out.
-#include "models/gpt.h"
+#include "models/decoder_memory.h"
 
 namespace trireme::models {
 
@@ -9,39 +7,41 @@ namespace {
 using Recompute = nn::Batching::Recompute;
 
 /// The elements of tensors on one rank, for one micro-batch.
-struct GptSizes {
+struct Sizes {
   int64_t all = 0, own = 0;  ///< tokens; of these, what the rank has between layers that are cut
   int64_t stream = 0, whole_stream = 0;  ///< the residual stream of own tokens, and of all
   int64_t qkv = 0, attended = 0;         ///< what attention takes and gives
   int64_t log_sums = 0;                  ///< one for each token and head
   int64_t square = 0;                    ///< the scores of attention, if it has dropout
-  int64_t wide = 0;                      ///< what GELU takes
-  int64_t masks = 0;                     ///< of dropout
+  int64_t wide = 0;                      ///< what the mlp's last matrix takes
+  int64_t before = 0;      ///< what the activation before it takes: one wide, or gate and up
+  int64_t statistics = 0;  ///< of the two norms of a block
+  int64_t masks = 0;       ///< of dropout
   int64_t mlp_weight = 0, head_weight = 0, classes = 0;
   double layers = 0;  ///< of which activations are kept
 };
 
-GptSizes sizes_of(const GptOptions& options, const nn::Batching& of) {
-  const int64_t cut = of.tensor, hidden = options.hidden;
-  const int64_t ffn = options.ffn > 0 ? options.ffn : 4 * hidden;
-  const int64_t kv_heads = options.kv_heads > 0 ? options.kv_heads : options.heads;
-  const int64_t heads = (options.heads + cut - 1) / cut, kv = (kv_heads + cut - 1) / cut;
-  const int64_t head = hidden / options.heads, wide = (ffn + cut - 1) / cut;
-  GptSizes sizes;
-  sizes.all = of.rows * options.seq;
-  sizes.own = options.sequence == nn::Sequence::Cut ? (sizes.all + cut - 1) / cut : sizes.all;
+Sizes sizes_of(const DecoderShape& shape, const nn::Batching& of) {
+  const int64_t cut = of.tensor, hidden = shape.hidden, head = shape.head;
+  const int64_t heads = (shape.heads + cut - 1) / cut, kv = (shape.kv_heads + cut - 1) / cut;
+  const int64_t wide = (shape.ffn + cut - 1) / cut;
+  Sizes sizes;
+  sizes.all = of.rows * shape.seq;
+  sizes.own = shape.sequence == nn::Sequence::Cut ? (sizes.all + cut - 1) / cut : sizes.all;
   sizes.stream = sizes.own * hidden;
   sizes.whole_stream = sizes.all * hidden;
   sizes.qkv = sizes.all * (heads + 2 * kv) * head;
   sizes.attended = sizes.all * heads * head;
   sizes.log_sums = sizes.all * heads;
-  sizes.square = options.attention_dropout > 0 ? sizes.log_sums * options.seq : 0;
+  sizes.square = shape.attention_dropout > 0 ? sizes.log_sums * shape.seq : 0;
   sizes.wide = sizes.all * wide;
-  sizes.masks = options.dropout > 0 ? 2 * sizes.stream : 0;
+  sizes.before = (shape.gated ? 2 : 1) * sizes.wide;
+  sizes.statistics = (shape.gated ? 2 : 4) * sizes.own;
+  sizes.masks = shape.dropout > 0 ? 2 * sizes.stream : 0;
   sizes.mlp_weight = wide * hidden;
-  sizes.classes = (options.vocab + cut - 1) / cut;
+  sizes.classes = (shape.vocab + cut - 1) / cut;
   sizes.head_weight = sizes.classes * hidden;
-  sizes.layers = of.layers < 0 ? static_cast<double>(options.layers) : of.layers;
+  sizes.layers = of.layers < 0 ? static_cast<double>(shape.layers) : of.layers;
   return sizes;
 }
 
@@ -62,15 +62,15 @@ Kept kept_of(Recompute recompute, int64_t block, int64_t stream, int64_t attenti
 }
 
 /// On a GPU in 16 bits. Its kernels are fused, so that only statistics and sums are float32.
-int64_t bytes_on_gpu(const GptOptions& options, const nn::Batching& of, const GptSizes& sizes) {
+int64_t bytes_on_gpu(const DecoderShape& shape, const nn::Batching& of, const Sizes& sizes) {
   const int64_t item = of.item_bytes;
-  const bool is_cut = of.tensor > 1, has_dropout = options.dropout > 0;
-  // A block: input and output of two norms, q, k and v, what attention gives, GELU's input and
-  // output. In float32: two numbers for each row of a norm, one for each row of attention.
+  const bool is_cut = of.tensor > 1, has_dropout = shape.dropout > 0;
+  // A block: input and output of two norms, q, k and v, what attention gives, input and output of
+  // GELU or SwiGLU. In float32: statistics of the rows of norms, and of attention.
   const int64_t attention =
       (sizes.qkv + sizes.attended + 4 * sizes.square) * item + 4 * sizes.log_sums;
-  const int64_t block =
-      (4 * sizes.stream + 2 * sizes.wide + sizes.masks) * item + attention + 4 * 4 * sizes.own;
+  const int64_t block = (4 * sizes.stream + sizes.before + sizes.wide + sizes.masks) * item +
+                        attention + 4 * sizes.statistics;
   const int64_t cheap = block - (2 * sizes.stream + sizes.wide) * item;
   const Kept one = kept_of(of.recompute, block, sizes.stream * item, attention, {cheap, 0});
 
@@ -79,7 +79,7 @@ int64_t bytes_on_gpu(const GptOptions& options, const nn::Batching& of, const Gp
   // softmax is not fused: it is in float32, and what is added up is there beside the sum.)
   constexpr int64_t kWorkspace = int64_t{32} << 20;  // of cuBLASLt, for its largest products
   const int64_t chunk =
-      nn::even_chunk(sizes.all, nn::loss_chunks(of.device, options.vocab, of.tensor, item).rows);
+      nn::even_chunk(sizes.all, nn::loss_chunks(of.device, shape.vocab, of.tensor, item).rows);
   const bool adds_up = chunk < sizes.all;
   const int64_t of_head = (2 * sizes.stream + sizes.whole_stream * (is_cut ? 2 : 1)) * item +
                           sizes.head_weight * (!adds_up ? item
@@ -89,9 +89,10 @@ int64_t bytes_on_gpu(const GptOptions& options, const nn::Batching& of, const Gp
   const int64_t in_head = of.heads > 0 ? of_head + logits + kWorkspace : 0;
   const int64_t kept = times(sizes.layers, one.kept) + times(std::max(0.0, of.heads - 1), of_head);
 
-  // The backward of the last block: the gradients of the stream, of GELU's input (with dropout of
-  // its output, too), of a matrix, and of a tied table, which waits for the embedding's part.
-  const int64_t tied = options.tie && of.layers < 0 ? sizes.head_weight : 0;
+  // The backward of the last block: the gradients of the stream, of what the mlp's last matrix
+  // takes (with dropout twice), of that matrix, and of a tied table, which waits for the
+  // embedding's part. (That of gate and up comes when the output of SwiGLU is gone.)
+  const int64_t tied = shape.tie && of.layers < 0 ? sizes.head_weight : 0;
   const int64_t in_block =
       one.again + (sizes.stream + (is_cut ? sizes.whole_stream : 0) +
                    sizes.wide * (has_dropout ? 2 : 1) + sizes.mlp_weight + tied) *
@@ -101,32 +102,33 @@ int64_t bytes_on_gpu(const GptOptions& options, const nn::Batching& of, const Gp
 }
 
 /// On the CPU, and on a GPU in float32 or float64.
-int64_t bytes_elsewhere(const GptOptions& options, const nn::Batching& of, const GptSizes& sizes) {
+int64_t bytes_elsewhere(const DecoderShape& shape, const nn::Batching& of, const Sizes& sizes) {
   // On the CPU norms of 16 bits save their inputs in float32.
   const int64_t item = of.item_bytes;
   const bool half = item < 4, on_cpu = of.device == c10::DeviceType::CPU;
   const int64_t norm_extra = half && on_cpu ? sizes.stream * (4 - item) : 0;
 
   // What a block saves for backward: the inputs of its norms and matrices, q, k and v, the log-sum-
-  // exp (or the scores) of attention, the input and the output of GELU.
-  const int64_t scores = options.attention_dropout > 0 ? 4 * sizes.square : sizes.log_sums;
+  // exp (or the scores) of attention, the input and the output of GELU or SwiGLU.
+  const int64_t scores = shape.attention_dropout > 0 ? 4 * sizes.square : sizes.log_sums;
   const int64_t attention = sizes.qkv + sizes.attended + scores;
-  const int64_t block = 4 * sizes.stream + 4 * sizes.own + attention + 2 * sizes.wide + sizes.masks;
-  // Cheaply, GELU's output is gone; while its gradient becomes that of the input, both are there.
+  const int64_t block =
+      4 * sizes.stream + sizes.statistics + attention + sizes.before + sizes.wide + sizes.masks;
+  // Cheaply, that output is gone; while its gradient becomes that of the input, both are there.
   const Kept one = kept_of(of.recompute, block, sizes.stream, attention,
                            {block - 2 * sizes.stream - sizes.wide, sizes.wide});
   // In the head: the input and the output of the last norm, the gradients that are computed with
   // the loss, and the logits of one chunk of rows.
-  const int64_t most = nn::loss_chunks(of.device, options.vocab, of.tensor, item).rows;
+  const int64_t most = nn::loss_chunks(of.device, shape.vocab, of.tensor, item).rows;
   const int64_t chunk = on_cpu ? std::min(sizes.all, most) : nn::even_chunk(sizes.all, most);
   const int64_t entered = of.tensor > 1 ? sizes.whole_stream : 0;
   const int64_t of_head = 2 * sizes.stream + entered + sizes.whole_stream + sizes.head_weight;
-  const int64_t in_head = of.heads > 0 ? of_head + chunk * (sizes.classes + 2 * options.hidden) : 0;
+  const int64_t in_head = of.heads > 0 ? of_head + chunk * (sizes.classes + 2 * shape.hidden) : 0;
   const int64_t kept = times(sizes.layers, one.kept) + times(std::max(0.0, of.heads - 1), of_head);
   // In the backward of the last block: the gradients of the residual stream, of GELU's output, of
   // the matrix before it, and of a tied table, which stays until the embedding adds its part.
   const int64_t in_block = one.again + 2 * sizes.whole_stream + sizes.wide + sizes.mlp_weight +
-                           (options.tie && of.layers < 0 ? sizes.head_weight : 0);
+                           (shape.tie && of.layers < 0 ? sizes.head_weight : 0);
   if (!half) return (kept + std::max(in_head, in_block)) * item;
 
   // In 16 bits there are float32 tensors, too. Of the norms: their inputs. Of the head: the logits,
@@ -138,17 +140,17 @@ int64_t bytes_elsewhere(const GptOptions& options, const nn::Batching& of, const
       in_head * item + (of.heads > 0 ? chunk * sizes.classes * 4 + added_up : 0);
   const int64_t block_bytes = in_block * item + (of.accumulates ? 4 * sizes.mlp_weight : 0);
   const int64_t table_bytes =
-      sizes.head_weight * (4 + item + (options.tie ? item : 0)) + sizes.stream * (4 + item);
+      sizes.head_weight * (4 + item + (shape.tie ? item : 0)) + sizes.stream * (4 + item);
   return std::max(kept * item + times(norms, norm_extra) + std::max(head_bytes, block_bytes),
                   of.layers < 0 ? table_bytes : 0);
 }
 
 }  // namespace
 
-int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
-  const GptSizes sizes = sizes_of(options_, of);
+int64_t decoder_activation_bytes(const DecoderShape& shape, const nn::Batching& of) {
+  const Sizes sizes = sizes_of(shape, of);
   const bool fused = of.device != c10::DeviceType::CPU && of.item_bytes < 4;
-  return fused ? bytes_on_gpu(options_, of, sizes) : bytes_elsewhere(options_, of, sizes);
+  return fused ? bytes_on_gpu(shape, of, sizes) : bytes_elsewhere(shape, of, sizes);
 }
 
 }  // namespace trireme::models

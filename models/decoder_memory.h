@@ -1,0 +1,21 @@
+#pragma once
+
+#include "trireme/nn/model.h"
+#include "trireme/nn/tensor_region.h"
+
+namespace trireme::models {
+
+/// The sizes of a decoder: token embedding, blocks of attention and mlp, head. All are given.
+struct DecoderShape {
+  int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, head = 0, ffn = 0, seq = 0, vocab = 0;
+  double dropout = 0, attention_dropout = 0;
+  bool tie = true;
+  bool gated = false;  ///< RMS norms and SwiGLU, instead of layer norms and GELU
+  nn::Sequence sequence = nn::Sequence::Cut;
+};
+
+/// The memory of a decoder's activations, for --check: the peak of the tensors that exist at the
+/// same time. Small ones are left out.
+int64_t decoder_activation_bytes(const DecoderShape& shape, const nn::Batching& of);
+
+}  // namespace trireme::models
