@@ -17,7 +17,7 @@ constexpr const char* kConfigPurpose =
 constexpr const char* kConfigExamples =
     "  trireme config new gpt                       to the terminal\n"
     "  trireme config new mlp --out mine.toml       to a file, which must not exist yet\n"
-    "  trireme train mine.toml\n";
+    "  trireme train mine.toml --check\n";
 
 }  // namespace
 

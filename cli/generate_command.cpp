@@ -16,10 +16,11 @@ constexpr const char* kGeneratePurpose =
     "Lets a trained model continue a text. The text appears as it is written, after the prompt.";
 
 constexpr const char* kGenerateExamples =
-    "  trireme generate runs/text --prompt \"In the beginning\"\n"
-    "  trireme generate runs/text --prompt \"In the\" --temperature 0.8 --top-p 0.95 --seed 7\n"
-    "  trireme generate runs/gpt-small --prompt \"1 2 3\"             data of numbers\n"
-    "  trireme generate runs/gpt-small --prompt \"1 2 3\" --tensor 2  on two ranks\n\n"
+    "  trireme generate runs/gpt-small --prompt \"1 2 3\"\n"
+    "  trireme generate runs/gpt-small --prompt \"1 2\" --temperature 0.8 --top-p 0.95 --seed 7\n"
+    "  trireme generate runs/gpt-small --prompt \"1 2\" --temperature 0 --tensor 2\n\n"
+    "(That model was trained on generated data, so it reads and writes the numbers of tokens. One\n"
+    "that was trained on text takes a prompt such as \"In the beginning\".)\n\n"
     "CHECKPOINT is a step's folder, or the folder of a run, whose newest step it takes. The text\n"
     "ends after N tokens, with the token that ends a document, or where the model has no more\n"
     "positions. The random number of a token depends on the seed and its place in the text "

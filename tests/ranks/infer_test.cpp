@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "models/gpt.h"
+#include "models/llama.h"
+#include "models/mlp.h"
 #include "support/backends.h"
 #include "support/sentence.h"
 #include "trireme/core/error.h"
@@ -31,53 +33,86 @@ constexpr models::GptOptions kGpt{.layers = 2,
                                   .vocab = 50,
                                   .sequence = nn::Sequence::Whole};
 
-std::shared_ptr<models::GptImpl> gpt(const Mesh& mesh, at::ScalarType dtype = at::kDouble) {
-  auto model = std::make_shared<models::GptImpl>(kGpt, mesh);
+const models::LlamaOptions kLlama{.layers = 2,
+                                  .hidden = 32,
+                                  .heads = 4,
+                                  .kv_heads = 2,
+                                  .ffn = 48,
+                                  .seq = 80,
+                                  .vocab = 50,
+                                  .rotary = {.pairs = nn::RotaryPairs::Neighbours,
+                                             .scaling = nn::RotaryScaling::Yarn,
+                                             .factor = 2,
+                                             .trained_on = 40},
+                                  .tie = false,
+                                  .sequence = nn::Sequence::Whole};
+
+/// The model in float64, with larger weights than training begins with, so that logits differ.
+template <class Model>
+std::shared_ptr<Model> prepared(std::shared_ptr<Model> model) {
   nn::initialize(*model, 3);
-  model->to(dtype);
-  // Larger weights than training begins with, so that logits differ.
-  for (at::Tensor& one : model->parameters()) one.set_data(one * 4);
+  model->to(at::kDouble);
+  for (const nn::Parameter& one : nn::parameters_of(*model)) one.tensor.set_data(one.tensor * 6);
   model->eval();
   return model;
+}
+
+std::shared_ptr<models::GptImpl> gpt(const Mesh& mesh) {
+  return prepared(std::make_shared<models::GptImpl>(kGpt, mesh));
+}
+
+std::vector<std::shared_ptr<nn::ModelImpl>> language_models() {
+  return {gpt(mesh_of_one()), prepared(std::make_shared<models::LlamaImpl>(kLlama, mesh_of_one()))};
 }
 
 at::Tensor tokens_of(int64_t count) {
   return (torch::arange(count, torch::kLong) * 17 + 3).remainder(kGpt.vocab).view({1, -1});
 }
 
-TEST(KvCache, GivesTheLogitsOfTheWholeText) {
+at::Tensor logits_of(nn::ModelImpl& model, const at::Tensor& text) {
   const at::NoGradGuard guard;
-  const auto model = gpt(mesh_of_one());
+  return model.forward(text);
+}
+
+TEST(KvCache, GivesTheLogitsOfTheWholeText) {
   const at::Tensor text = tokens_of(78);
-  const at::Tensor all = model->forward(text);  // [1, 78, vocab], without a cache
-  for (const int64_t prompt : {1, 5, 63, 64, 65, 78}) {
-    Decoder decoder(model);
-    for (int64_t i = 0; i < 78;) {
-      const int64_t count = i == 0 ? prompt : 1;
-      const at::Tensor logits = decoder.feed(text.narrow(1, i, count));
-      i += count;
-      EXPECT_TRUE(torch::allclose(logits, all.select(1, i - 1), 1e-12, 1e-12)) << i;
+  for (const auto& model : language_models()) {
+    const at::Tensor all = logits_of(*model, text);  // [1, 78, vocab], without a cache
+    for (const int64_t prompt : {1, 5, 63, 64, 65, 78}) {
+      Decoder decoder(model);
+      for (int64_t i = 0; i < 78;) {
+        const int64_t count = i == 0 ? prompt : 1;
+        const at::Tensor logits = decoder.feed(text.narrow(1, i, count));
+        i += count;
+        EXPECT_TRUE(torch::allclose(logits, all.select(1, i - 1), 1e-11, 1e-11)) << i;
+      }
     }
+    EXPECT_TRUE(torch::equal(logits_of(*model, text), all)) << "the caches are gone";
   }
-  EXPECT_TRUE(torch::equal(model->forward(text), all)) << "the caches are gone";
 }
 
 TEST(KvCache, TakesSeveralPositionsAtOnceAnywhere) {
-  const at::NoGradGuard guard;
-  const auto model = gpt(mesh_of_one());
-  const at::Tensor text = tokens_of(70).repeat({3, 1}) + torch::arange(3).view({3, 1});
-  const at::Tensor all = model->forward(text);
-  Decoder decoder(model);
-  for (const int round : {1, 2}) {
-    int64_t i = 0;
-    for (const int64_t count : {7, 1, 20, 2, 40}) {
-      const at::Tensor logits = decoder.feed(text.narrow(1, i, count));
-      i += count;
-      EXPECT_TRUE(torch::allclose(logits, all.select(1, i - 1), 1e-12, 1e-12))
-          << "round " << round << ", position " << i;
+  const at::Tensor text = tokens_of(70).repeat({3, 1}).remainder(40) + torch::arange(3).view({3, 1});
+  for (const auto& model : language_models()) {
+    const at::Tensor all = logits_of(*model, text);
+    Decoder decoder(model);
+    for (const int round : {1, 2}) {
+      int64_t i = 0;
+      for (const int64_t count : {7, 1, 20, 2, 40}) {
+        const at::Tensor logits = decoder.feed(text.narrow(1, i, count));
+        i += count;
+        EXPECT_TRUE(torch::allclose(logits, all.select(1, i - 1), 1e-11, 1e-11))
+            << "round " << round << ", position " << i;
+      }
+      decoder.restart();
     }
-    decoder.restart();
   }
+}
+
+TEST(Decoder, RefusesAModelThatDoesNotAttend) {
+  const auto mlp = std::make_shared<models::MlpImpl>(models::MlpOptions{}, mesh_of_one());
+  EXPECT_THAT(outcome_of<ConfigError>([&] { Decoder decoder(mlp); }),
+              HasSubstr("this model cannot write a text"));
 }
 
 TEST(KvCache, RefusesAGap) {
