@@ -308,7 +308,7 @@ TEST(ConfigTable, OffersOnlyWhatIsBuilt) {
       {"mesh.expert=2", "mesh.expert = 2 is not built yet; leave mesh.expert out"}};
   for (const auto& [text, message] : cases)
     EXPECT_EQ(error_of([&] { load("/dev/null", Overrides{text}); }), message);
-  for (const char* hidden : {"moe-gpt", "mpi", "mesh.expert", "tensorboard", "mesh.context"})
+  for (const char* hidden : {"moe-gpt", "mpi", "mesh.expert", "mesh.context"})
     EXPECT_EQ(list_keys().find(hidden), std::string::npos) << hidden;
   EXPECT_EQ(load("/dev/null", {}), parse("", "a"));
 }

@@ -257,7 +257,7 @@ const Key kTable[] = {
 
     {KEY(log.every), "steps between two printed lines", {.at_least = 1}},
     {KEY(log.trace), "write trace.json"},
-    {KEY(log.tensorboard), "write events.*", {}, Built::Later},
+    {KEY(log.tensorboard), "write events.* for TensorBoard"},
     {KEY(log.samples), "write the samples of every step to samples.jsonl"},
 
     {KEY(check.hash_every), "steps between two comparisons of the replicas; 0: never", kCount},

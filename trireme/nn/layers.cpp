@@ -220,17 +220,20 @@ at::Tensor CausalAttentionImpl::attend(const Flow& qkv) const {
   const int64_t heads = parts[0].count / head, kv_heads = parts[1].count / head;
   if (qkv.x().numel() == 0)  // the fused kernel divides by the number of rows
     return qkv.x().narrow(2, 0, parts[0].count);
+  const int64_t begin = qkv.where != nullptr ? qkv.where->seq_begin : 0;
   // The projection has all positions, also where those between the layers are cut, and the Flow
-  // says where they begin. (A cache of keys must keep them turned: they are never turned again.)
+  // says where they begin.
   std::optional<cuda::RotaryHeads> rotary;
-  if (options_.rotary != nullptr)
-    rotary = options_.rotary->heads(qkv.x(), qkv.where != nullptr ? qkv.where->seq_begin : 0, heads,
-                                    kv_heads);
-  if (options_.dropout == 0 || !is_training())
+  if (options_.rotary != nullptr) rotary = options_.rotary->heads(qkv.x(), begin, heads, kv_heads);
+  const bool plain = options_.dropout == 0 || !is_training();
+  if (plain && cache_ == nullptr)
     return causal_attention(qkv.x(), heads, kv_heads, rotary ? &*rotary : nullptr,
                             options_.sees);
   const at::Tensor placed = rotary ? turned(qkv.x(), *rotary) : qkv.x();
-  return with_dropout(parts_of(placed, heads, kv_heads), qkv.where.get(), parts[0].begin / head);
+  const QueryKeyValue all = parts_of(placed, heads, kv_heads);
+  // The cache keeps keys that are turned, and never turns them again.
+  if (cache_ != nullptr) return cache_->attend(all, begin);
+  return with_dropout(all, qkv.where.get(), parts[0].begin / head);
 }
 
 // The fused kernel cannot apply our mask, so with dropout the scores [B, H, T, T] are computed in

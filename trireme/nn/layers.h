@@ -1,6 +1,7 @@
 #pragma once
 
 #include "trireme/nn/attention.h"
+#include "trireme/nn/kv_cache.h"
 #include "trireme/nn/linear.h"
 #include "trireme/nn/rotary.h"
 
@@ -76,6 +77,9 @@ class CausalAttentionImpl : public LayerImpl {
   };
   explicit CausalAttentionImpl(const Options& options);
 
+  /// Keeps keys and values from now on, for a model that writes a text; nullptr: no longer.
+  void set_cache(std::shared_ptr<KvCache> cache) { cache_ = std::move(cache); }
+
  protected:
   Flow compute(const Flow& in) override;
 
@@ -85,6 +89,7 @@ class CausalAttentionImpl : public LayerImpl {
 
   Options options_;
   Linear in_{nullptr}, out_{nullptr};
+  std::shared_ptr<KvCache> cache_;
 };
 TORCH_MODULE(CausalAttention);
 
