@@ -1,6 +1,13 @@
 #pragma once
 
+#include <string>
+
 namespace trireme::test {
+
+/// The bytes of a file that is kept as an array.
+std::string of_array(const auto& array) {
+  return {reinterpret_cast<const char*>(array), sizeof array};
+}
 
 // 11 x 7 pixels, of which (x, y) is red 23 x, green 36 y, blue 5 x y, all modulo 256: as a JPEG file
 // (quality 90, colours at half the resolution) and as a PNG file.

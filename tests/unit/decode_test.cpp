@@ -15,13 +15,10 @@
 namespace trireme::format {
 namespace {
 
+using test::of_array;
 using test::outcome_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::string_view of_array(const auto& array) {
-  return {reinterpret_cast<const char*>(array), sizeof array};
-}
 
 /// What the small images show.
 int wanted(int64_t x, int64_t y, int64_t channel) {
@@ -47,7 +44,7 @@ TEST(Decode, GivesPixelsInTheirPlaces) {
 }
 
 TEST(Decode, AFileThatWasCutAnywhereIsRefused) {
-  for (const std::string_view whole : {of_array(test::kSmallPng), of_array(test::kSmallJpeg)}) {
+  for (const std::string& whole : {of_array(test::kSmallPng), of_array(test::kSmallJpeg)}) {
     // The last 2 bytes of a JPEG file say that it ends; the last 12 of a PNG file, too.
     for (size_t cut = 0; cut + 2 < whole.size(); ++cut) {
       const std::string said =
@@ -61,7 +58,7 @@ TEST(Decode, AFileThatWasCutAnywhereIsRefused) {
 }
 
 TEST(Decode, ADamagedFileIsAnImageOrAnError) {
-  for (const std::string_view whole : {of_array(test::kSmallPng), of_array(test::kSmallJpeg)})
+  for (const std::string& whole : {of_array(test::kSmallPng), of_array(test::kSmallJpeg)})
     for (size_t place = 0; place < whole.size(); ++place)
       for (const int flip : {1, 0x80, 0xFF}) {
         std::string bytes(whole);

@@ -175,18 +175,14 @@ TEST(Cifar, BadFilesAreRefusedWithTheNumbers) {
               HasSubstr("has no test_batch.bin"));
 }
 
-std::string of_array(const auto& array) {
-  return {reinterpret_cast<const char*>(array), sizeof array};
-}
-
 TEST(ImageFolder, NumbersItsClassesByName) {
   const Scratch scratch;
   for (const char* folder : {"dog", "cat", "cat/more", ".hidden"})
     ::mkdir((scratch / folder).c_str(), 0755);
-  put_bytes(scratch / "dog/1.png", of_array(test::kSmallPng));
-  put_bytes(scratch / "cat/b.JPEG", of_array(test::kSmallJpeg));
-  put_bytes(scratch / "cat/a.png", of_array(test::kSmallPng));
-  put_bytes(scratch / "cat/more/c.jpg", of_array(test::kSmallJpeg));
+  put_bytes(scratch / "dog/1.png", test::of_array(test::kSmallPng));
+  put_bytes(scratch / "cat/b.JPEG", test::of_array(test::kSmallJpeg));
+  put_bytes(scratch / "cat/a.png", test::of_array(test::kSmallPng));
+  put_bytes(scratch / "cat/more/c.jpg", test::of_array(test::kSmallJpeg));
   put_bytes(scratch / "cat/notes.txt", "not an image");
   const auto set = open_image_folder(scratch.path());
   EXPECT_THAT(set->class_names(), ElementsAre("cat", "dog"));
@@ -209,7 +205,7 @@ TEST(ImageFolder, NumbersItsClassesByName) {
               HasSubstr("/dog is none of the 2 classes of the training data"));
 
   const std::string before = set->identity();
-  put_bytes(scratch / "dog/1.png", of_array(test::kSmallJpeg));
+  put_bytes(scratch / "dog/1.png", test::of_array(test::kSmallJpeg));
   EXPECT_NE(open_image_folder(scratch.path())->identity(), before);
   ::mkdir((scratch / "empty").c_str(), 0755);
   EXPECT_THAT(outcome_of<Error>([&] { open_image_folder(scratch.path()); }),
