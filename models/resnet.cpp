@@ -194,14 +194,17 @@ BlockElements elements_of(const std::vector<ConvSize>& convs, bool has_shortcut,
 /// gradients of its size.
 int64_t ResNetImpl::activation_bytes(const nn::Batching& of) const {
   constexpr int64_t kGradients = 3;  // of a norm's output and input, and of the stream
+  constexpr int64_t kWeights = 2;    // a weight's gradient, and the same in another memory format
   const bool again = of.recompute == nn::Batching::Recompute::Block;
-  int64_t pixels = options_.image, kept = 0, peak = 0, largest_weight = 0;
+  int64_t pixels = options_.image, kept = 0, peak = 0;  // kept: elements of one image
   const auto add = [&](const std::vector<ConvSize>& convs, bool has_shortcut, bool recomputed) {
     const BlockElements one = elements_of(convs, has_shortcut, pixels);
     kept += recomputed ? one.out : one.kept;
-    peak = std::max(peak, kept + (recomputed ? one.kept : 0) + kGradients * one.largest);
+    int64_t weight = 0;
     for (const ConvSize& conv : convs)
-      largest_weight = std::max(largest_weight, conv.in * conv.out * conv.kernel * conv.kernel);
+      weight = std::max(weight, conv.in * conv.out * conv.kernel * conv.kernel);
+    const int64_t at_a_time = (recomputed ? one.kept : 0) + kGradients * one.largest;
+    peak = std::max(peak, of.rows * (kept + at_a_time) + kWeights * weight);
   };
   add({stem_of(options_)}, false, false);
   if (!maxpool.is_empty()) {
@@ -217,8 +220,7 @@ int64_t ResNetImpl::activation_bytes(const nn::Batching& of) const {
   // Of a pipeline's stage: its share of the blocks, as if all were alike.
   const double share =
       of.layers < 0 ? 1 : of.layers / static_cast<double>(std::max<std::size_t>(1, blocks.size()));
-  return static_cast<int64_t>(share * static_cast<double>(of.rows * peak * of.item_bytes)) +
-         largest_weight * of.item_bytes;
+  return static_cast<int64_t>(share * static_cast<double>(peak * of.item_bytes));
 }
 
 }  // namespace trireme::models

@@ -12,19 +12,19 @@ using nn::Flow;
 
 namespace {
 
-constexpr double kDeviation = 0.02, kEpsilon = 1e-6;
+constexpr double kVitDeviation = 0.02, kVitEpsilon = 1e-6;
 
 // Every rank embeds whole images, and has the class token whole: between them the blocks are cut as
 // those of GPT.
-const nn::Plan kPlan = {{"embed", nn::Style::Whole},      {"drop", nn::Style::Positions},
+const nn::Plan kVitPlan = {{"embed", nn::Style::Whole},      {"drop", nn::Style::Positions},
                         {"h.*", nn::Style::Positions},    {"h.*.ln_*", nn::Style::Positions},
                         {"h.*.attn", nn::Style::Positions}, {"h.*.drop_*", nn::Style::Positions},
                         {"h.*.attn.c_attn", nn::Style::Column},
                         {"h.*.attn.c_proj", nn::Style::Row}, {"h.*.mlp.c_fc", nn::Style::Column},
                         {"h.*.mlp.c_proj", nn::Style::Row},  {"pool", nn::Style::Whole}};
-const nn::Plan kHeadPlan = {{"head", nn::Style::Vocabulary}};
+const nn::Plan kVitHeadPlan = {{"head", nn::Style::Vocabulary}};
 
-GptOptions blocks_of(const VitOptions& options) {
+GptOptions gpt_blocks_of(const VitOptions& options) {
   return {.layers = options.layers,
           .hidden = options.hidden,
           .heads = options.heads,
@@ -37,7 +37,7 @@ GptOptions blocks_of(const VitOptions& options) {
           .tie = false,
           .sequence = options.sequence,
           .sees = nn::Sees::All,
-          .epsilon = kEpsilon,
+          .epsilon = kVitEpsilon,
           .exact_gelu = true};
 }
 
@@ -53,7 +53,7 @@ PatchEmbeddingImpl::PatchEmbeddingImpl(const VitOptions& options) {
                                                   .deviation = std::sqrt(1 / inputs)}));
   class_token = parameter("class_token", {options.hidden}, nn::InitRule::zeros());
   positions = parameter("positions", {options.positions(), options.hidden},
-                        nn::InitRule::normal(kDeviation));
+                        nn::InitRule::normal(kVitDeviation));
 }
 
 Flow PatchEmbeddingImpl::compute(const Flow& images) {
@@ -86,15 +86,15 @@ VitImpl::VitImpl(const VitOptions& options, const Mesh& mesh) : options_(options
   drop = register_module("drop", nn::Dropout(options.dropout));
   auto blocks = std::make_shared<torch::nn::Module>("h");
   for (int64_t i = 0; i < options.layers; ++i)
-    h.push_back(blocks->register_module(std::to_string(i), GptBlock(blocks_of(options))));
+    h.push_back(blocks->register_module(std::to_string(i), GptBlock(gpt_blocks_of(options))));
   register_module("h", blocks);
   pool = register_module("pool", ClassToken());
   ln = register_module(
-      "ln", nn::LayerNorm(options.hidden, nn::LayerNormImpl::Options{.epsilon = kEpsilon}));
+      "ln", nn::LayerNorm(options.hidden, nn::LayerNormImpl::Options{.epsilon = kVitEpsilon}));
   head = register_module("head", nn::Head(options.hidden, options.classes,
-                                          nn::HeadImpl::Options{.deviation = kDeviation}));
-  nn::cut(*this, kPlan, mesh, options.sequence);
-  nn::cut(*this, kHeadPlan, mesh, nn::Sequence::Whole);  // it sees no positions
+                                          nn::HeadImpl::Options{.deviation = kVitDeviation}));
+  nn::cut(*this, kVitPlan, mesh, options.sequence);
+  nn::cut(*this, kVitHeadPlan, mesh, nn::Sequence::Whole);  // it sees no positions
 }
 
 Flow VitImpl::begin(const Flow& images) {
@@ -126,7 +126,7 @@ std::optional<nn::MicroBatch> VitImpl::example(int64_t rows) const {
 }
 
 int64_t VitImpl::activation_bytes(const nn::Batching& of) const {
-  return gpt_activation_bytes(blocks_of(options_), of);
+  return gpt_activation_bytes(gpt_blocks_of(options_), of);
 }
 
 Flow VitImpl::compute(const Flow& images) {

@@ -43,18 +43,18 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    def __init__(self, depth, classes, channels, stem):
+    def __init__(self, depth, classes, channels, stem, width=64):
         super().__init__()
         small, deep = stem == "cifar", depth == 50
-        self.conv1 = conv(channels, 64, 3) if small else conv(channels, 64, 7, 2)
-        self.bn1 = nn.BatchNorm2d(64)
+        self.conv1 = conv(channels, width, 3) if small else conv(channels, width, 7, 2)
+        self.bn1 = nn.BatchNorm2d(width)
         self.pool = nn.Identity() if small else nn.MaxPool2d(3, 2, 1)
-        i = 64
+        i = width
         for stage, count in enumerate([3, 4, 6, 3] if deep else [2, 2, 2, 2]):
             blocks = []
             for n in range(count):
-                blocks.append(Block(i, 64 << stage, 2 if stage > 0 and n == 0 else 1, deep))
-                i = (64 << stage) * (4 if deep else 1)
+                blocks.append(Block(i, width << stage, 2 if stage > 0 and n == 0 else 1, deep))
+                i = (width << stage) * (4 if deep else 1)
             setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
         self.fc = nn.Linear(i, classes)
 

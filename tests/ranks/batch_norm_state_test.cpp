@@ -23,9 +23,9 @@ namespace {
 
 using comm::Communicator;
 
-constexpr double kSame = 1e-12;
+constexpr double kSameStatistics = 1e-12;
 
-double apart(const at::Tensor& a, const at::Tensor& b) {
+double distance(const at::Tensor& a, const at::Tensor& b) {
   return a.numel() == 0 ? 0 : (a.to(torch::kDouble) - b.to(torch::kDouble)).abs().max().item<double>();
 }
 
@@ -56,19 +56,19 @@ TEST(BatchNormInPipelines, NormalizesMicroBatchesAndTracksMiniBatches) {
     run_world(kThreads, 4, [&](const Communicator& world) {
       at::set_num_threads(1);
       const Mesh mesh(world, {.pipe = 2, .replica = 2});
-      TwoNormsImpl model(mesh);
-      nn::initialize(model, 1);
-      model.to(torch::kDouble);
+      const auto model = std::make_shared<TwoNormsImpl>(mesh);
+      nn::initialize(*model, 1);
+      model->to(torch::kDouble);
       std::map<std::string, std::map<int64_t, at::Tensor>> outputs;
       for (const auto& [name, layer] :
-           {std::pair<std::string, std::shared_ptr<nn::LayerImpl>>("first", model.first.ptr()),
-            {"second", model.second}})
+           {std::pair<std::string, std::shared_ptr<nn::LayerImpl>>("first", model->first.ptr()),
+            {"second", model->second}})
         layer->around(nn::Seam::Profile, [&outputs, name = name](nn::Flow in, const auto& inner) {
           nn::Flow out = inner(std::move(in));
           outputs[name][out.where->micro] = out.x().detach();
           return out;
         });
-      parallel::Pipeline pipe(model, mesh,
+      parallel::Pipeline pipe(*model, mesh,
                               pipeline::make(schedule, {.ranks = 2, .micros = kMicros}));
       torch::nn::BatchNorm2d whole_first(3), whole_second(3);
       whole_first->to(torch::kDouble);
@@ -107,9 +107,9 @@ TEST(BatchNormInPipelines, NormalizesMicroBatchesAndTracksMiniBatches) {
           first_outputs.push_back(one);
           const int64_t begin = mine == 0 ? 0 : parts[0].size(0), count = parts[mine].size(0);
           const bool is_first = mesh.coord(Axis::Pipe) == 0;
-          EXPECT_LE(apart(outputs[is_first ? "first" : "second"].at(m),
+          EXPECT_LE(distance(outputs[is_first ? "first" : "second"].at(m),
                           (is_first ? one : two).narrow(0, begin, count)),
-                    kSame)
+                    kSameStatistics)
               << schedule << " " << m;
         }
         std::vector<at::Tensor> all;
@@ -121,15 +121,15 @@ TEST(BatchNormInPipelines, NormalizesMicroBatchesAndTracksMiniBatches) {
       const auto found = pipe.buffers();
       ASSERT_EQ(found.size(), expected.size());
       for (std::size_t i = 0; i < found.size(); ++i)
-        EXPECT_LE(apart(found[i].second, expected[i]), kSame) << schedule << " " << found[i].first;
+        EXPECT_LE(distance(found[i].second, expected[i]), kSameStatistics) << schedule << " " << found[i].first;
     });
   }
 }
 
 /// A ResNet in float64 that trains on Stripes.
-class Training {
+class ImageTraining {
  public:
-  Training(const Communicator& world, config::Config config, const Degrees& degrees)
+  ImageTraining(const Communicator& world, config::Config config, const Degrees& degrees)
       : config_(std::move(config)),
         mesh_(world, degrees),
         trainer_(config_, mesh_,
@@ -182,7 +182,7 @@ TEST(BatchNormInCheckpoints, ContinuesOnAnyMeshAndToTheBitOnItsOwn) {
     std::map<std::string, at::Tensor> saved;
     double next = 0, evaluated = 0;
     run_world(kThreads, from.world(), [&](const Communicator& world) {
-      Training run(world, Training::config(), from);
+      ImageTraining run(world, ImageTraining::config(), from);
       for (int64_t step = 1; step <= 2; ++step) run.step(step);
       run.save(scratch / "", 2);
       const auto mine = run.buffers();
@@ -196,7 +196,7 @@ TEST(BatchNormInCheckpoints, ContinuesOnAnyMeshAndToTheBitOnItsOwn) {
     EXPECT_EQ(saved.size(), 60u);
     for (const Degrees& to : meshes) {
       run_world(kThreads, to.world(), [&](const Communicator& world) {
-        Training run(world, Training::config(), to);
+        ImageTraining run(world, ImageTraining::config(), to);
         run.load(scratch / "");
         for (const auto& [name, tensor] : run.buffers()) {
           EXPECT_TRUE(tensor.equal(saved.at(name))) << name << " on " << to_string(to);
@@ -207,7 +207,7 @@ TEST(BatchNormInCheckpoints, ContinuesOnAnyMeshAndToTheBitOnItsOwn) {
       });
     }
     run_world(kThreads, from.world(), [&](const Communicator& world) {
-      Training again(world, Training::config(), from);
+      ImageTraining again(world, ImageTraining::config(), from);
       again.load(scratch / "");
       EXPECT_EQ(again.step(3), next) << "to the bit";
     });
@@ -216,13 +216,13 @@ TEST(BatchNormInCheckpoints, ContinuesOnAnyMeshAndToTheBitOnItsOwn) {
 
 TEST(BatchNormInLocalUpdates, EvaluatesAndSavesTheMeanOfTheReplicas) {
   const Scratch scratch;
-  config::Config config = Training::config();
+  config::Config config = ImageTraining::config();
   config.sync.kind = config::SyncKind::Average;
   config.sync.every = 2;
   std::vector<std::map<std::string, at::Tensor>> own(2);
   double evaluated = 0;
   run_world(kThreads, 2, [&](const Communicator& world) {
-    Training run(world, config, {.replica = 2});
+    ImageTraining run(world, config, {.replica = 2});
     for (int64_t step = 1; step <= 2; ++step) run.step(step);
     const auto before = run.buffers();
     const double loss = run.evaluate();
@@ -232,16 +232,16 @@ TEST(BatchNormInLocalUpdates, EvaluatesAndSavesTheMeanOfTheReplicas) {
     run.save(scratch / "", 2);
   });
   const std::string name = "bn1.running_mean";
-  EXPECT_GT(apart(own[0].at(name), own[1].at(name)), 1e-6) << "each has seen its own samples";
+  EXPECT_GT(distance(own[0].at(name), own[1].at(name)), 1e-6) << "each has seen its own samples";
   run_world(kThreads, 1, [&](const Communicator& world) {
-    Training alone(world, Training::config(), {});
+    ImageTraining alone(world, ImageTraining::config(), {});
     alone.load(scratch / "");
     for (const auto& [each, tensor] : alone.buffers()) {
       if (!tensor.is_floating_point()) {
         EXPECT_TRUE(tensor.equal(own[0].at(each))) << each;
         continue;
       }
-      EXPECT_LE(apart(tensor, (own[0].at(each) + own[1].at(each)) / 2), kSame) << each;
+      EXPECT_LE(distance(tensor, (own[0].at(each) + own[1].at(each)) / 2), kSameStatistics) << each;
     }
     EXPECT_NEAR(alone.evaluate(), evaluated, 1e-10);
   });
