@@ -1,20 +1,29 @@
 """Models of Hugging Face's transformers: makes them, and judges what came back.
 
-    python3 hf_peer.py make OUT             small random models of every kind, each a folder with answers
-    python3 hf_peer.py answer FOLDER...     writes answers.safetensors: the logits of some tokens, in float32, and the
-                                            text that follows the first of them
-    python3 hf_peer.py same A B [A B]...    fails unless both folders give the same logits, bit for bit, and the same text
-    python3 hf_peer.py losses TOKENS_FILE FOLDER RUN_DIR [FOLDER RUN_DIR]...    the losses of runs, each trained again from
-                                                                          FOLDER in float64
+    python3 hf_peer.py FOLDER      answers questions until its parent ends: FOLDER/0.args has one command, a word a
+                                   line; FOLDER/0.out is what it prints, or 0.err why it failed; then 1.args ...
+
+    make OUT             makes small random models of every kind, each a folder with answers
+    answer FOLDER...     writes answers.safetensors: the logits of some tokens, in float32, and the text that follows the
+                         first of them
+    same A B [A B]...    fails unless both folders give the same logits, bit for bit, and the same text
+    losses TOKENS_FILE FOLDER RUN_DIR [FOLDER RUN_DIR]...    prints the losses of runs, each trained again from FOLDER in
+                                                             float64
 
 RUN_DIR holds a run that is judged: config.toml, samples.jsonl and metrics.jsonl, of which only the learning rates
 are read.
 """
+import contextlib
+import io
 import json
+import os
 import sys
+import time
+import traceback
 from pathlib import Path
 
 import torch
+import transformers
 from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
                           Qwen2Config, Qwen2ForCausalLM)
@@ -129,19 +138,40 @@ def losses(tokens_file, folder, run):
         print(repr(loss.item()), flush=True)
 
 
-def main():
-    command, paths = sys.argv[1], [Path(each) for each in sys.argv[2:]]
+def run(command, *words):
+    paths = [Path(each) for each in words]
     if command == "make":
         make(*paths)
     elif command == "answer":
         for folder in paths:
             answer(folder)
     elif command == "losses":
-        for folder, run in zip(paths[1::2], paths[2::2]):
-            losses(paths[0], folder, run)
+        for folder, run_dir in zip(paths[1::2], paths[2::2]):
+            losses(paths[0], folder, run_dir)
     else:
         for a, b in zip(paths[::2], paths[1::2]):
             same(a, b)
+
+
+def main():
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    folder, parent, number = Path(sys.argv[1]), os.getppid(), 0
+    while os.getppid() == parent:
+        question = folder / f"{number}.args"
+        if not question.exists():
+            time.sleep(0.01)
+            continue
+        number += 1
+        result, text = "out", io.StringIO()
+        try:
+            with contextlib.redirect_stdout(text), contextlib.redirect_stderr(io.StringIO()):
+                run(*question.read_text().split("\n"))
+        except BaseException:  # whatever it is, the test shows it
+            result, text = "err", io.StringIO(traceback.format_exc())
+        written = folder / "written"
+        written.write_text(text.getvalue())
+        written.rename(question.with_suffix(f".{result}"))
 
 
 if __name__ == "__main__":
