@@ -20,6 +20,7 @@
 #include "trireme/format/folder.h"
 #include "trireme/train/announce.h"
 #include "trireme/train/datasets.h"
+#include "trireme/train/first_weights.h"
 #include "trireme/train/milliseconds.h"
 #include "trireme/train/reducer_state.h"
 #include "trireme/train/resume_point.h"
@@ -71,7 +72,9 @@ class Run {
   /// Returns the exit code; nothing if only the phase is over.
   std::optional<int> train() {
     check_same_data();
-    resume();
+    const bool begins_from = !config_.model.from.empty(), adapts = config_.lora.rank > 0;
+    if (begins_from && adapts) load_base();
+    if (!resume() && begins_from && !adapts) tell(load_first_weights(config_, world_, trainer_));
     if (step_ >= steps_ && step_ > 0) {
       if (leads())
         fmt::print("already at step {} ({}): raise {}, or use another run.dir\n", step_,
@@ -111,18 +114,44 @@ class Run {
     return cut_to_resume(config_, world_);
   }
 
-  /// Loads the newest complete checkpoint, if there is one.
-  void resume() {
+  void tell(const std::string& what) {
+    files_.log(what);
+    if (leads()) fmt::print("{}\n", what);
+  }
+
+  /// A checkpoint of adapters does not hold the weights that they belong to: every run reads them.
+  void load_base() {
+    tell(load_first_weights(config_, world_, trainer_));
+    base_ = fingerprint_of_first_weights(config_, world_);
+  }
+
+  /// Throws if the adapters of a checkpoint belong to other weights.
+  void check_base(const format::Checkpoint& saved) const {
+    if (base_.empty()) return;
+    const core::Json& base = saved.index().extra.at("lora").at("base");
+    if (base.value("content", base_) != base_)
+      throw ConfigError(fmt::format(
+          "cannot continue {}: its adapters belong to other weights than those that model.from = "
+          "\"{}\" has now; bring them back or use another run.dir",
+          saved.folder(), config_.model.from));
+  }
+
+  /// Loads the newest complete checkpoint; returns whether there is one.
+  bool resume() {
     const auto& [from, folder] = config_.checkpoint.resume;
-    if (from == From::Nothing) return refuse_newer(config_, -1);
+    if (from == From::Nothing) {
+      refuse_newer(config_, -1);
+      return false;
+    }
     const auto load = [&, own = trainer_.own_state()](format::Checkpoint& one) {
       check_fits(one, config_, data_facts_);
+      check_base(one);
       trainer_.load(one, own);
     };
     std::optional<format::Checkpoint> saved;
     if (from == From::Newest) {
       saved = checkpoint::load_newest(files_.checkpoints(), world_, load);
-      if (!saved) return;
+      if (!saved) return false;
     } else {
       saved = checkpoint::open(folder);
       refuse_newer(config_, saved->index().step);
@@ -139,11 +168,9 @@ class Run {
           "(sync.after = {}): start again to continue from there",
           step_, config_.sync.after));
     last_saved_ = from == From::Newest ? step_ : -1;
-    files_.log(fmt::format("continues from {}", saved->folder()));
-    if (leads()) fmt::print("continues from {}\n", saved->folder());
-    if (note.empty()) return;
-    files_.log(note);
-    if (leads()) fmt::print("{}\n", note);
+    tell(fmt::format("continues from {}", saved->folder()));
+    if (!note.empty()) tell(note);
+    return true;
   }
 
   /// Throws if a host has other data than rank 0: it would train on wrong samples.
@@ -301,6 +328,7 @@ class Run {
     checkpoint::State state = trainer_.state();
     state.extra["config"] = config::to_toml(config_);
     state.extra["data"] = data_facts_;
+    if (!base_.empty()) state.extra["lora"]["base"]["content"] = base_;
     if (trainer_.replicas() && config_.sync.seconds > 0)
       state.extra["used_samples"] = used_samples_;
     saver_.save(step_, state);
@@ -349,6 +377,7 @@ class Run {
   // Before anything collective, so that every rank itself reports a bad file.
   std::shared_ptr<const data::Dataset> data_, valid_;
   core::Json data_facts_;
+  std::string base_;  // of adapters: tells the weights of model.from from others
   Mesh mesh_;
   data::Order order_;
   int64_t steps_, until_;  // of the run, of the phase
