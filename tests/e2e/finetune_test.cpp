@@ -109,6 +109,55 @@ TEST_F(Finetuning, OfAdaptersGoesOnAnotherMesh) {
   for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(ours[i], wanted[i], 1e-10) << i;
 }
 
+TEST_F(Finetuning, OfAdaptersBeginsFromACheckpointAndIsMergedIntoIt) {
+  const Keys exact = {"precision.compute=float64", "mesh.replica=1", "eval.every=12"};
+  train("base", exact + Keys{"run.steps=8"});
+  const Keys keys = exact + kAdapters + Keys{"model.from=" + dir("base"), "run.steps=12"};
+  const auto first = train("tensor", keys + Keys{"mesh.tensor=2", "checkpoint.keep=9"});
+  EXPECT_THAT(first.out, AllOf(HasSubstr("starts from"), HasSubstr("of adapters are trained")));
+  train("pipe", keys + Keys{"mesh.pipe=2"});
+  const auto ours = numbers_of(dir("pipe"), "loss"), wanted = numbers_of(dir("tensor"), "loss");
+  ASSERT_EQ(ours.size(), wanted.size());
+  for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(ours[i], wanted[i], 1e-10) << i;
+
+  // What is continued reads the same weights again, and gives the same bits.
+  const auto before = texts_of(dir("tensor"), "loss");
+  std::filesystem::remove_all(dir("tensor") + "/checkpoints/step-00000012");
+  EXPECT_THAT(train("tensor", keys + Keys{"mesh.tensor=2"}).out,
+              AllOf(HasSubstr("starts from"), HasSubstr("continues from")));
+  EXPECT_EQ(texts_of(dir("tensor"), "loss"), before);
+  const core::Json base = info("tensor").at("extra").at("lora").at("base");
+  EXPECT_EQ(base.at("from"), dir("base"));
+  EXPECT_THAT(base.at("content").get<std::string>(), SizeIs(16));
+
+  const auto ckpt = [&](const Keys& words) {
+    return run_patiently(Keys{kTrireme, "ckpt"} + words);
+  };
+  const auto merged = ckpt({"merge", dir("tensor"), dir("merged")});
+  EXPECT_EQ(merged.code, 0) << merged.err;
+  train("again",
+        exact + Keys{"model.from=" + dir("merged"), "run.steps=1", "optim.lr=0", "eval.every=1"});
+  EXPECT_NEAR(numbers_of(dir("again"), "eval_loss").at(0),
+              numbers_of(dir("tensor"), "eval_loss").at(0), 1e-12);
+
+  train("other", exact + Keys{"run.steps=4", "run.seed=7"});
+  const std::pair<Keys, const char*> refused[] = {
+      {{"merge", dir("tensor"), dir("x"), "--base", dir("other")}, "has other weights than those"},
+      {{"merge", dir("base"), dir("x")}, "holds no adapters"},
+      {{"export", dir("tensor"), dir("x")}, "trireme ckpt merge"}};
+  for (const auto& [words, said] : refused) {
+    const auto result = ckpt(words);
+    EXPECT_EQ(result.code, 2) << words[0] << result.out;
+    EXPECT_THAT(result.err, HasSubstr(said));
+    EXPECT_FALSE(std::filesystem::exists(dir("x")));
+  }
+  EXPECT_THAT(train("y", exact + Keys{"model.from=" + dir("tensor")}, 2).err,
+              HasSubstr("without the weights that they belong to"));
+  train("base", exact + Keys{"run.steps=10"});  // its newest step is another one now
+  EXPECT_THAT(train("tensor", keys + Keys{"mesh.tensor=2", "run.steps=14"}, 2).err,
+              HasSubstr("its adapters belong to other weights"));
+}
+
 TEST_F(Finetuning, WithParameterGroupsContinuesToTheBit) {
   expect_continues(kGroups + Keys{"mesh.replica=1", "mesh.shard=2"});
 }

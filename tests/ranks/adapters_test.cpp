@@ -210,9 +210,10 @@ TEST(Adapters, OfAModelOfYourOwnBeginWithWhatItComputes) {
     replicas.finish();
     optimizer.step();
   }
-  for (const auto& item : plain.named_parameters())
-    if (!item.key().starts_with("other"))  // torch draws it anew each time
-      EXPECT_TRUE(model.named_parameters()[item.key()].equal(item.value())) << item.key();
+  for (const auto& item : plain.named_parameters()) {
+    if (item.key().starts_with("other")) continue;  // torch draws it anew each time
+    EXPECT_TRUE(model.named_parameters()[item.key()].equal(item.value())) << item.key();
+  }
 
   // h + (alpha / r) B A x, written out.
   const auto layer = [&](nn::Linear& one, const at::Tensor& in) {

@@ -72,8 +72,9 @@ class Run {
   /// Returns the exit code; nothing if only the phase is over.
   std::optional<int> train() {
     check_same_data();
-    if (!resume() && !config_.model.from.empty())
-      tell(load_first_weights(config_, world_, trainer_));
+    const bool begins_from = !config_.model.from.empty(), adapts = config_.lora.rank > 0;
+    if (begins_from && adapts) load_base();
+    if (!resume() && begins_from && !adapts) tell(load_first_weights(config_, world_, trainer_));
     if (step_ >= steps_ && step_ > 0) {
       if (leads())
         fmt::print("already at step {} ({}): raise {}, or use another run.dir\n", step_,
@@ -118,6 +119,23 @@ class Run {
     if (leads()) fmt::print("{}\n", what);
   }
 
+  /// A checkpoint of adapters does not hold the weights that they belong to: every run reads them.
+  void load_base() {
+    tell(load_first_weights(config_, world_, trainer_));
+    base_ = fingerprint_of_first_weights(config_, world_);
+  }
+
+  /// Throws if the adapters of a checkpoint belong to other weights.
+  void check_base(const format::Checkpoint& saved) const {
+    if (base_.empty()) return;
+    const core::Json& base = saved.index().extra.at("lora").at("base");
+    if (base.value("content", base_) != base_)
+      throw ConfigError(fmt::format(
+          "cannot continue {}: its adapters belong to other weights than those that model.from = "
+          "\"{}\" has now; bring them back or use another run.dir",
+          saved.folder(), config_.model.from));
+  }
+
   /// Loads the newest complete checkpoint; returns whether there is one.
   bool resume() {
     const auto& [from, folder] = config_.checkpoint.resume;
@@ -127,6 +145,7 @@ class Run {
     }
     const auto load = [&, own = trainer_.own_state()](format::Checkpoint& one) {
       check_fits(one, config_, data_facts_);
+      check_base(one);
       trainer_.load(one, own);
     };
     std::optional<format::Checkpoint> saved;
@@ -314,6 +333,7 @@ class Run {
     checkpoint::State state = trainer_.state();
     state.extra["config"] = config::to_toml(config_);
     state.extra["data"] = data_facts_;
+    if (!base_.empty()) state.extra["lora"]["base"]["content"] = base_;
     if (trainer_.replicas() && config_.sync.seconds > 0)
       state.extra["used_samples"] = used_samples_;
     saver_.save(step_, state);
@@ -362,6 +382,7 @@ class Run {
   // Before anything collective, so that every rank itself reports a bad file.
   std::shared_ptr<const data::Dataset> data_, valid_;
   core::Json data_facts_;
+  std::string base_;  // of adapters: tells the weights of model.from from others
   Mesh mesh_;
   data::Order order_;
   int64_t steps_, until_;  // of the run, of the phase

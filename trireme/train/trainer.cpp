@@ -11,7 +11,6 @@
 #include "trireme/nn/bind.h"
 #include "trireme/parallel/step_end.h"
 #include "trireme/train/adapter_facts.h"
-#include "trireme/train/model_state.h"
 #include "trireme/train/parameter_groups.h"
 #include "trireme/train/recomputation.h"
 
@@ -447,7 +446,7 @@ checkpoint::State Trainer::own_state() const {
   core::check(!servers_, "Trainer::state: the servers have the state of this run");
   const bool adapts = config_.lora.rank > 0;
   checkpoint::State state =
-      state_of(*attached_, *optimizer_, adapts ? FrozenWeights::LeftOut : FrozenWeights::Saved);
+      state_of(*attached_, *optimizer_, adapts ? WeightsOf::Adapters : WeightsOf::All);
   state.extra["update"] = control_.to_json();
   if (adapts) state.extra["lora"] = facts_of_adapters(config_);
   return state;
@@ -470,6 +469,10 @@ std::string Trainer::restore() {
   control_.restore(extra.value("update", core::Json::object()), updates);
   now_ = control_.state();
   return loaded_.note;
+}
+
+checkpoint::State Trainer::weights() const {
+  return weights_of(*attached_, config_.lora.rank > 0 ? WeightsOf::Base : WeightsOf::All);
 }
 
 void Trainer::begin_from_weights() {

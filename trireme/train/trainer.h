@@ -103,9 +103,9 @@ class Trainer {
     restore();
   }
 
-  /// The weights and buffers of this rank, which may be filled from elsewhere before the first
-  /// step; `begin_from_weights` then follows.
-  checkpoint::State weights() const { return weights_of(*attached_); }
+  /// The weights and buffers of this rank, without adapters, which may be filled from elsewhere
+  /// before the first step; `begin_from_weights` then follows.
+  checkpoint::State weights() const;
   void begin_from_weights();
 
   /// `on_sums` is called in every step when all sums of gradients are complete, before their norm
