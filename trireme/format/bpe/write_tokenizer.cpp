@@ -22,14 +22,14 @@ std::string lines(const List& list, const Entry& entry) {
 }
 
 std::string pre_tokenizer_of(Family family) {
-  constexpr const char* kBytes =
+  constexpr const char* kByteLevel =
       R"({{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": {}}})";
-  if (family == Family::Gpt2) return fmt::format(kBytes, true);
+  if (family == Family::Gpt2) return fmt::format(kByteLevel, true);
   const auto pattern = family == Family::Llama3 ? kLlama3Pattern : kQwenPattern;
   return fmt::format(R"({{"type": "Sequence", "pretokenizers": [
     {{"type": "Split", "pattern": {{"Regex": {}}}, "behavior": "Isolated", "invert": false}},
     {}]}})",
-                     json_text(pattern), fmt::format(kBytes, false));
+                     json_text(pattern), fmt::format(kByteLevel, false));
 }
 
 }  // namespace

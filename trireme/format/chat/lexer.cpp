@@ -61,9 +61,11 @@ class Lexer {
   }
 
   size_t next_tag() const {
-    for (size_t tag = source_.find('{', at_); tag + 1 < source_.size();
-         tag = source_.find('{', tag + 1))
-      if (std::string_view("{%#").find(source_[tag + 1]) != std::string_view::npos) return tag;
+    for (size_t tag = source_.find('{', at_); tag != source_.npos;
+         tag = source_.find('{', tag + 1)) {
+      const char kind = tag + 1 < source_.size() ? source_[tag + 1] : ' ';
+      if (kind == '{' || kind == '%' || kind == '#') return tag;
+    }
     return source_.size();
   }
 
