@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class Digits : public testing::Test {
+class RealDigits : public testing::Test {
  protected:
   void SetUp() override {
     const std::string python = python_with_torch();
@@ -54,7 +54,7 @@ every = 120
   Scratch folder_;
 };
 
-TEST_F(Digits, TrainToOver97PercentInUnderAMinute) {
+TEST_F(RealDigits, TrainToOver97PercentInUnderAMinute) {
   const auto result = train(folder_ / "run");
   ASSERT_EQ(result.code, 0) << result.err;
   const auto accuracy = numbers_of(folder_ / "run", "eval_accuracy");
@@ -63,7 +63,7 @@ TEST_F(Digits, TrainToOver97PercentInUnderAMinute) {
   EXPECT_LT(result.wall, std::chrono::seconds(60));
 }
 
-TEST_F(Digits, GiveTheSameLossesWithAnyNumberOfWorkersAndAfterAResume) {
+TEST_F(RealDigits, GiveTheSameLossesWithAnyNumberOfWorkersAndAfterAResume) {
   const std::vector<std::string> small = {
       "model.kind=vit", "model.layers=2", "model.hidden=32",
       "model.patch=2",  "run.epochs=0",   "run.steps=40",
@@ -80,7 +80,7 @@ TEST_F(Digits, GiveTheSameLossesWithAnyNumberOfWorkersAndAfterAResume) {
   EXPECT_EQ(texts_of(folder_ / "part", "loss"), losses) << "in the second epoch, too";
 }
 
-TEST_F(Digits, ThatDoNotFitAreRefusedBeforeTraining) {
+TEST_F(RealDigits, ThatDoNotFitAreRefusedBeforeTraining) {
   const std::pair<std::vector<std::string>, std::string> cases[] = {
       {{"model.classes=9"}, "data.path: "},
       {{"model.classes=9"}, "the data has 10 classes, but model.classes = 9"},
@@ -98,7 +98,7 @@ TEST_F(Digits, ThatDoNotFitAreRefusedBeforeTraining) {
   }
 }
 
-TEST_F(Digits, AreBlendedWithThemselves) {
+TEST_F(RealDigits, AreBlendedWithThemselves) {
   const std::string source = "kind=\"idx\", path=\"" + folder_.path() + "\"";
   const auto result =
       train(folder_ / "blend",

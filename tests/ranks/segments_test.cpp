@@ -27,7 +27,7 @@ using comm::Communicator;
 using config::Recompute;
 using ::testing::ElementsAre;
 
-void expect_same_bits(const Case& c) {
+void expect_bits_of_plain(const Case& c) {
   SCOPED_TRACE(describe(c));
   run_world(kThreads, degrees_of(c).world(), [&](const Communicator& world) {
     at::set_num_threads(1);
@@ -56,30 +56,30 @@ TEST(SqrtRecompute, GivesTheSameBitsOnEveryMesh) {
       {.recompute = kSqrt, .pipe = 2, .stages_per_rank = 2, .layers = 8, .schedule = "interleaved"},
       {.shard = 2, .recompute = kSqrt, .pipe = 2, .layers = 8, .keep_gathered = false},
   };
-  for (const Case& c : cases) expect_same_bits(c);
+  for (const Case& c : cases) expect_bits_of_plain(c);
 }
 
 TEST(ExceptLast, GivesTheSameBitsWithEverySchedule) {
   for (const char* schedule : {"looped-bfs", "1f1b", "zb-h1"})
-    expect_same_bits({.recompute = Recompute::ExceptLast,
+    expect_bits_of_plain({.recompute = Recompute::ExceptLast,
                       .pipe = 2,
                       .stages_per_rank = schedule == std::string("looped-bfs") ? 2 : 1,
                       .layers = 4,
                       .schedule = schedule,
                       .dtype = config::Dtype::Float32});
   // Blocks that are cut inside; weights that are gathered again for each micro-batch.
-  expect_same_bits({.recompute = Recompute::ExceptLast, .pipe = 4, .schedule = "1f1b"});
-  expect_same_bits({.shard = 2,
+  expect_bits_of_plain({.recompute = Recompute::ExceptLast, .pipe = 4, .schedule = "1f1b"});
+  expect_bits_of_plain({.shard = 2,
                     .recompute = Recompute::ExceptLast,
                     .pipe = 2,
                     .layers = 4,
                     .keep_gathered = false});
-  expect_same_bits({.recompute = Recompute::ExceptLast,
+  expect_bits_of_plain({.recompute = Recompute::ExceptLast,
                     .pipe = 2,
                     .stages_per_rank = 2,
                     .layers = 8,
                     .schedule = "dualpipe-v"});
-  expect_same_bits({.recompute = Recompute::ExceptLast});
+  expect_bits_of_plain({.recompute = Recompute::ExceptLast});
 }
 
 TEST(Segments, AreCutAtEveryRootAndLeaveOutWhatIsNoLayer) {
@@ -102,7 +102,7 @@ TEST(Segments, AreCutAtEveryRootAndLeaveOutWhatIsNoLayer) {
   EXPECT_TRUE(nn::sqrt_segments(all, nn::LastSegment::Kept).empty());
 }
 
-struct Bytes {
+struct KeptBytes {
   int64_t kept = 0, peak = 0;
 };
 
@@ -124,7 +124,7 @@ config::Config deep(int64_t layers, Recompute recompute) {
 }
 
 /// The bytes that a forward keeps for backward, and the peak of both.
-Bytes bytes_of(const config::Config& config) {
+KeptBytes kept_bytes_of(const config::Config& config) {
   at::set_num_threads(1);
   const auto model = models::make_model(config, mesh_of_one());
   nn::initialize(*model, 3);
@@ -140,9 +140,9 @@ Bytes bytes_of(const config::Config& config) {
 
 TEST(SqrtRecompute, KeepsTheInputOfEveryThirdOfNineLayers) {
   constexpr int64_t kStream = kRows * 64 * 64 * 4;  // [rows, seq, hidden]
-  const Bytes none = bytes_of(deep(9, Recompute::None)), root = bytes_of(deep(9, Recompute::Sqrt)),
-              block = bytes_of(deep(9, Recompute::Block));
-  const int64_t layer = bytes_of(deep(10, Recompute::None)).kept - none.kept;
+  const KeptBytes none = kept_bytes_of(deep(9, Recompute::None)), root = kept_bytes_of(deep(9, Recompute::Sqrt)),
+              block = kept_bytes_of(deep(9, Recompute::Block));
+  const int64_t layer = kept_bytes_of(deep(10, Recompute::None)).kept - none.kept;
   // Of six layers nothing, of the two segments that they are in the inputs, of which the first is
   // the embedding's output: it was not kept by what follows it, but its norm kept it as its own.
   EXPECT_EQ(root.kept, none.kept - 6 * layer + 2 * kStream);
@@ -160,7 +160,7 @@ TEST(Footprint, OfActivationsIsThePeakOnTheCpuWhateverIsRecomputed) {
     // Backward makes the gradients of the weights, too, which the footprint counts elsewhere.
     int64_t gradients = 0;
     for (const auto& one : nn::parameters_of(*whole)) gradients += 4 * one.tensor.numel();
-    const int64_t peak = bytes_of(config).peak;
+    const int64_t peak = kept_bytes_of(config).peak;
     EXPECT_GE(foretold + gradients, peak) << to_string(recompute);
     EXPECT_LE(foretold, 1.1 * static_cast<double>(peak)) << to_string(recompute);
   }
