@@ -6,6 +6,7 @@
 
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/data_text.h"
 #include "cli/rank_program.h"
 #include "trireme/core/error.h"
 #include "trireme/format/tokens.h"
@@ -17,7 +18,9 @@ namespace {
 constexpr const char* kDataPurpose =
     "Files of tokens: raw uint16, llm.c's .bin, Megatron's .bin and .idx.\n\n"
     "  trireme data make OUT [OPTIONS]   writes a generated language whose entropy is known\n"
-    "  trireme data info FILE            prints its kind, the number of tokens, the largest token";
+    "  trireme data info FILE            prints its kind, the number of tokens, the largest token\n"
+    "  trireme data build OUT INPUT...   cuts text into tokens (--help lists its options)\n"
+    "  trireme data train-tokenizer OUT INPUT...   makes a tokenizer (--help lists its options)";
 
 constexpr const char* kDataExamples =
     "  trireme data make data/train.bin --tokens 1M --vocab 256 --kind llmc\n"
@@ -66,11 +69,15 @@ int info(const std::string& path) {
 }  // namespace
 
 int data_command(const std::vector<std::string>& args) {
+  const std::string action = args.empty() ? "" : args[0];
+  if (action == "build") return data_build_command({args.begin() + 1, args.end()});
+  if (action == "train-tokenizer") return train_tokenizer_command({args.begin() + 1, args.end()});
   MakeOptions make;
   Arguments arguments("trireme data", kDataPurpose);
-  arguments.usage("make OUT [OPTIONS] | info FILE");
+  arguments.usage(
+      "make OUT [OPTIONS] | info FILE | build OUT INPUT... | train-tokenizer OUT INPUT...");
   arguments.footer(kDataExamples);
-  arguments.actions({"make", "info"});
+  arguments.actions({"make", "info", "build", "train-tokenizer"});
   arguments.section("Options of make");
   arguments.count("--tokens", make.tokens,
                   "how many tokens (1048576); 64K and 1M are 64000 and 1000000");

@@ -54,8 +54,8 @@ template <>
 struct Words<DataKind> {
   static constexpr Word<DataKind> all[] = {{"markov", DataKind::Markov},
                                            {"tokens", DataKind::Tokens},
-                                           {"text", DataKind::Text, Built::Later},
-                                           {"jsonl", DataKind::JsonLines, Built::Later},
+                                           {"text", DataKind::Text},
+                                           {"jsonl", DataKind::JsonLines},
                                            {"idx", DataKind::Idx, Built::Later},
                                            {"cifar", DataKind::Cifar, Built::Later},
                                            {"images", DataKind::Images, Built::Later}};

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "trireme/config/keys.h"
 
 namespace trireme::config {
@@ -18,6 +20,16 @@ struct Switch {
 
 bool reads_files(const Config& config) {
   return config.data.kind != DataKind::Markov;
+}
+bool reads(const Config& config, DataKind kind) {
+  return config.data.kind == kind ||
+         std::ranges::find(config.data.blend, kind, &DataSource::kind) != config.data.blend.end();
+}
+bool reads_conversations(const Config& config) {
+  return reads(config, DataKind::JsonLines);
+}
+bool reads_text(const Config& config) {
+  return reads(config, DataKind::Text) || reads_conversations(config);
 }
 bool evaluates(const Config& config) {
   return config.eval.every > 0;
@@ -105,6 +117,8 @@ bool has_32_bits(const Config& config) {
 constexpr Switch kSwitches[] = {
     {"data.path", "data.kind", reads_files, "data.kind=tokens"},
     {"data.valid", "data.kind", reads_files, "data.kind=tokens"},
+    {"data.tokenizer", "data.kind", reads_text, "data.kind=text"},
+    {"data.chat", "data.kind", reads_conversations, "data.kind=jsonl"},
     {"data.valid", "eval.every", evaluates, "eval.every=100"},
     {"data.samples", "data.kind", [](const Config& c) { return !reads_files(c); },
      "data.kind=markov"},

@@ -7,6 +7,7 @@
 #include "trireme/core/error.h"
 #include "trireme/data/markov.h"
 #include "trireme/data/tokens.h"
+#include "trireme/train/text_data.h"
 
 namespace trireme::train {
 
@@ -27,6 +28,17 @@ std::shared_ptr<const data::Dataset> open_tokens(const char* key, const std::str
   }
 }
 
+std::shared_ptr<const data::Dataset> open_files(const char* key, const std::string& path,
+                                                const config::Config& config) {
+  if (config.data.kind == config::DataKind::Tokens) return open_tokens(key, path, config);
+  try {
+    return config.data.kind == config::DataKind::Text ? open_text(config, path)
+                                                      : open_conversations(config, path);
+  } catch (const Error& error) {
+    throw ConfigError(fmt::format("{}: {}", key, error.what()));
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const data::Dataset> make_dataset(const config::Config& config) {
@@ -36,7 +48,7 @@ std::shared_ptr<const data::Dataset> make_dataset(const config::Config& config) 
                             .seq = config.model.seq,
                             .samples = config.data.samples,
                             .seed = static_cast<uint64_t>(config.run.seed)});
-  return open_tokens("data.path", config.data.path, config);
+  return open_files("data.path", config.data.path, config);
 }
 
 std::shared_ptr<const data::Dataset> make_valid_dataset(const config::Config& config) {
@@ -48,7 +60,7 @@ std::shared_ptr<const data::Dataset> make_valid_dataset(const config::Config& co
                             .samples = kValidSamples,
                             .seed = static_cast<uint64_t>(config.run.seed),
                             .first_text = config.data.samples});
-  return open_tokens("data.valid", config.data.valid, config);
+  return open_files("data.valid", config.data.valid, config);
 }
 
 core::Json facts_of(const data::Dataset& dataset) {
