@@ -62,13 +62,26 @@ def forward(p, ids, heads):
     return F.linear(x, p["wte.weight"])
 
 
+def samples_of(path, seq):
+    """Sample i as input and target: of a stream of uint16, or line i of a .jsonl, where targets may be -100."""
+    if path.suffix == ".jsonl":
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        return lambda i: (torch.tensor(lines[i]["input"]), torch.tensor(lines[i]["target"]))
+    tokens = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint16).to(torch.int32)
+
+    def of_stream(i):
+        row = tokens[i * seq:i * seq + seq + 1].long()
+        return row[:-1], row[1:]
+    return of_stream
+
+
 def main():
     run, tokens_file, steps = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     precision = sys.argv[4] if len(sys.argv) > 4 else "float32"
     device = sys.argv[5] if len(sys.argv) > 5 else "cpu"
     config = keys(run / "config.toml")
     seq, heads = int(config["model.seq"]), int(config["model.heads"])
-    tokens = torch.frombuffer(bytearray(tokens_file.read_bytes()), dtype=torch.uint16).to(torch.int32)
+    rows_of = samples_of(tokens_file, seq)
     p = {}
     for part in sorted((run / "checkpoints/step-00000000").glob("*.safetensors")):
         p.update({k: v for k, v in read_safetensors(part).items() if "/" not in k})
@@ -87,9 +100,9 @@ def main():
     scaler = torch.amp.GradScaler(device, init_scale=float(config["precision.loss_scale"]),
                                   growth_interval=int(config["precision.growth"]), enabled=precision == "float16")
     for step in range(steps):
-        rows = torch.stack([tokens[i * seq:i * seq + seq + 1] for i in batches[step]]).long().to(device)
+        x, y = (torch.stack(each).to(device) for each in zip(*(rows_of(i) for i in batches[step])))
         with torch.autocast(device, dtype=torch.float16 if precision == "float16" else torch.bfloat16, enabled=half):
-            loss = F.cross_entropy(forward(p, rows[:, :-1], heads).flatten(0, 1), rows[:, 1:].flatten())
+            loss = F.cross_entropy(forward(p, x, heads).flatten(0, 1), y.flatten())
         optimizer.zero_grad()
         scale = scaler.get_scale()
         scaler.scale(loss).backward()
