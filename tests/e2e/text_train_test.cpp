@@ -133,7 +133,7 @@ TEST(TextTraining, SaysWhatIsWrongBeforeItBegins) {
     return result.err;
   };
   EXPECT_THAT(
-      complaint({"data.kind=jsonl", "data.path=" + talk, "model.vocab=257"}),
+      complaint({"data.kind=jsonl", "data.path=" + talk, "model.vocab=257", "model.seq=64"}),
       HasSubstr(
           "talk.jsonl: line 2: the default chat template: line 1: the role robot is none of"));
   EXPECT_THAT(complaint({"data.kind=text", "data.path=" + talk, "model.vocab=100"}),
