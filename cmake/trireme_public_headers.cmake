@@ -43,6 +43,9 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/nn/layer.h
   trireme/nn/linear.h
   trireme/nn/layers.h
+  trireme/nn/rms_norm.h
+  trireme/nn/swiglu.h
+  trireme/nn/rotary.h
   trireme/nn/head.h
   trireme/nn/dropout.h
   trireme/nn/gelu.h

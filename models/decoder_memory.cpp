@@ -103,10 +103,10 @@ int64_t bytes_on_gpu(const DecoderShape& shape, const nn::Batching& of, const Si
 
 /// On the CPU, and on a GPU in float32 or float64.
 int64_t bytes_elsewhere(const DecoderShape& shape, const nn::Batching& of, const Sizes& sizes) {
-  // On the CPU norms of 16 bits save their inputs in float32.
+  // On the CPU layer norms of 16 bits save their inputs in float32.
   const int64_t item = of.item_bytes;
   const bool half = item < 4, on_cpu = of.device == c10::DeviceType::CPU;
-  const int64_t norm_extra = half && on_cpu ? sizes.stream * (4 - item) : 0;
+  const int64_t norm_extra = half && on_cpu && !shape.gated ? sizes.stream * (4 - item) : 0;
 
   // What a block saves for backward: the inputs of its norms and matrices, q, k and v, the log-sum-
   // exp (or the scores) of attention, the input and the output of GELU or SwiGLU.
@@ -138,7 +138,12 @@ int64_t bytes_elsewhere(const DecoderShape& shape, const nn::Batching& of, const
   const int64_t added_up = chunk < sizes.all ? sizes.head_weight * 8 : 0;
   const int64_t head_bytes =
       in_head * item + (of.heads > 0 ? chunk * sizes.classes * 4 + added_up : 0);
-  const int64_t block_bytes = in_block * item + (of.accumulates ? 4 * sizes.mlp_weight : 0);
+  const int64_t matrix_bytes = in_block * item + (of.accumulates ? 4 * sizes.mlp_weight : 0);
+  // SwiGLU's backward, when its output is gone: its input, its gradient and that of the input are
+  // there in both.
+  const int64_t gate_bytes = (in_block - sizes.mlp_weight - sizes.wide) * item + sizes.wide * 4 +
+                             (sizes.before * 2) * 4 + sizes.before * item;
+  const int64_t block_bytes = shape.gated ? std::max(matrix_bytes, gate_bytes) : matrix_bytes;
   const int64_t table_bytes =
       sizes.head_weight * (4 + item + (shape.tie ? item : 0)) + sizes.stream * (4 + item);
   return std::max(kept * item + times(norms, norm_extra) + std::max(head_bytes, block_bytes),

@@ -1,6 +1,7 @@
-"""The GPT of configs/bench.toml in PyTorch, eager, alone or on gloo (DDP, FSDP2, pipelining): prints one JSON line.
+"""The GPT of configs/bench.toml, or a Llama of the same size, in PyTorch, eager, alone or on gloo (DDP, FSDP2,
+pipelining): prints one JSON line.
 
-    python3 torch_train.py RANKS STEPS ROWS SEQ [ddp|fsdp|powersgd]
+    python3 torch_train.py RANKS STEPS ROWS SEQ [ddp|fsdp|powersgd|llama]
     python3 torch_train.py RANKS STEPS ROWS SEQ pipeline [MICROS [CUT]]
 
 A pipeline runs Schedule1F1B over the RANKS x ROWS rows in MICROS (8) micro-batches. CUT is the number of the six
@@ -19,6 +20,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 DIM, HEADS, LAYERS, VOCAB = 256, 4, 4, 4096
+LLAMA_FFN = 688  # three matrices with about as many weights as the two of the GPT
 
 
 class Block(nn.Module):
@@ -34,6 +36,30 @@ class Block(nn.Module):
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(y.transpose(1, 2).reshape(rows, seq, DIM))
         return x + self.down(F.gelu(self.up(self.ln2(x)), approximate="tanh"))
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, seq):
+        super().__init__()
+        self.norm1, self.norm2 = nn.RMSNorm(DIM, eps=1e-5), nn.RMSNorm(DIM, eps=1e-5)
+        self.qkv, self.proj = nn.Linear(DIM, 3 * DIM, bias=False), nn.Linear(DIM, DIM, bias=False)
+        self.gate_up, self.down = nn.Linear(DIM, 2 * LLAMA_FFN, bias=False), nn.Linear(LLAMA_FFN, DIM, bias=False)
+        head = DIM // HEADS
+        angles = torch.outer(torch.arange(seq), 10000.0 ** (-torch.arange(0, head, 2) / head)).repeat(1, 2)
+        self.register_buffer("cosines", angles.cos(), persistent=False)
+        self.register_buffer("sines", angles.sin(), persistent=False)
+
+    def rotated(self, x):
+        first, second = x.chunk(2, -1)
+        return x * self.cosines + torch.cat((-second, first), -1) * self.sines
+
+    def forward(self, x):
+        rows, seq, _ = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(rows, seq, 3, HEADS, DIM // HEADS).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(self.rotated(q), self.rotated(k), v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(rows, seq, DIM))
+        gate, up = self.gate_up(self.norm2(x)).chunk(2, -1)
+        return x + self.down(F.silu(gate) * up)
 
 
 class Embed(nn.Module):
@@ -52,6 +78,19 @@ class Head(nn.Module):
 
     def forward(self, x):
         return self.out(self.ln(x))
+
+
+class LlamaHead(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.out = nn.RMSNorm(DIM, eps=1e-5), nn.Linear(DIM, VOCAB, bias=False)
+
+    def forward(self, x):
+        return self.out(self.norm(x))
+
+
+def llama(seq):
+    return nn.Sequential(nn.Embedding(VOCAB, DIM), *[LlamaBlock(seq) for _ in range(LAYERS)], LlamaHead())
 
 
 def gpt(seq):
@@ -84,7 +123,7 @@ def pss_mib():
 def run(rank, ranks, steps, rows, seq, mode, micros, cut):
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = gpt(seq)
+    model = llama(seq) if mode == "llama" else gpt(seq)
 
     def forward_backward(ids):
         loss_of(model(ids[:, :-1]), ids[:, 1:]).backward()

@@ -257,6 +257,7 @@ TEST(TrainOnAPipeAxis, TakesTheMemoryThatCheckForetells) {
       {"mesh.pipe=2", "pipeline.balance=2,2", "pipeline.schedule=gpipe", "model.tie=false"},
       {"mesh.pipe=2", "mesh.shard=2", "pipeline.balance=2,2"},
       {"mesh.pipe=4", "pipeline.balance=params", "memory.recompute=block"},
+      {"mesh.pipe=2", "pipeline.balance=2,2", "model.kind=llama"},
       {"mesh.pipe=2", "pipeline.balance=2,2", "pipeline.schedule=pipedream-2bw", "model.tie=false",
        "optim.clip=0"},
       {"mesh.pipe=3", "pipeline.balance=2,1,1", "pipeline.schedule=pipedream", "model.tie=false",

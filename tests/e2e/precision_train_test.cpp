@@ -122,6 +122,8 @@ TEST(TrainIn16Bits, TakesTheMemoryThatCheckForetells) {
       {"mesh.replica=1", "precision.compute=bfloat16", "model.vocab=30000", "model.hidden=64"},
       {"mesh.replica=1", "mesh.shard=2", "memory.shard=optimizer", "precision.compute=bfloat16",
        "precision.master=none"},
+      {"mesh.replica=1", "model.kind=llama", "precision.compute=bfloat16"},
+      {"mesh.replica=1", "mesh.shard=2", "model.kind=llama", "precision.compute=float16"},
       {"mesh.replica=1", "model.kind=mlp", "model.seq=8", "precision.compute=bfloat16",
        "precision.master=none"}};
   for (const auto& some : cases) {

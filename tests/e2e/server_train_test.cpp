@@ -79,9 +79,11 @@ TEST_F(Served, LockstepOnAnyMeshHasTheLossesOfReplicas) {
 }
 
 TEST_F(Served, OneFreeWorkerIsOneProcessToTheBit) {
-  for (const char* precision : {"float64", "float32"}) {
-    const std::string suffix = precision;
-    const Keys keys = {"precision.compute=" + suffix, "run.threads=1", "mesh.replica=1"};
+  for (const auto& [precision, kind] :
+       {std::pair("float64", "gpt"), {"float32", "gpt"}, {"float32", "llama"}}) {
+    const std::string suffix = std::string(precision) + kind;
+    const Keys keys = {std::string("precision.compute=") + precision, "run.threads=1",
+                       "mesh.replica=1", std::string("model.kind=") + kind};
     train("alone" + suffix, keys);
     train("served" + suffix, keys + Keys{"sync.kind=free", "sync.servers=2"});
     EXPECT_EQ(texts_of(dir("alone" + suffix), "loss"), texts_of(dir("served" + suffix), "loss"));

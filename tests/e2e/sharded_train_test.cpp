@@ -98,6 +98,10 @@ TEST(TrainOnAShardAxis, TakesTheMemoryThatCheckForetells) {
       {"mesh.replica=2", "mesh.shard=2", "memory.recompute=block"},
       {"mesh.replica=1", "memory.recompute=selective", "optim.kind=sgd"},
       {"mesh.replica=1", "memory.recompute=cheap"},
+      {"mesh.replica=1", "model.kind=llama"},
+      {"mesh.replica=1", "model.kind=llama", "memory.recompute=cheap", "model.kv_heads=2"},
+      {"mesh.replica=2", "mesh.shard=2", "model.kind=llama", "memory.recompute=block"},
+      {"mesh.replica=1", "mesh.tensor=2", "model.kind=llama", "memory.recompute=selective"},
       {"mesh.replica=1", "model.kind=mlp", "model.seq=8"}};
   for (const auto& mesh : meshes) {
     // Large enough that what is small does not show.

@@ -33,6 +33,9 @@ TEST(Check, NeedsNoData) {
   const auto dry =
       run_patiently({kTrireme, "train", TRIREME_SOURCE_DIR "/configs/gpt2-124m.toml", "--dry-run"});
   EXPECT_EQ(dry.out, result.out);
+  const auto llama = checked(TRIREME_SOURCE_DIR "/configs/llama-60m.toml", {});
+  EXPECT_EQ(llama.code, 0) << llama.err;
+  EXPECT_THAT(llama.out, HasSubstr("llama: 58073600 parameters"));
 }
 
 TEST(Check, LooksAtFilesThatAreThere) {

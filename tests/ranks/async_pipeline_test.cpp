@@ -34,6 +34,7 @@ struct AsyncCase {
   int drain_every = 0;                   ///< 0: only at the end
   std::optional<std::size_t> left = {};  ///< steps that are not taken at once; none: Trainer::lag
   int64_t lost_rows = 0;
+  std::string kind = "gpt";
 };
 
 Case cut_of(const AsyncCase& c) {
@@ -43,6 +44,7 @@ Case cut_of(const AsyncCase& c) {
           .masked = true,
           .batch = 2 * c.micros * c.replica - c.lost_rows,
           .recompute = c.recompute,
+          .kind = c.kind,
           .pipe = c.pipe,
           .layers = 4,
           .schedule = c.schedule};
@@ -189,6 +191,13 @@ TEST(AsynchronousPipeline, GoesWithReplicasTensorsRecomputationAndShortBatches) 
                            .micros = 1,
                            .recompute = config::Recompute::Block,
                            .lost_rows = 1});
+  check_against_reference(
+      {.schedule = "pipedream-2bw", .pipe = 2, .micros = 2, .tensor = 2, .kind = "llama"});
+  check_against_reference({.schedule = "pipedream",
+                           .pipe = 3,
+                           .micros = 2,
+                           .recompute = config::Recompute::Cheap,
+                           .kind = "llama"});
 }
 
 TEST(AsynchronousPipeline, DividesTheLearningRateByTheDelayIfAsked) {

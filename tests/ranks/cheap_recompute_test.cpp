@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "models/gpt.h"
+#include "models/llama.h"
 #include "support/cuts.h"
 #include "support/on_gpu.h"
 #include "support/tiny_model.h"
@@ -48,6 +49,14 @@ TEST(CheapRecompute, GivesTheSameBitsOnEveryMesh) {
         {.pipe = 4, .schedule = "1f1b", .balance = {config::Balance::By::Time}, .dtype = dtype},
         // Norms are released before the deferred gradients are computed.
         {.shard = 2, .pipe = 2, .schedule = "zb-h1", .keep_gathered = false, .dtype = dtype},
+        {.kind = "llama", .dtype = dtype},
+        {.shard = 2, .tensor = 2, .kind = "llama", .dtype = dtype},
+        {.shard = 2,
+         .kind = "llama",
+         .pipe = 2,
+         .schedule = "zb-h1",
+         .keep_gathered = false,
+         .dtype = dtype},
     };
     for (const Case& c : cases) expect_same_bits(c);
   }
@@ -58,8 +67,9 @@ struct Bytes {
 };
 
 /// The bytes that a forward keeps for backward, and the peak of both.
-Bytes bytes_of(const models::GptOptions& options, int64_t rows, bool cheaply) {
-  models::Gpt model(options, mesh_of_one());
+template <class Model, class Options>
+Bytes bytes_of(const Options& options, int64_t rows, bool cheaply) {
+  Model model(options, mesh_of_one());
   nn::initialize(*model, 3);
   if (cheaply) nn::recompute_cheaply(*model, nn::WeightsLater::Stay);
   const auto tokens = torch::randint(0, options.vocab, {rows, options.seq}, torch::kLong);
@@ -74,10 +84,22 @@ TEST(CheapRecompute, KeepsNoOutputOfANormOrOfGelu) {
   const models::GptOptions options{.layers = 4, .hidden = 64, .seq = 64, .vocab = 32};
   constexpr int64_t kSamples = 8;
   const int64_t tensor = kSamples * options.seq * options.hidden * 4;  // [rows, seq, hidden]
-  const Bytes plain = bytes_of(options, kSamples, false), cheap = bytes_of(options, kSamples, true);
+  const Bytes plain = bytes_of<models::Gpt>(options, kSamples, false),
+              cheap = bytes_of<models::Gpt>(options, kSamples, true);
   const int64_t gone = options.layers * (2 + 4) * tensor;  // two norms and a GELU of 4 x hidden
   EXPECT_EQ(plain.kept - cheap.kept, gone);
   EXPECT_LE(cheap.peak, plain.peak - gone + 4 * tensor) << "one of them at a time is there again";
+}
+
+TEST(CheapRecompute, KeepsNoOutputOfAnRmsNormOrOfSwiGlu) {
+  const models::LlamaOptions options{.layers = 4, .hidden = 64, .ffn = 192, .seq = 64, .vocab = 32};
+  constexpr int64_t kSamples = 8;
+  const int64_t tensor = kSamples * options.seq * options.hidden * 4;
+  const Bytes plain = bytes_of<models::Llama>(options, kSamples, false),
+              cheap = bytes_of<models::Llama>(options, kSamples, true);
+  const int64_t gone = options.layers * (2 + 3) * tensor;  // two norms, and 3 x hidden
+  EXPECT_EQ(plain.kept - cheap.kept, gone);
+  EXPECT_LE(cheap.peak, plain.peak - gone + 6 * tensor) << "one of them at a time is there again";
 }
 
 TEST(CheapRecompute, OnAGpuIn16BitsDiffersOnlyByALastBitOfGelu) {

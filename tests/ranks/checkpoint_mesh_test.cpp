@@ -42,9 +42,15 @@ const MeshCase kMeshes[] = {
     {{.pipe = 2, .shard = 2}},
     {{.pipe = 2, .tensor = 2}, true, config::ShardedState::Parameters, "gpipe"}};
 
-config::Config config_of_mesh(const MeshCase& mesh,
-                              config::OptimizerKind optimizer = config::OptimizerKind::AdamW) {
+/// What is trained.
+struct What {
+  config::OptimizerKind optimizer = config::OptimizerKind::AdamW;
+  const char* model = "gpt";
+};
+
+config::Config config_of_mesh(const MeshCase& mesh, const What& what = {}) {
   config::Config config;
+  config.model.kind = what.model;
   config.precision.compute = config.precision.reduce = config::Dtype::Float64;
   config.model.layers = 1;
   config.model.hidden = 24;
@@ -58,7 +64,7 @@ config::Config config_of_mesh(const MeshCase& mesh,
   config.pipeline.balance.by = config::Balance::By::Parameters;
   config.batch.global = 5;
   config.batch.micro = 2;
-  config.optim.kind = optimizer;
+  config.optim.kind = what.optimizer;
   config.optim.lr = 0.01;
   config.optim.warmup = 3;
   return config;
@@ -67,9 +73,8 @@ config::Config config_of_mesh(const MeshCase& mesh,
 /// A run on one mesh, that can be left and taken up on another.
 class OnMesh {
  public:
-  OnMesh(const Communicator& world, const MeshCase& on,
-         config::OptimizerKind optimizer = config::OptimizerKind::AdamW)
-      : config_(config_of_mesh(on, optimizer)),
+  OnMesh(const Communicator& world, const MeshCase& on, const What& what = {})
+      : config_(config_of_mesh(on, what)),
         mesh_(world, on.degrees),
         trainer_(
             config_, mesh_,
@@ -132,12 +137,12 @@ TEST(CheckpointsOfAnyMesh, ContinueOnAnyOther) {
   const Scratch scratch;
   for (std::size_t from = 0; from < std::size(kMeshes); ++from) {
     const std::string saved = scratch / fmt::format("from{}", from);
-    const auto optimizer =
-        from % 2 == 0 ? config::OptimizerKind::AdamW : config::OptimizerKind::Sgd;
+    const What what{from % 2 == 0 ? config::OptimizerKind::AdamW : config::OptimizerKind::Sgd,
+                    from % 4 == 2 ? "llama" : "gpt"};
     std::vector<double> wanted;
     run_world(kThreads, kMeshes[from].degrees.world(), [&](const Communicator& world) {
       at::set_num_threads(1);
-      OnMesh run(world, kMeshes[from], optimizer);
+      OnMesh run(world, kMeshes[from], what);
       auto losses = run.steps(1, 5);
       run.save(saved, 5);
       for (double loss : run.steps(6, 10)) losses.push_back(loss);
@@ -152,7 +157,7 @@ TEST(CheckpointsOfAnyMesh, ContinueOnAnyOther) {
       const std::string again = scratch / fmt::format("from{}to{}", from, to);
       run_world(kThreads, kMeshes[to].degrees.world(), [&](const Communicator& world) {
         at::set_num_threads(1);
-        OnMesh run(world, kMeshes[to], optimizer);
+        OnMesh run(world, kMeshes[to], what);
         run.load(path);
         run.save(again, 5);
         expect_near(run.steps(6, 10), wanted, 5);

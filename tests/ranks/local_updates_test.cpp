@@ -135,14 +135,15 @@ TEST(LocalUpdates, AnInnerGroupIsOneReplicaOfSeveralRanks) {
             kRounding);
 }
 
-TEST(LocalUpdates, AreTheSameWhateverCutsAReplica) {
-  const auto with = [](config::ShardedState state, const char* schedule) {
+void check_cut_replicas(const std::string& kind) {
+  const auto with = [&](config::ShardedState state, const char* schedule) {
     auto config = plain_sgd([](auto& sync) {
       sync.kind = SyncKind::DiLoCo;
       sync.every = 4;
       sync.momentum = 0.5;
       sync.fragments = 2;
     });
+    config.model.kind = kind;
     config.batch.global = 8;
     config.batch.micro = 1;
     config.memory.shard = state;
@@ -162,6 +163,10 @@ TEST(LocalUpdates, AreTheSameWhateverCutsAReplica) {
     EXPECT_LE(difference(cut.losses, expected.losses), kRounding) << to_string(degrees);
     EXPECT_LE(difference(cut.drifts, expected.drifts), kRounding) << to_string(degrees);
   }
+}
+
+TEST(LocalUpdates, AreTheSameWhateverCutsAReplica) {
+  for (const char* kind : {"gpt", "llama"}) check_cut_replicas(kind);
 }
 
 TEST(LocalUpdates, APipelineOfOneReplicaRunsTheMicroBatchesOfItsOwnRows) {

@@ -67,6 +67,11 @@ TEST(SixteenBits, AreProvedOnEveryMesh) {
   expect_proved(Dtype::Float16);
 }
 
+TEST(SixteenBits, AreProvedForALlama) {
+  for (const Dtype dtype : {Dtype::BFloat16, Dtype::Float16})
+    expect_proved(dtype, [](auto& config) { config.model.kind = "llama"; });
+}
+
 TEST(SixteenBits, AreProvedOnTheWireWithoutMastersAndWithSomeParametersKept) {
   expect_proved(Dtype::BFloat16, [](auto& config) { config.precision.reduce = Dtype::BFloat16; });
   expect_proved(Dtype::BFloat16, [](auto& config) {

@@ -15,7 +15,8 @@ const config::ShardedState kWhat[] = {config::ShardedState::Optimizer,
                                       config::ShardedState::Gradients,
                                       config::ShardedState::Parameters};
 
-TEST(Sharded, EveryLevelGivesTheAnswerOfOneRank) {
+/// One in `every` of the meshes.
+void check_levels(const std::string& kind, int every) {
   const config::Recompute recompute[] = {config::Recompute::None, config::Recompute::Block,
                                          config::Recompute::Selective, config::Recompute::Cheap};
   const std::pair<int64_t, int64_t> heads[] = {{4, 4}, {6, 2}, {6, 6}, {4, 1}};
@@ -26,22 +27,31 @@ TEST(Sharded, EveryLevelGivesTheAnswerOfOneRank) {
       for (const bool tie : {true, false}) {
         // The other ways take turns.
         const auto [h, k] = heads[number / 2 % 4];
-        check({.replica = replica,
-               .shard = shard,
-               .tensor = tensor,
-               .what = what,
-               .sequence = number / 2 % 3 != 1,
-               .tie = tie,
-               .masked = number / 4 % 2 == 0,
-               .heads = h,
-               .kv_heads = k,
-               .batch = number / 2 % 2 == 0 ? 8 : 5,
-               .recompute = recompute[(number + number / 4) % 4]});
-        ++number;
+        const Case one{.replica = replica,
+                       .shard = shard,
+                       .tensor = tensor,
+                       .what = what,
+                       .sequence = number / 2 % 3 != 1,
+                       .tie = tie,
+                       .masked = number / 4 % 2 == 0,
+                       .heads = h,
+                       .kv_heads = k,
+                       .batch = number / 2 % 2 == 0 ? 8 : 5,
+                       .recompute = recompute[(number + number / 4) % 4],
+                       .kind = kind};
+        if (number++ % every == 0) check(one);
         if (::testing::Test::HasFailure()) return;
       }
     }
   }
+}
+
+TEST(Sharded, EveryLevelGivesTheAnswerOfOneRank) {
+  check_levels("gpt", 1);
+}
+
+TEST(Sharded, TheLlamaToo) {
+  check_levels("llama", 3);
 }
 
 TEST(Sharded, TheMlpToo) {

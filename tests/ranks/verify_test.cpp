@@ -54,7 +54,7 @@ TEST(Verify, SaysWhichSeamsItCannotCompare) {
 }
 
 TEST(Verify, ProvesTheModelsWithRecomputationAndCopies) {
-  for (const char* kind : {"gpt", "mlp"}) {
+  for (const char* kind : {"gpt", "llama", "mlp"}) {
     for (const auto recompute : {config::Recompute::None, config::Recompute::Block,
                                  config::Recompute::Selective, config::Recompute::Cheap}) {
       run_world(kThreads, 4, [&](const Communicator& world) {
@@ -135,7 +135,7 @@ TEST(Verify, ProvesWhatRunsInFloat32) {
   for (const Degrees& degrees :
        {Degrees{.replica = 3}, Degrees{.tensor = 4}, Degrees{.replica = 2, .tensor = 2},
         Degrees{.shard = 4}, Degrees{.pipe = 2, .shard = 2}, Degrees{.pipe = 2, .tensor = 2}}) {
-    for (const char* kind : {"gpt", "mlp"}) {
+    for (const char* kind : {"gpt", "llama", "mlp"}) {
       run_world(kThreads, degrees.world(), [&](const Communicator& world) {
         config::Config config = gpt_config();
         config.model.kind = kind;

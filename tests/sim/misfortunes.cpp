@@ -41,9 +41,11 @@ NodeId Misfortunes::pick_node() {
   return ids[world_.random().below(ids.size())];
 }
 
-/// Whether the manager may take the server for dead.
+/// Whether the manager may take the server for dead. After a partition it may do so until it hears
+/// from the server again.
 bool Misfortunes::is_troubled(NodeId id) {
-  return !world_.is_up(id) || world_.is_cut(id, ps::kManager);
+  if (!world_.is_up(id) || world_.is_cut(id, ps::kManager)) return true;
+  return manager() && manager()->silence_of(id) > job_.timing.dead_after / 2;
 }
 
 /// With copies = k, at most k servers are in trouble at once, and each range has one that is well:

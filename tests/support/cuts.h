@@ -67,6 +67,14 @@ inline config::Config config_of(const Case& c) {
   config.model.dropout = 0.1;
   config.model.attention_dropout = 0.1;
   config.model.tie = c.tie;
+  if (c.kind == "llama") {  // with what Qwen and longer contexts have
+    config.model.head_dim = config.model.hidden / c.heads % 2 == 0 ? 0 : 4;
+    config.model.qkv_bias = c.tie;
+    config.model.rope_pairs = c.masked ? config::RopePairs::Neighbours : config::RopePairs::Halves;
+    config.model.rope_scaling = config::RopeScaling::Llama3;
+    config.model.rope_factor = 8;
+    config.model.rope_seq = 16;
+  }
   config.tensor.sequence = c.sequence;
   config.memory.recompute = c.recompute;
   config.memory.shard = c.what;

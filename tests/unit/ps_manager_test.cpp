@@ -140,6 +140,34 @@ TEST(Manager, EndsNobodyForItsOwnSleep) {
   EXPECT_TRUE(manager.books().lives({1, 1}));
 }
 
+/// A server died while the manager was away. The log says that it holds the range; if the manager
+/// let one go that it does not need, perhaps the last one went.
+TEST(Manager, LetsNoHolderGoBeforeItHearsAllOthers) {
+  JobConfig job = two_servers();
+  job.servers = 3;
+  job.ranges = 1;
+  Desk desk;
+  std::vector<Decision> decisions = kTwoLives;
+  decisions.push_back(LifeBegins{{Role::Server, 2}, 1, 72});
+  decisions.push_back(RangeAssigned{0, {.epoch = 1, .chain = {{0, 1}, {1, 1}, {2, 1}}}});
+  desk.log = log_of(decisions);
+  Manager manager(job, desk);
+  const auto hear_for = [&](Time time, const std::vector<uint32_t>& servers) {
+    for (const Time end = desk.time + time; desk.time < end; desk.time += milliseconds(100)) {
+      for (const uint32_t server : servers) hear(manager, job, server);
+      manager.tick();
+    }
+  };
+  const auto targets = place_ranges(1, {0, 1, 2}, 2)[0];
+  const uint32_t extra = 3 - targets[0] - targets[1];
+  hear_for(job.timing.dead_after / 2, {targets[0], extra});
+  EXPECT_EQ(manager.view().ranges[0].chain.size(), 3);
+  hear_for(job.timing.dead_after, {0, 1, 2});
+  const std::vector<Member> left = manager.view().ranges[0].chain;
+  ASSERT_EQ(left.size(), 2);
+  for (const Member& member : left) EXPECT_NE(member.index, extra);
+}
+
 void greet(Manager& manager, const JobConfig& job, uint64_t nonce) {
   manager.receive(encode({.job = job.id(), .from = {Role::Worker, 0}},
                          Hello{.nonce = nonce, .fingerprint = job.fingerprint()}));
@@ -192,6 +220,42 @@ TEST(Manager, LetsAProcessGreetAnewWhoseLifeEndedUnheard) {
   ASSERT_NE(welcome, nullptr);
   worker.receive(encode({.job = job.id(), .from = kManager}, *welcome));
   EXPECT_EQ(worker.life(), 3);
+}
+
+/// The view of the new generation came between the answers of two ranges, and before the manager's
+/// word that the worker's life is over: the read would have been half old and half new.
+TEST(ClientNode, MixesNoAnswersFromBeforeAndAfterAReturnToASnapshot) {
+  const JobConfig job = two_servers();
+  Desk desk;
+  ClientNode worker(0, job, desk);
+  worker.tick();
+  View view;
+  view.version = 1;
+  view.ranges.assign(job.ranges, {.epoch = 1, .chain = {{0, 1}}});
+  worker.receive(
+      encode({.job = job.id(), .from = kManager},
+             Welcome{.nonce = std::get<Hello>(desk.sent.back()).nonce, .life = 1, .view = view}));
+  bool is_read = false;
+  worker.start({.table = 0, .pull = true}, [&](const ClientNode::Result&) { is_read = true; });
+  const auto reply_as = [&](uint32_t generation, RangeId range) {
+    const RequestId id{
+        .life = 1, .number = std::get<Request>(desk.sent.back()).id.number, .range = range};
+    worker.receive(
+        encode({.job = job.id(), .generation = generation, .from = {Role::Server, 0}, .life = 1},
+               Reply{.id = id, .values = std::string(8, '\0')}));
+  };
+  reply_as(0, 0);
+  view.version = 2;
+  view.generation = 1;
+  for (Assignment& range : view.ranges) range.epoch = 2;
+  worker.receive(encode({.job = job.id(), .generation = 1, .from = kManager}, ViewChange{view}));
+  EXPECT_EQ(worker.life(), 0);
+  reply_as(1, 1);
+  reply_as(1, 2);
+  EXPECT_FALSE(is_read);
+  desk.time += seconds(1);
+  worker.tick();
+  EXPECT_TRUE(std::holds_alternative<Hello>(desk.sent.back())) << "it begins another life";
 }
 
 /// Servers may stop, and workers are told to read the end, also when some server was lost after it.

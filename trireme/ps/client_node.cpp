@@ -191,7 +191,11 @@ void ClientNode::tick() {
   }
 }
 
+/// When all servers return to a snapshot, the lives of all workers end. The manager says so, but
+/// the view may come first: what was read before it and what is read after it must not be mixed.
 void ClientNode::on_view() {
+  if (has_begun_ && view_.generation != generation_) return end_life();
+  generation_ = view_.generation;
   for (auto& [number, op] : operations_)
     for (auto& [range, part] : op.parts)
       if (!part.done && part.request.epoch != view_.ranges[range].epoch) send_part(part);

@@ -146,6 +146,7 @@ class ClientNode : public ManagedNode {
   };
   std::map<uint64_t, Told> reports_;
   bool has_begun_ = false;
+  uint32_t generation_ = 0;  ///< of this life
 };
 
 }  // namespace trireme::ps

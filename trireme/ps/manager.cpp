@@ -351,10 +351,14 @@ std::optional<Assignment> Manager::mended(RangeId range,
     next.joiner = Member{server, books_.node({Role::Server, server})->life};
     return next;
   }
-  // Whoever stays may be dead already, and nobody knows it yet: so copies + 1 must stay. A server
-  // that leaves waits until there are so many others.
+  // Whoever stays may be dead already, and nobody knows it yet: so copies + 1 must stay, and all of
+  // them were heard a moment ago. (A new manager may not know that one died while it was away.) A
+  // server that leaves waits until there are so many others.
   const auto extra = std::ranges::find_if_not(next.chain, is_target);
   if (extra == next.chain.end() || next.chain.size() <= job_.copies + 1) return {};
+  const bool others_are_well = std::ranges::all_of(
+      next.chain, [&](const Member& member) { return &member == &*extra || is_well(member); });
+  if (!others_are_well) return {};
   next.chain.erase(extra);
   return next;
 }

@@ -39,6 +39,8 @@ class Manager final : public Node {
   void on_stream_lost(NodeId id) override;
   /// How the job is, for people: JSON.
   std::string status() const;
+  /// How long it has not heard from a server or worker.
+  Time silence_of(NodeId id) const;
 
  private:
   void handle(Message& message) override;
@@ -55,7 +57,6 @@ class Manager final : public Node {
   void hear(NodeId id);
   bool is_replaced(NodeId id, Life life) const;
   void forget_silences();
-  Time silence_of(NodeId id) const;
   bool is_well(Member server) const;
   bool is_last_heard_holder(NodeId id) const;
   void mend_ranges();

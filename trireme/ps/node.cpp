@@ -110,14 +110,18 @@ bool ManagedNode::handle_membership(const Message& message) {
       throw RejectedError(fmt::format(
           "another process is {} now, and this one, of life {}, is not any more; start each once",
           name_of(id_), life_));
-    on_life_ended();
-    if (adopts_)
-      life_ = 0;
-    else
-      begin_life();
+    end_life();
     return true;
   }
   return false;
+}
+
+void ManagedNode::end_life() {
+  on_life_ended();
+  if (adopts_)
+    life_ = 0;
+  else
+    begin_life();
 }
 
 bool ManagedNode::fits(const View& view) const {

@@ -84,6 +84,7 @@ class ManagedNode : public Node {
   virtual void on_view() = 0;
   /// This life is over; whatever belonged to it must go.
   virtual void on_life_ended() = 0;
+  void end_life();
   virtual Figures figures() const { return {}; }
 
   bool leaving_ = false;
