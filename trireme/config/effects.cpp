@@ -41,16 +41,6 @@ bool reads_conversations(const Config& config) {
 bool reads_text(const Config& config) {
   return reads(config, DataKind::Text) || reads_conversations(config);
 }
-bool reads(const Config& config, DataKind kind) {
-  return config.data.kind == kind ||
-         std::ranges::find(config.data.blend, kind, &DataSource::kind) != config.data.blend.end();
-}
-bool reads_conversations(const Config& config) {
-  return reads(config, DataKind::JsonLines);
-}
-bool reads_text(const Config& config) {
-  return reads(config, DataKind::Text) || reads_conversations(config);
-}
 bool evaluates(const Config& config) {
   return config.eval.every > 0;
 }
