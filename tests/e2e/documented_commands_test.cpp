@@ -48,6 +48,7 @@ const std::pair<const char*, const char*> kPlaceholders[] = {{"CONFIG", "configs
                                                              {"B", "runs/other"},
                                                              {"FILE", "data/tokens.bin"},
                                                              {"FOLDER", "/tmp"},
+                                                             {"HF_FOLDER", "runs/hf"},
                                                              {"PROGRAM", "./my_program"},
                                                              {"COMMAND", "train"},
                                                              {"NAME", "1f1b"},
@@ -195,6 +196,8 @@ class DocumentedCommands : public testing::Test {
     furnish(*scratch_ / "first", "");
     const auto first = run_in(*scratch_ / "first", "trireme train configs/gpt-small.toml");
     ASSERT_EQ(first.code, 0) << first.err;
+    const auto hf = run_in(*scratch_ / "first", "trireme ckpt export runs/gpt-small runs/hf");
+    ASSERT_EQ(hf.code, 0) << hf.err;
     fs::copy(*scratch_ / "first/runs/gpt-small", *scratch_ / "first/runs/other",
              fs::copy_options::recursive);
   }

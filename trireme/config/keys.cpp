@@ -122,7 +122,7 @@ const Key kTable[] = {
     {KEY(model.batch_norm), "resnet: statistics of all ranks' rows, or of each rank's",
      one_of<BatchNormKind>(), Built::Later},
     {KEY(model.patch), "vit: height and width of a patch", kSize, Built::Later},
-    {KEY(model.from), "first weights: a checkpoint, or a Hugging Face folder", {}, Built::Later},
+    {KEY(model.from), "first weights: a checkpoint, or a Hugging Face folder; model's sizes are its"},
     {KEY(model.experts), "moe-gpt: experts in a layer", kSize, Built::Later},
     {KEY(model.top_k), "moe-gpt: experts that see a token", kSize, Built::Later},
     {KEY(model.capacity), "moe-gpt: an expert's share of tokens; 0: dropless", kNotNegative,

@@ -13,6 +13,9 @@ namespace trireme::train {
 /// The names of weights of the past begin with it, and with how many updates ago they were.
 constexpr std::string_view kPastWeights = "past.";
 
+/// The parameters and the buffers, as this rank keeps them.
+checkpoint::State weights_of(const parallel::Attached& attached);
+
 /// Everything that must be saved of a model and its optimizer to continue as if nothing had
 /// happened: parameters, buffers, the optimizer's tensors and counts, and the order in which
 /// gradients are reduced. Any mesh can load it. Collective.

@@ -20,6 +20,7 @@
 #include "trireme/format/folder.h"
 #include "trireme/train/announce.h"
 #include "trireme/train/datasets.h"
+#include "trireme/train/first_weights.h"
 #include "trireme/train/reducer_state.h"
 #include "trireme/train/resume_point.h"
 #include "trireme/train/run_files.h"
@@ -74,7 +75,8 @@ class Run {
   /// Returns the exit code; nothing if only the phase is over.
   std::optional<int> train() {
     check_same_data();
-    resume();
+    if (!resume() && !config_.model.from.empty())
+      tell(load_first_weights(config_, world_, trainer_));
     if (step_ >= steps_ && step_ > 0) {
       if (leads())
         fmt::print("already at step {} ({}): raise {}, or use another run.dir\n", step_,
@@ -114,10 +116,18 @@ class Run {
     return cut_to_resume(config_, world_);
   }
 
-  /// Loads the newest complete checkpoint, if there is one.
-  void resume() {
+  void tell(const std::string& what) {
+    files_.log(what);
+    if (leads()) fmt::print("{}\n", what);
+  }
+
+  /// Loads the newest complete checkpoint; returns whether there is one.
+  bool resume() {
     const auto& [from, folder] = config_.checkpoint.resume;
-    if (from == From::Nothing) return refuse_newer(config_, -1);
+    if (from == From::Nothing) {
+      refuse_newer(config_, -1);
+      return false;
+    }
     const auto load = [&, own = trainer_.own_state()](format::Checkpoint& one) {
       check_fits(one, config_, data_facts_);
       trainer_.load(one, own);
@@ -125,7 +135,7 @@ class Run {
     std::optional<format::Checkpoint> saved;
     if (from == From::Newest) {
       saved = checkpoint::load_newest(files_.checkpoints(), world_, load);
-      if (!saved) return;
+      if (!saved) return false;
     } else {
       saved = checkpoint::open(folder);
       refuse_newer(config_, saved->index().step);
@@ -142,11 +152,9 @@ class Run {
           "(sync.after = {}): start again to continue from there",
           step_, config_.sync.after));
     last_saved_ = from == From::Newest ? step_ : -1;
-    files_.log(fmt::format("continues from {}", saved->folder()));
-    if (leads()) fmt::print("continues from {}\n", saved->folder());
-    if (note.empty()) return;
-    files_.log(note);
-    if (leads()) fmt::print("{}\n", note);
+    tell(fmt::format("continues from {}", saved->folder()));
+    if (!note.empty()) tell(note);
+    return true;
   }
 
   /// Throws if a host has other data than rank 0: it would train on wrong samples.

@@ -11,7 +11,6 @@
 #include "trireme/nn/bind.h"
 #include "trireme/nn/recompute.h"
 #include "trireme/parallel/step_end.h"
-#include "trireme/train/model_state.h"
 
 namespace trireme::train {
 
@@ -450,6 +449,11 @@ std::string Trainer::restore() {
   control_.restore(extra.value("update", core::Json::object()), updates);
   now_ = control_.state();
   return loaded_.note;
+}
+
+void Trainer::begin_from_weights() {
+  if (local_) local_->restart();
+  attached_->updated();
 }
 
 int64_t Trainer::num_parameters() const {

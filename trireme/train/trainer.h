@@ -21,6 +21,7 @@
 #include "trireme/train/attach.h"
 #include "trireme/train/batch_upload.h"
 #include "trireme/train/local_training.h"
+#include "trireme/train/model_state.h"
 #include "trireme/train/step_graph.h"
 
 namespace trireme::train {
@@ -95,6 +96,11 @@ class Trainer {
     loaded_ = {extra, ""};
     restore();
   }
+
+  /// The weights and buffers of this rank, which may be filled from elsewhere before the first
+  /// step; `begin_from_weights` then follows.
+  checkpoint::State weights() const { return weights_of(*attached_); }
+  void begin_from_weights();
 
   /// `on_sums` is called in every step when all sums of gradients are complete, before their norm
   /// is computed; `on_gradients` after that, before they are used: with the number to divide them
