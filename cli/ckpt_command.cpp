@@ -31,7 +31,8 @@ constexpr const char* kCkptPurpose =
     "  trireme ckpt reshard PATH OUT     rewrites one: every tensor whole, in one file\n"
     "  trireme ckpt reshard PATH OUT --ranks N   or as N ranks with mesh.shard=N would have\n"
     "  trireme ckpt import HF_FOLDER OUT  a Hugging Face folder (gpt2, llama, qwen2) becomes one\n"
-    "  trireme ckpt export PATH OUT      writes one as a folder that transformers reads";
+    "  trireme ckpt export PATH OUT      writes one as a folder that transformers reads\n"
+    "  trireme ckpt merge PATH OUT       adds low-rank adapters to the weights that they belong to";
 
 constexpr const char* kCkptExamples =
     "PATH is a run's folder, its checkpoints/, or one step in there; of several steps the newest\n"
@@ -48,19 +49,25 @@ constexpr const char* kCkptExamples =
     "folder; it must not exist yet, and appears complete or not at all (OUT.tmp until then). The\n"
     "values are the same bit for bit; what is read is verified. It takes 64 MiB of memory, and 1\n"
     "MiB for each of at most 64 open files.\n\n"
-    "import and export keep every bit, unless --dtype says otherwise. import takes also a tokenizer\n"
-    "and generation settings along, and export finds them there, at data.tokenizer, in model.from,\n"
+    "import and export keep every bit, unless --dtype says otherwise. import takes also a "
+    "tokenizer\n"
+    "and generation settings along, and export finds them there, at data.tokenizer, in "
+    "model.from,\n"
     "or where --tokenizer says. Rows that --vocab adds are the mean of the others.\n\n"
+    "merge takes these weights from where the run began (model.from), or from --base: a checkpoint "
+    "or\n"
+    "a Hugging Face folder. Weights that are not adapted stay as they are, bit for bit.\n\n"
     "Exit codes: 0 whole, equal or written; 1 different (diff), or failed; 2 usage, no checkpoint\n"
     "there, or one of a newer Trireme; 3 damaged (verify), with the file, the block and the\n"
     "tensors in it.";
 
-const std::vector<std::string> kCkptActions = {"ls",   "info",    "verify", "diff",
-                                               "reshard", "import", "export"};
+const std::vector<std::string> kCkptActions = {"ls",      "info",   "verify", "diff",
+                                               "reshard", "import", "export", "merge"};
 constexpr int kMostRanks = 99'999;  // names of parts have five digits
 
 int list_steps(const std::string& typed, Form form) {
-  if (!print_steps(format::steps_folder(typed), form)) format::find_step(typed);  // throws: there is none
+  if (!print_steps(format::steps_folder(typed), form))
+    format::find_step(typed);  // throws: there is none
   return 0;
 }
 
@@ -136,7 +143,7 @@ struct CkptArguments {
   std::vector<std::string> words;
   bool json = false;
   std::optional<int> ranks, vocab;
-  std::string dtype, tokenizer;
+  std::string dtype, tokenizer, base;
   int64_t file_bytes = exchange::kMostFileBytes;
 
   std::string action() const { return words.empty() ? "" : words[0]; }
@@ -155,6 +162,7 @@ void check_options(const CkptArguments& given) {
       {"--vocab", given.vocab.has_value(), {"import", "export"}},
       {"--dtype", !given.dtype.empty(), {"import", "export"}},
       {"--tokenizer", !given.tokenizer.empty(), {"export"}},
+      {"--base", !given.base.empty(), {"merge"}},
       {"--max-shard-size", given.file_bytes != exchange::kMostFileBytes, {"export"}}};
   for (const Owner& one : owners)
     if (one.given && std::ranges::find(one.actions, given.action()) == one.actions.end())
@@ -171,7 +179,7 @@ void check_options(const CkptArguments& given) {
 CkptArguments parse_words(const std::vector<std::string>& args) {
   CkptArguments parsed;
   Arguments arguments("trireme ckpt", kCkptPurpose);
-  arguments.usage("ls|info|verify|diff|reshard|import|export PATH [PATH] [OPTIONS]");
+  arguments.usage("ls|info|verify|diff|reshard|import|export|merge PATH [PATH] [OPTIONS]");
   arguments.footer(kCkptExamples);
   arguments.actions(kCkptActions);
   arguments.flag("--json", parsed.json, "ls, info: print JSON");
@@ -180,6 +188,7 @@ CkptArguments parse_words(const std::vector<std::string>& args) {
   arguments.words("--dtype", {"float32", "bfloat16", "float16", "float64"});
   arguments.value("--vocab", parsed.vocab, "import, export: crop or pad the vocabulary to this");
   arguments.value("--tokenizer", parsed.tokenizer, "export: a folder with tokenizer files");
+  arguments.value("--base", parsed.base, "merge: the weights that the adapters belong to");
   arguments.count("--max-shard-size", parsed.file_bytes,
                   "export: most bytes of a file before another begins");
   parsed.words = arguments.parse_anywhere(args);
@@ -204,6 +213,8 @@ int write_out(const CkptArguments& given) {
                       .dtype = dtype,
                       .file_bytes = given.file_bytes,
                       .tokenizer = given.tokenizer});
+  if (given.action() == "merge")
+    return merge_step(format::find_step(from), out, {.base = without_slash(given.base)});
   return reshard_checkpoint(format::find_step(from), out, given.ranks.value_or(1));
 }
 
@@ -213,14 +224,14 @@ int ckpt_command(const std::vector<std::string>& args) {
   const CkptArguments given = parse_words(args);
   const std::string action = given.action();
   if (std::ranges::find(kCkptActions, action) == kCkptActions.end())
-    throw ConfigError(fmt::format(
-        "{}; write ls, info, verify, diff, reshard, import or export ('trireme ckpt --help')",
-        action.empty() ? "no action was given" : "unknown action '" + action + "'"));
+    throw ConfigError(
+        fmt::format("{}; write ls, info, verify, diff, reshard, import, export or merge ('trireme "
+                    "ckpt --help')",
+                    action.empty() ? "no action was given" : "unknown action '" + action + "'"));
   const size_t wanted = action == "ls" || action == "info" || action == "verify" ? 1 : 2;
   if (given.words.size() != 1 + wanted)
     throw ConfigError(fmt::format("{} takes {}, not {} ('trireme ckpt --help')", action,
-                                  wanted == 1 ? "one path" : "two paths",
-                                  given.words.size() - 1));
+                                  wanted == 1 ? "one path" : "two paths", given.words.size() - 1));
   check_options(given);
   const Form form = given.json ? Form::Json : Form::Text;
   const std::string& path = given.words[1];

@@ -49,9 +49,8 @@ int import_hf(const std::string& folder, const std::string& to, exchange::Import
   if (const auto wrong = format::wrong_name(to, 0))
     throw ConfigError(*wrong + "; choose another name");
   int64_t bytes = 0;
-  const int code = write_with_progress("import", to, options, bytes, [&] {
-    exchange::import_folder(folder, to, options);
-  });
+  const int code = write_with_progress("import", to, options, bytes,
+                                       [&] { exchange::import_folder(folder, to, options); });
   if (code != 0) return code;
   fmt::print("{}: {} tensors, {}; train from it with model.from={}\n", to,
              format::read_index(to).tensors.size(), core::format_bytes(bytes), to);
@@ -61,11 +60,23 @@ int import_hf(const std::string& folder, const std::string& to, exchange::Import
 int export_hf(const std::string& step, const std::string& to, exchange::ExportOptions options) {
   check_out("export", to);
   int64_t bytes = 0;
-  const int code = write_with_progress("export", to, options, bytes, [&] {
-    exchange::export_checkpoint(step, to, options);
-  });
+  const int code = write_with_progress("export", to, options, bytes,
+                                       [&] { exchange::export_checkpoint(step, to, options); });
   if (code != 0) return code;
   fmt::print("{}: {}; from_pretrained of transformers reads it\n", to, core::format_bytes(bytes));
+  return 0;
+}
+
+int merge_step(const std::string& step, const std::string& to, exchange::MergeOptions options) {
+  check_out("merge", to);
+  if (const auto wrong = format::wrong_name(to, format::read_index(step).step))
+    throw ConfigError(*wrong + "; choose another name");
+  int64_t bytes = 0;
+  const int code = write_with_progress("merge", to, options, bytes,
+                                       [&] { exchange::merge_adapters(step, to, options); });
+  if (code != 0) return code;
+  fmt::print("{}: {} tensors, {}; train from it with model.from={}\n", to,
+             format::read_index(to).tensors.size(), core::format_bytes(bytes), to);
   return 0;
 }
 

@@ -62,13 +62,16 @@ FoundJob in_folder(std::string folder) {
   constexpr int64_t kMostSecret = 4096;
   if (!fs::is_directory(folder))
     throw Error(
-        fmt::format("there is no folder {}: name that of the manager, or of the run", folder));
+        fmt::format("there is no folder {}: name that of the manager, which goes when its job "
+                    "ends, or that of the run",
+                    folder));
   if (!format::is_file(folder + "/manager.address") && fs::is_directory(folder + "/ps"))
     folder += "/ps";
   auto place = ps::manager_in_folder(folder);
   if (!place->find())
     throw Error(fmt::format(
-        "no manager is in {}: its job has not begun, or is not one of servers and workers",
+        "no manager is in {}: its job has not begun, has ended, or is not one of servers and "
+        "workers",
         folder));
   const std::string name = place->job(), beside = folder + "/secret";
   auto secret = format::is_file(beside)
@@ -97,13 +100,10 @@ int ps_command(const std::vector<std::string>& args) {
     throw ConfigError("--job is for jobs in etcd: a folder has one job");
 
   const FoundJob job = is_folder ? in_folder(where) : in_etcd(where, name);
-  const auto status =
+  const auto answer =
       ps::ask_status(*job.place, job.name, job.secret, net::Clock::now() + kPatience);
-  if (!status)
-    throw Error(fmt::format(
-        "no manager answers in {}: the job has ended, or has another secret than is known here",
-        where));
-  fmt::print("{}", json ? *status + "\n" : status_screen(*status));
+  if (!answer.json) throw Error(fmt::format("the job in {}: {}", where, answer.why_not));
+  fmt::print("{}", json ? *answer.json + "\n" : status_screen(*answer.json));
   return 0;
 }
 

@@ -86,9 +86,8 @@ int train(const std::vector<std::string>& args) {
   if (core::env("TRIREME_ROLE") && !config.sync.on_servers())
     throw ConfigError(
         "the launcher started a manager, servers and workers, but this configuration trains "
-        "without "
-        "them: leave --servers and --workers out, or set sync.kind and let `trireme train` start "
-        "them");
+        "without them: leave --servers and --workers out, or set sync.kind and let `trireme train` "
+        "start them");
   if (config.sync.on_servers())
     return train::run_on_servers(config, models::make_whole, models::make_model);
   const train::StopSignals signals;  // before any other thread
@@ -112,7 +111,7 @@ int mesh_check(const std::vector<std::string>& args) {
     config = train::config_of_worker(config);
   }
   const Degrees degrees =
-      refuse_early(config, config.sync.on_servers() ? train::ranks_of_worker(config)
+      refuse_early(config, config.sync.on_servers() ? train::degrees_of_worker(config).world()
                                                     : train::planned_ranks(config));
   if (degrees.tensor > 1) models::make_whole(config, degrees);  // shapes only
   return 0;
@@ -123,11 +122,15 @@ int train_check(const std::vector<std::string>& args) {
   const config::Config asked = config;
   const bool on_servers = config.sync.on_servers();
   if (on_servers) config = train::config_of_worker(config);
-  const int ranks = on_servers ? train::ranks_of_worker(config) : train::planned_ranks(config);
+  const int ranks = on_servers ? train::degrees_of_worker(config).world() : train::planned_ranks(config);
   const Degrees degrees = refuse_early(config, ranks);
   const auto model = models::make_whole(config, degrees);
-  int64_t count = 0;
-  for (const auto& one : nn::parameters_of(*model)) count += Box{{}, one.layout.whole()}.numel();
+  int64_t count = 0, trained = 0;
+  for (const auto& one : nn::parameters_of(*model)) {
+    const int64_t elements = Box{{}, one.layout.whole()}.numel();
+    count += elements;
+    if (one.tensor.requires_grad()) trained += elements;
+  }
   const bool gpu = train::uses_cuda(config);
   train::Footprint memory =
       train::footprint(config, *model, degrees, gpu ? c10::DeviceType::CUDA : c10::DeviceType::CPU);
@@ -138,17 +141,16 @@ int train_check(const std::vector<std::string>& args) {
   }
   check_run_folder(config);
   if (train::own_rank() != 0) return 0;
-  fmt::print("{}: {} parameters, {}\n", config.model.kind, count,
+  const std::string adapters =
+      config.lora.rank == 0 ? "" : fmt::format(" ({} of adapters are trained)", trained);
+  fmt::print("{}: {} parameters{}, {}\n", config.model.kind, count, adapters,
              to_string(config.precision.compute));
   if (on_servers) {
-    const bool adam = asked.sync.optimizer == config::ServerOptimizer::AdamW ||
-                      (asked.sync.optimizer == config::ServerOptimizer::Same &&
-                       asked.optim.kind == config::OptimizerKind::AdamW);
-    const bool wide = asked.precision.compute == config::Dtype::Float64;
+    const auto states = static_cast<int64_t>(train::server_rule(asked)->state().arrays.size());
+    const int64_t bytes = asked.precision.compute == config::Dtype::Float64 ? 8 : 4;
     const int64_t copies = 1 + asked.sync.copies;
-    fmt::print(
-        "each server: about {} of weights and optimizer state\n",
-        core::format_bytes(count * (wide ? 8 : 4) * (adam ? 3 : 2) * copies / asked.sync.servers));
+    fmt::print("each server: about {} of weights and optimizer state\n",
+               core::format_bytes(trained * bytes * (1 + states) * copies / asked.sync.servers));
   }
   if (on_servers)
     fmt::print("{}, {}; each worker is a\n", counted(asked.sync.servers, "server"),

@@ -15,7 +15,7 @@
 #include "trireme/config/validate.h"
 #include "trireme/core/error.h"
 #include "trireme/exchange/start.h"
-#include "trireme/format/folder.h"
+#include "trireme/format/candidates.h"
 #include "trireme/launch/run.h"
 
 namespace trireme::cli {
@@ -75,14 +75,14 @@ static int num_processes(const config::Config& config) {
 namespace {
 
 /// The checkpoint that the run continues from, named for all its processes: one that is started
-/// again later must not choose a newer one.
+/// again later must not choose a newer one, nor servers a damaged one each for itself.
 void name_checkpoint(const config::Config& config, std::vector<std::string>& command) {
   if (config.checkpoint.resume.from != config::Resume::From::Newest) return;
-  const std::string folder = config.run.dir + "/checkpoints";
-  const auto there = format::list(folder);
-  command.push_back("checkpoint.resume=" + (there.empty()
-                                                ? std::string("never")
-                                                : folder + "/" + format::step_name(there.back())));
+  const std::string newest =
+      format::newest_whole(config.run.dir + "/checkpoints", [](const std::string& sentence) {
+        fmt::print(stderr, "trireme train: {}\n", sentence);
+      });
+  command.push_back("checkpoint.resume=" + (newest.empty() ? "never" : newest));
 }
 
 /// Starts the manager, the servers and the workers of a run whose weights live on servers.

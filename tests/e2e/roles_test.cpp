@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <regex>
 #include <set>
@@ -376,12 +377,50 @@ TEST_F(Roles, AJobSaysHowItIs) {
   EXPECT_EQ(json.at("ranges").size(), 8u);
   job.signal(SIGINT);
   EXPECT_EQ(job.finish().code, 0);
-  EXPECT_FALSE(std::filesystem::exists(folder + "/secret"));
-  const auto after = status(folder);
+  EXPECT_FALSE(std::filesystem::exists(folder)) << "it goes with the job";
+  const auto after = status(scratch_ / "run");
   EXPECT_EQ(after.code, 1);
-  EXPECT_LT(after.wall, 3s);
   EXPECT_EQ(lines_of(after.err).size(), 1u) << after.err;
-  EXPECT_THAT(after.err, HasSubstr("no manager answers in " + folder));
+  EXPECT_THAT(after.err, HasSubstr("no manager is in " + scratch_ / "run"));
+}
+
+/// The manager is there and says nothing; then it is another one's; then it is dead, and the
+/// launcher, too.
+TEST_F(Roles, StatusSaysWhyNobodyAnswers) {
+  const std::string folder = scratch_ / "ps", beside = scratch_ / "kept";
+  Command job(words({"--manager", folder}, nodes(100'000)), how());
+  ASSERT_TRUE(job.wait_for("[worker 0] step "));
+  const pid_t manager = process_of("manager", "0");
+  ASSERT_GT(manager, 0);
+  ::kill(manager, SIGSTOP);
+  const auto stopped = status(folder);
+  ::kill(manager, SIGCONT);
+  EXPECT_EQ(stopped.code, 1);
+  EXPECT_LT(stopped.wall, 4s);
+  EXPECT_THAT(stopped.err, HasSubstr("does not answer: it is stopped (SIGSTOP, Ctrl-Z)"));
+  std::filesystem::copy(folder, beside);
+  std::ofstream(beside + "/secret") << std::string(64, '0');
+  EXPECT_THAT(status(beside).err, HasSubstr("the secret or the job id is not the one of its job"));
+  std::filesystem::copy(folder + "/secret", beside,
+                        std::filesystem::copy_options::overwrite_existing);
+  EXPECT_EQ(status(beside).code, 0);
+  job.signal(SIGKILL);
+  job.finish();
+  EXPECT_THAT(status(beside).err, HasSubstr("nobody listens at its address: the job has ended"));
+  EXPECT_TRUE(eventually([&] { return !std::filesystem::exists(folder); })) << "files stay behind";
+}
+
+/// What others keep in the folder that they have named is not the job's to remove.
+TEST_F(Roles, TakeOnlyTheirOwnFilesAway) {
+  const std::string folder = scratch_ / "mine";
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder + "/notes") << "precious";
+  EXPECT_EQ(run({"--manager", folder}, "[ $TRIREME_ROLE = worker ] || exec sleep 60").code, 0);
+  EXPECT_EQ(bytes_of(folder + "/notes"), "precious");
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    left.push_back(entry.path().filename());
+  EXPECT_THAT(left, ElementsAre("notes"));
 }
 
 TEST_F(Roles, StatusSaysWhereThereIsNoJob) {

@@ -3,11 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
-#include <filesystem>
+#include <array>
 #include <fstream>
+#include <map>
+#include <random>
 #include <sstream>
+#include <thread>
 
+#include "support/on_gpu.h"
 #include "support/training.h"
 #include "trireme/core/json.h"
 
@@ -28,6 +33,10 @@ Keys operator+(Keys a, const Keys& b) {
 
 const Keys kInDouble = {"precision.compute=float64", "run.threads=1"};
 const Keys kLockstep = kInDouble + Keys{"sync.kind=stale", "sync.servers=2", "mesh.replica=2"};
+
+bool is_there(const std::string& path) {
+  return ::access(path.c_str(), F_OK) == 0;
+}
 
 class Served : public testing::Test {
  protected:
@@ -141,49 +150,84 @@ std::map<std::string, pid_t> roles_of(const std::string& marker) {
   return roles;
 }
 
-TEST_F(Served, KilledProcessesLeaveTheBitsOfAnUndisturbedRun) {
-  const Keys keys = kLockstep + Keys{"sync.servers=3", "sync.copies=1", "run.steps=400",
-                                     "optim.schedule=constant", "log.every=10"};
-  train("calm", keys);
+/// Four deaths, or as many as TRIREME_TRAIN_KILLS says.
+int num_kills() {
+  const char* asked = std::getenv("TRIREME_TRAIN_KILLS");
+  return asked != nullptr ? std::max(4, std::stoi(asked)) : 4;
+}
+
+/// Long enough for them.
+class ServedForLong : public Served {
+ protected:
+  ServedForLong() {
+    static const Scratch shared;
+    static const std::string calm = [] {
+      const std::string dir = shared / "calm";
+      const auto result = run_command(train_arguments(tiny_config(shared), dir, keys()),
+                                      {.deadline = num_kills() * kPatience});
+      EXPECT_EQ(result.code, 0) << result.err;
+      return dir;
+    }();
+    EXPECT_EQ(::symlink(calm.c_str(), dir("calm").c_str()), 0);
+  }
+  static int gap() { return num_kills() > 4 ? 250 : 50; }  ///< steps from death to death
+  static int steps() { return (num_kills() + 1) * gap(); }
+  static Keys keys() {
+    return kLockstep + Keys{"sync.servers=3", fmt::format("run.steps={}", steps()),
+                            "optim.schedule=constant", "log.every=10"};
+  }
+  std::string last_of(const std::string& name) const {
+    return fmt::format("{}/checkpoints/step-{:08}", name, steps());
+  }
+  std::string line_of(int step) const { return fmt::format("step {}/{} ", step, steps()); }
+};
+
+/// Each of the kinds, then any.
+std::string victim(int number, std::mt19937& random) {
+  constexpr std::array kFirst{"server 1", "worker 0", "manager 0", "server 2"};
+  constexpr std::array kAll{"manager 0", "server 0", "server 1", "server 2", "worker 0", "worker 1"};
+  return number < 4 ? kFirst.at(static_cast<size_t>(number)) : kAll.at(random() % kAll.size());
+}
+
+TEST_F(ServedForLong, KilledProcessesLeaveTheBitsOfAnUndisturbedRun) {
+  const Keys copied = keys() + Keys{"sync.copies=1"};
   const std::string marker = unique_marker();
-  Command run(train_arguments(config_, dir("killed"), keys),
-              {.environment = {{"TRIREME_TEST_MARK", marker}}, .deadline = kPatience});
-  int step = 50;
-  for (const std::string victim : {"server 1", "worker 0", "manager 0", "server 2"}) {
-    ASSERT_TRUE(run.wait_for(fmt::format("step {}/400", step))) << victim;
-    const auto roles = roles_of(marker);
-    ASSERT_TRUE(roles.contains(victim));
-    ::kill(roles.at(victim), SIGKILL);
-    ASSERT_TRUE(run.wait_for(fmt::format("was killed by SIGKILL"))) << victim;
-    step += 80;
+  Command run(train_arguments(config_, dir("killed"), copied),
+              {.environment = {{"TRIREME_TEST_MARK", marker}}, .deadline = num_kills() * kPatience});
+  std::mt19937 random(1);
+  for (int i = 0; i < num_kills(); ++i) {
+    const std::string name = victim(i, random);
+    ASSERT_TRUE(run.wait_for(line_of(i * gap() + gap() - 10))) << name;
+    // A death must not be the second one of a chain.
+    if (i >= 4) std::this_thread::sleep_for(std::chrono::milliseconds(1600));
+    pid_t pid = 0;
+    ASSERT_TRUE(eventually([&] { return (pid = roles_of(marker)[name]) > 0; }, kPatience)) << name;
+    ::kill(pid, SIGKILL);
+    ASSERT_TRUE(run.wait_for(fmt::format("{} (pid {}) was killed by SIGKILL",
+                                         name == "manager 0" ? "manager" : name, pid)));
   }
   const auto result = run.finish();
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(texts_of(dir("killed"), "loss"), texts_of(dir("calm"), "loss"));
   EXPECT_EQ(texts_of(dir("killed"), "step"), texts_of(dir("calm"), "step"));
-  const std::string last = "/checkpoints/step-00000400";
-  EXPECT_THAT(differences("killed" + last, "calm" + last), IsEmpty());
+  EXPECT_THAT(differences(last_of("killed"), last_of("calm")), IsEmpty());
   EXPECT_TRUE(eventually([&] { return roles_of(marker).empty(); })) << "nobody stays behind";
 }
 
 /// Without copies a server's death takes what came after the last snapshot; all of it is done
 /// again.
-TEST_F(Served, WithoutCopiesAllReturnToTheLastSnapshotAndSaySo) {
-  const Keys keys =
-      kLockstep + Keys{"run.steps=400", "checkpoint.every=50", "optim.schedule=constant",
-                       "log.every=10", "checkpoint.keep=100"};
-  train("calm", keys);
+TEST_F(ServedForLong, WithoutCopiesAllReturnToTheLastSnapshotAndSaySo) {
+  const Keys saved = keys() + Keys{"checkpoint.every=50"};
   const std::string marker = unique_marker();
-  Command run(train_arguments(config_, dir("killed"), keys),
+  Command run(train_arguments(config_, dir("killed"), saved),
               {.environment = {{"TRIREME_TEST_MARK", marker}}, .deadline = kPatience});
-  ASSERT_TRUE(run.wait_for("step 120/400"));
+  ASSERT_TRUE(run.wait_for(line_of(120)));
   ::kill(roles_of(marker).at("server 0"), SIGKILL);
   const auto result = run.finish();
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out + result.err, HasSubstr("all servers return to the snapshot of step "));
   EXPECT_EQ(texts_of(dir("killed"), "step"), texts_of(dir("calm"), "step"));
-  const std::string last = "/checkpoints/step-00000400";
-  EXPECT_THAT(differences("killed" + last, "calm" + last), IsEmpty());
+  EXPECT_THAT(differences(last_of("killed"), last_of("calm")), IsEmpty());
 }
 
 TEST_F(Served, CtrlCSavesAndTheRunGoesOn) {
@@ -198,6 +242,47 @@ TEST_F(Served, CtrlCSavesAndTheRunGoesOn) {
   const auto next = std::to_string(static_cast<int64_t>(steps.back()) + 5);
   train("run", kLockstep + Keys{"run.steps=" + next, "optim.schedule=constant"});
   EXPECT_EQ(numbers_of(dir("run"), "step").back(), std::stod(next));
+}
+
+/// As `trireme train ... | head` does.
+TEST_F(Served, AClosedOutputStopsTheRunSavedAndTheCodeSaysSo) {
+  const Keys keys = kLockstep + Keys{"run.steps=4000", "log.every=10"};
+  Command run(train_arguments(config_, dir("run"), keys), {.deadline = kPatience});
+  ASSERT_TRUE(run.wait_for("step 20/4000"));
+  run.close_stdout();
+  EXPECT_EQ(run.finish().code, 128 + SIGPIPE);
+  const auto last = static_cast<int64_t>(numbers_of(dir("run"), "step").back());
+  EXPECT_LT(last, 4000);
+  EXPECT_TRUE(is_there(fmt::format("{}/checkpoints/step-{:08}", dir("run"), last)));
+}
+
+/// A run that has done its work is done, whoever wanted it to stop meanwhile.
+TEST_F(Served, ASignalAfterTheLastStepChangesNothing) {
+  Command run(train_arguments(config_, dir("run"), kLockstep), {.deadline = kPatience});
+  ASSERT_TRUE(run.wait_for("step 20/20"));
+  run.signal(SIGTERM);
+  const auto result = run.finish();
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("done at step 20; "));
+  EXPECT_FALSE(is_there(dir("run") + "/ps")) << "the manager's files go with the job";
+}
+
+TEST_F(Served, ADamagedCheckpointIsReplacedByTheOneBefore) {
+  const Keys keys = kLockstep + Keys{"optim.schedule=constant", "checkpoint.every=4"};
+  train("calm", keys + Keys{"run.steps=10"});
+  train("hurt", keys + Keys{"run.steps=8"});
+  const std::string newest = dir("hurt") + "/checkpoints/step-00000008";
+  const std::string by_size = run_command({"ls", "-S", newest}).out;
+  std::fstream file(newest + "/" + by_size.substr(0, by_size.find('\n')),
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-9, std::ios::end);
+  file.put('!');
+  file.close();
+  const auto result = train("hurt", keys + Keys{"run.steps=10"});
+  EXPECT_THAT(result.err, HasSubstr(newest + " is damaged and passed over: "));
+  EXPECT_THAT(result.out, HasSubstr("continues from " + dir("hurt") + "/checkpoints/step-00000004"));
+  EXPECT_TRUE(is_there(newest + ".damaged"));
+  EXPECT_EQ(texts_of(dir("hurt"), "loss"), texts_of(dir("calm"), "loss"));
 }
 
 TEST_F(Served, WhatCannotBeIsRefusedInOneSentence) {
@@ -215,6 +300,11 @@ TEST_F(Served, WhatCannotBeIsRefusedInOneSentence) {
                                    train_arguments(config_, dir("refused"), kLockstep));
   EXPECT_EQ(under.code, 2);
   EXPECT_THAT(under.err, HasSubstr("needs a manager and servers, which `trireme train` starts"));
+  const auto roles = run_patiently(Keys{kTrireme, "run", "--servers", "1", "--workers", "1"} +
+                                   train_arguments(config_, dir("refused")));
+  EXPECT_EQ(roles.code, 2);
+  EXPECT_THAT(roles.err, HasSubstr("this configuration trains without them: leave --servers and "
+                                   "--workers out, or set sync.kind"));
 }
 
 TEST_F(Served, ALossThatIsNotFiniteEndsTheRunAndIsNotTriedAgain) {
@@ -236,6 +326,22 @@ TEST_F(Served, PushesMayBeCompressed) {
     EXPECT_LT(numbers_of(dir(kind), "sent_mib").back(),
               numbers_of(dir("plain"), "sent_mib").back());
   }
+}
+
+/// Two workers share the GPU, and then four ranks do: gradients go to the host, weights come back.
+TEST_F(Served, WorkersOnAGpuTrainAsOnTheCpu) {
+  NEEDS_GPU();
+  constexpr double kOtherKernels = 1e-9;  // in float64, over 20 steps
+  for (const Keys& mesh : {Keys{}, Keys{"mesh.tensor=2"}}) {
+    const std::string name = mesh.empty() ? "plain" : mesh[0];
+    train(name + "cpu", kLockstep + mesh + Keys{"run.device=cpu"});
+    train(name + "gpu", kLockstep + mesh + Keys{"run.device=cuda"});
+    EXPECT_LE(apart(name + "cpu", name + "gpu"), kOtherKernels) << name;
+  }
+  const Keys free = {"sync.kind=free", "sync.servers=2", "mesh.replica=2", "run.device=cuda"};
+  train("free", free + Keys{"run.steps=60"});
+  const auto losses = numbers_of(dir("free"), "loss");
+  EXPECT_LT(losses.back(), losses.front());
 }
 
 }  // namespace

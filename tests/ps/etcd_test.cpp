@@ -19,10 +19,13 @@ using ::testing::ThrowsMessage;
 
 class Etcd : public ::testing::Test {
  protected:
+  /// One etcd for all tests: each begins with no key in it.
   void SetUp() override {
     if (!EtcdServer::available()) GTEST_SKIP() << "no libcurl, or no etcd of version 3.4 or newer";
-    server = std::make_unique<EtcdServer>();
+    if (!server) server = std::make_unique<EtcdServer>();
+    server->client().commit({.key = "no key", .removals = {{"a", "z"}}});
   }
+  static void TearDownTestSuite() { server.reset(); }
 
   std::unique_ptr<ps::ManagerPlace> place(std::chrono::seconds lease_time = 60s,
                                           const std::string& job = "job") {
@@ -51,7 +54,7 @@ class Etcd : public ::testing::Test {
     });
   }
 
-  std::unique_ptr<EtcdServer> server;
+  inline static std::unique_ptr<EtcdServer> server;
 };
 
 constexpr int64_t kLong = 3 << 19;  ///< bytes that take two requests, and answers
@@ -236,6 +239,21 @@ TEST_F(Etcd, NamesOfJobsAndPrefixesDoNotMix) {
   EXPECT_EQ(inside->read(), "inside");
   EXPECT_EQ(far->read(), "far");
   EXPECT_TRUE(server->client().read("my/cluster/job/manager"));
+}
+
+TEST_F(Etcd, NothingStaysOfAJobThatIsOver) {
+  const auto over = place(), other = place(60s, "job2"), inside = place(60s, "job/2");
+  const auto log = over->open_log(), other_log = other->open_log(), inside_log = inside->open_log();
+  for (const auto* one : {&log, &other_log, &inside_log}) {
+    (*one)->append(random_bytes(kLong));
+    (*one)->sync();
+  }
+  log->replace("short");
+  over->announce({.tcp = "127.0.0.1:1"});
+  over->forget();
+  EXPECT_TRUE(server->client().read({"trireme/job/", "trireme/job0"}, 10).empty());
+  EXPECT_EQ(other_log->read(), random_bytes(kLong));
+  EXPECT_EQ(inside_log->read(), random_bytes(kLong));
 }
 
 TEST_F(Etcd, AsksTheNextHostIfOneDoesNotAnswer) {

@@ -1,6 +1,6 @@
 // One node of a small job, for tests that kill it:
 //
-//   ps_node ROLE INDEX PLACE SERVERS WORKERS COPIES BATCHES
+//   ps_node ROLE INDEX PLACE SERVERS WORKERS COPIES BATCHES [counts]
 //
 // Nodes find the manager through PLACE, a folder or etcd://... Under `trireme run --servers S
 // --workers W` the launcher says all but the last two:
@@ -99,11 +99,14 @@ int main(int argc, char** argv) {
   if (const auto role = ps::role_of_environment(); role && argc == 3)
     return run_role(*role, static_cast<uint32_t>(std::atoi(argv[1])),
                     static_cast<uint64_t>(std::atoll(argv[2])));
-  if (argc != 8) return 2;
+  if (argc != 8 && argc != 9) return 2;
   const std::string role = argv[1], place = argv[3];
   const auto number = [&](int i) { return static_cast<uint32_t>(std::atoi(argv[i])); };
-  const ps::JobConfig job = ps_job(
-      {.servers = number(4), .workers = number(5), .copies = number(6), .batches = number(7)});
+  const ps::JobConfig job = ps_job({.servers = number(4),
+                                    .workers = number(5),
+                                    .copies = number(6),
+                                    .batches = number(7),
+                                    .counts = argc == 9});
   ps::NodeOptions options{
       .connections = {.job = job.name,
                       .secret = net::Secret::from_text("a secret of tests only"),

@@ -1,4 +1,4 @@
-// A small job that real processes and a plain loop train alike.
+// Small jobs for tests of real processes: one that a plain loop trains alike, and one that counts.
 #pragma once
 
 #include <vector>
@@ -13,6 +13,7 @@ constexpr uint64_t kPsElems = 40;
 struct PsJob {
   uint32_t servers = 2, workers = 2, copies = 1;
   uint64_t batches = 40;
+  bool counts = false;  ///< rows to which free workers add
 };
 
 inline ps::JobConfig ps_job(const PsJob& of) {
@@ -28,6 +29,13 @@ inline ps::JobConfig ps_job(const PsJob& of) {
                  .elems = kPsElems,
                  .rule = ps::make_sgd({.lr = 0.1, .momentum = 0.5}),
                  .init_scale = 1}};
+  if (of.counts)
+    job.tables = {{.name = "counters",
+                   .kind = ps::TableKind::Sparse,
+                   .type = ps::ValueType::Float64,
+                   .elems = 1,
+                   .consistency = ps::Consistency::Free,
+                   .rule = ps::make_sgd({.lr = -1})}};
   return job;
 }
 

@@ -25,6 +25,7 @@ class PsProcesses {
       : place_(std::move(place)), job_(job) {
     start("manager", 0, of_manager);
     for (uint32_t i = 0; i < job.servers; ++i) start("server", i);
+    if (job.counts) return;  // its workers are threads of the test
     for (uint32_t i = 0; i < job.workers; ++i) start("worker", i);
   }
   ~PsProcesses() {
@@ -60,7 +61,7 @@ class PsProcesses {
 
  private:
   void start(const std::string& role, uint32_t index, const Environment& environment = {}) {
-    const std::vector<std::string> arguments = {TRIREME_BINARY_DIR "/bin/ps_node",
+    std::vector<std::string> arguments = {TRIREME_BINARY_DIR "/bin/ps_node",
                                                 role,
                                                 std::to_string(index),
                                                 place_,
@@ -68,6 +69,7 @@ class PsProcesses {
                                                 std::to_string(job_.workers),
                                                 std::to_string(job_.copies),
                                                 std::to_string(job_.batches)};
+    if (job_.counts) arguments.push_back("counts");
     all_[fmt::format("{} {}", role, index)] = std::make_unique<Command>(
         arguments,
         CommandOptions{.environment = environment, .deadline = std::chrono::seconds(600)});

@@ -273,6 +273,92 @@ TEST(Books, StayOverWhenTheSnapshotHasAllTheWork) {
   }
 }
 
+/// It cannot be done again: workers may have read it and ended. Nor does it help to start anew.
+TEST(Manager, EndsWhenTheResultIsLost) {
+  JobConfig job = two_servers();
+  job.copies = 0;
+  Desk desk;
+  std::vector<Decision> decisions = kTwoLives;
+  for (RangeId range = 0; range < job.ranges; ++range)
+    decisions.push_back(RangeAssigned{range, {.epoch = 1, .chain = {{range % 2, 1}}}});
+  for (Task task = 0; task < Books(job).num_tasks(); ++task) decisions.push_back(TaskDone{task, 0});
+  decisions.push_back(JobOver{});
+  decisions.push_back(LifeBegins{{Role::Server, 1}, 2, 72});  // it was killed, and started again
+  desk.log = log_of(decisions);
+  for (int life = 0; life < 2; ++life) {
+    Manager manager(job, desk);
+    manager.keep_result();
+    try {
+      manager.tick();
+      ADD_FAILURE() << "it goes on";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(),
+                   "all work was done, but a range lost all its servers before the job had ended, "
+                   "and with it the result: take snapshots, or more copies than 0");
+    }
+  }
+}
+
+/// A disk that is full and stays so: servers say what they cannot write, and no part comes.
+class SnapshotWithoutProgress : public testing::Test {
+ protected:
+  SnapshotWithoutProgress() {
+    job_.data.batches_per_epoch = 4;
+    job_.timing.snapshot_every = seconds(10);
+    job_.timing.save_within = seconds(30);
+    desk_.log = log_of(kTwoLives);
+  }
+  void go_on(Manager& manager, Time time) {
+    for (const Time end = desk_.time + time; desk_.time < end; desk_.time += milliseconds(500)) {
+      hear(manager, job_, 0);
+      hear(manager, job_, 1);
+      manager.tick();
+    }
+  }
+  void save(Manager& manager, RangeId range) {
+    const uint64_t snapshot = manager.view().snapshot.snapshot;
+    manager.receive(encode({.job = job_.id(), .from = {Role::Server, 0}, .life = 1},
+                           SnapshotDone{.table = 0, .range = range, .snapshot = snapshot}));
+  }
+  JobConfig job_ = two_servers();
+  Desk desk_;
+};
+
+TEST_F(SnapshotWithoutProgress, IsGivenUpAndTheNextOneIsTried) {
+  Manager manager(job_, desk_);
+  go_on(manager, seconds(11));
+  ASSERT_EQ(manager.view().snapshot.snapshot, 1);
+  save(manager, 0);
+  go_on(manager, seconds(29));
+  save(manager, 1);  // slow, and not stuck
+  go_on(manager, seconds(29));
+  EXPECT_EQ(manager.view().snapshot.snapshot, 1);
+  go_on(manager, seconds(2));
+  ASSERT_EQ(desk_.notes.size(), 1);
+  EXPECT_EQ(desk_.notes[0],
+            "manager: the snapshot of step 0 made no progress for 30 s; training goes on without "
+            "it");
+  EXPECT_EQ(manager.view().snapshot.snapshot, 2) << "the disk may have room again";
+  for (RangeId range = 0; range < job_.ranges; ++range) save(manager, range);
+  EXPECT_EQ(manager.books().snapshot().snapshot, 2);
+}
+
+TEST_F(SnapshotWithoutProgress, IsAnErrorIfItIsTheLast) {
+  for (Task task = 0; task < Books(job_).num_tasks(); ++task)
+    desk_.log += log_of({TaskDone{task, 0}});
+  Manager manager(job_, desk_);
+  manager.want_last_snapshot();
+  try {
+    go_on(manager, seconds(35));
+    ADD_FAILURE() << "the job ended without its result";
+  } catch (const CheckpointError& error) {
+    EXPECT_STREQ(error.what(),
+                 "the snapshot of step 0 made no progress for 30 s: all work is done, but not "
+                 "saved");
+  }
+  EXPECT_FALSE(manager.view().over);
+}
+
 TEST(SnapshotFiles, AreCompletedOnceHoweverOftenItIsAsked) {
   const test::Scratch scratch;
   const JobConfig job = two_servers();

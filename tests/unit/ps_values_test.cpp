@@ -2,14 +2,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <set>
+#include <vector>
 
 #include "sim/random.h"
 #include "trireme/core/error.h"
 #include "trireme/ps/archive.h"
 #include "trireme/ps/data_order.h"
 #include "trireme/ps/interval_set.h"
+#include "trireme/ps/large_pages.h"
 #include "trireme/ps/row_index.h"
 #include "trireme/ps/storage.h"
 #include "trireme/ps/values.h"
@@ -256,6 +259,33 @@ TEST(SparseTable, EvictsTheRowLongestUntouched) {
   EXPECT_EQ(rows->rows(), 2);
   EXPECT_EQ(values_of<float>(rows->read(std::vector<uint64_t>{1, 2, 3}).view()),
             (std::vector<float>{2, 0, 1}));
+}
+
+/// A snapshot holds slabs longer than the table may live.
+TEST(SlabPool, UsesSlabsAgainAndOutlivesItself) {
+  constexpr size_t kBytes = 64 << 10, kSlabs = 2 * kLargePage / kBytes + 1;
+  std::vector<std::shared_ptr<void>> slabs;
+  {
+    SlabPool pool(kBytes);
+    std::set<void*> places;
+    for (size_t i = 0; i < kSlabs; ++i) {
+      slabs.push_back(pool.take(kBytes));
+      std::memset(slabs.back().get(), static_cast<int>(i), kBytes);
+      places.insert(slabs.back().get());
+    }
+    EXPECT_EQ(places.size(), kSlabs);
+    void* const given_back = slabs[7].get();
+    slabs[7].reset();
+    slabs[7] = pool.take(kBytes);
+    EXPECT_EQ(slabs[7].get(), given_back);
+    std::memset(slabs[7].get(), 7, kBytes);
+    EXPECT_THROW(pool.take(kBytes + 1), MisuseError);
+  }
+  for (size_t i = 0; i < kSlabs; ++i) {
+    const auto* bytes = static_cast<const unsigned char*>(slabs[i].get());
+    EXPECT_EQ(bytes[0], i % 256);
+    EXPECT_EQ(bytes[kBytes - 1], i % 256);
+  }
 }
 
 TEST(SparseTable, TakesLittleMoreThanItsRows) {

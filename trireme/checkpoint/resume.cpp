@@ -9,8 +9,8 @@
 #include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
+#include "trireme/format/candidates.h"
 #include "trireme/format/folder.h"
-#include "trireme/format/verify.h"
 
 namespace trireme::checkpoint {
 
@@ -35,79 +35,10 @@ std::string outcome_of(const std::function<std::string()>& attempt) {
   }
 }
 
-/// The checkpoints of a folder, newest first, without those that are visibly incomplete. Rank 0 has
-/// it.
-class Candidates {
- public:
-  explicit Candidates(const std::string& folder) : folder_(folder), steps_(format::list(folder)) {
-    for (const std::string& path : format::list_unfinished(folder))
-      warn(fmt::format("{} is passed over: it has no {}, so it was never finished", path,
-                       format::kIndexName));
-  }
-
-  /// Opens the next and returns its path; "" if there are no more.
-  std::string next(std::optional<format::Checkpoint>& opened) {
-    while (!steps_.empty()) {
-      const std::string path = folder_ + "/" + format::step_name(steps_.back());
-      try {
-        opened.emplace(path);
-        if (const auto wrong = format::wrong_name(path, opened->index().step)) {
-          pass_over(*wrong);
-          continue;
-        }
-        const auto missing = format::find_missing(path, opened->index());
-        if (missing.empty()) return path;
-        pass_over(missing.front().sentence);
-      } catch (const format::UnreadableError&) {
-        throw;
-      } catch (const CheckpointError& error) {
-        pass_over(error.what());
-      }
-    }
-    opened.reset();
-    if (damaged_.empty()) return "";
-    throw CheckpointError(
-        fmt::format("none of the {} checkpoints in {} is whole ({}); remove them to start over",
-                    damaged_.size(), folder_, first_));
-  }
-
-  /// The checkpoint that `next` returned is damaged.
-  void pass_over(const std::string& sentence) {
-    warn(fmt::format("{}/{} is damaged and passed over: {}", folder_,
-                     format::step_name(steps_.back()), sentence));
-    if (first_.empty()) first_ = sentence;
-    damaged_.push_back(steps_.back());
-    steps_.pop_back();
-  }
-
-  /// Called when a complete checkpoint was found. The damaged ones must not count among the
-  /// checkpoints that are kept, nor be resumed from later.
-  void put_damaged_aside() const {
-    try {
-      for (const int64_t step : damaged_) format::put_aside(folder_, step);
-    } catch (const CheckpointError& error) {
-      warn(error.what());
-    }
-  }
-
- private:
-  std::string folder_, first_;
-  std::vector<int64_t> steps_, damaged_;
-};
-
 /// The first outcome with this mark, without the mark.
 std::optional<std::string> find(const std::vector<std::string>& outcomes, char kind) {
   const auto found = std::ranges::find(outcomes, kind, [](const auto& each) { return each[0]; });
   return found == outcomes.end() ? std::nullopt : std::optional(found->substr(1));
-}
-
-/// Nothing says that this checkpoint is damaged: to pass it over would cost the steps since the one
-/// before.
-format::UnreadableError unreadable(const std::string& why) {
-  return format::UnreadableError(why +
-                                 "; this may pass, so nothing was put aside: fix the cause and "
-                                 "start again, or move the step's "
-                                 "folder away to continue from the one before");
 }
 
 /// The dtype in which a tensor was saved, if it can be converted; else the dtype of the tensor
@@ -139,20 +70,20 @@ std::optional<format::Checkpoint> load_newest(const std::string& folder,
                                               const comm::Communicator& group,
                                               const Loading& loading) {
   const bool leads = group.rank() == 0;
-  std::optional<Candidates> candidates;
+  std::optional<format::Candidates> candidates;
   while (true) {
     std::optional<format::Checkpoint> saved;
     std::string answer;
     if (leads) {
       answer = outcome_of([&] {
-        if (!candidates) candidates.emplace(folder);
+        if (!candidates) candidates.emplace(folder, warn);
         return candidates->next(saved);
       });
     }
     answer = comm::broadcast_text(group, answer, 0);
     const std::string path = answer.substr(1);
     if (answer[0] == kRefused) throw ConfigError(path);
-    if (answer[0] == kUnreadable) throw unreadable(path);
+    if (answer[0] == kUnreadable) throw format::unreadable_just_now(path);
     if (answer[0] == kDamaged) throw CheckpointError(path);
     if (path.empty()) return std::nullopt;
     const auto outcomes = comm::all_gather_texts(group, outcome_of([&] {
@@ -161,7 +92,7 @@ std::optional<format::Checkpoint> load_newest(const std::string& folder,
                                                    return std::string();
                                                  }));
     if (const auto refused = find(outcomes, kRefused)) throw ConfigError(*refused);
-    if (const auto failed = find(outcomes, kUnreadable)) throw unreadable(*failed);
+    if (const auto failed = find(outcomes, kUnreadable)) throw format::unreadable_just_now(*failed);
     const auto damaged = find(outcomes, kDamaged);
     if (leads && damaged) candidates->pass_over(*damaged);
     if (damaged) continue;

@@ -12,6 +12,7 @@
 #include "trireme/exchange/hf_folder.h"
 #include "trireme/exchange/part_reader.h"
 #include "trireme/exchange/read_ahead.h"
+#include "trireme/exchange/start.h"
 #include "trireme/format/cast.h"
 #include "trireme/format/dtype.h"
 #include "trireme/format/file.h"
@@ -149,6 +150,7 @@ void check_weights(const format::Checkpoint& from, const std::vector<MappedTenso
 void export_checkpoint(const std::string& step, const std::string& to,
                        const ExportOptions& options) {
   format::Checkpoint from(step);
+  refuse_adapters(from);
   const config::Config config = config_of(from);
   const Family& family = family_of(config.model);
   family.refuse(config.model);

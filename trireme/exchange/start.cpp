@@ -121,6 +121,14 @@ void complete_model(config::Config& config, const std::set<std::string_view>& gi
   open_weights(asked);  // one process refuses, before any rank starts
 }
 
+void refuse_adapters(const format::Checkpoint& saved) {
+  if (saved.index().extra.contains("lora"))
+    throw ConfigError(fmt::format(
+        "{} holds low-rank adapters without the weights that they belong to; put them together "
+        "first: trireme ckpt merge {} OUT",
+        saved.folder(), saved.folder()));
+}
+
 StartWeights open_weights(const config::Config& config) {
   const std::string& from = config.model.from;
   StartWeights start;
@@ -133,6 +141,7 @@ StartWeights open_weights(const config::Config& config) {
   }
   const std::string step = format::find_step(from);
   auto weights = std::make_unique<CheckpointWeights>(step, config.model);
+  refuse_adapters(weights->saved());
   for (const auto& [name, tensor] : weights->saved().index().tensors)
     if (name.find('/') == name.npos || name.starts_with("buffer/")) start.names.push_back(name);
   start.source = std::move(weights);

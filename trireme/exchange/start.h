@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/config/config.h"
+#include "trireme/format/load.h"
 #include "trireme/format/tensor_source.h"
 
 namespace trireme::exchange {
@@ -27,6 +28,9 @@ struct StartWeights {
   std::vector<std::string> names;  ///< of all tensors; those of buffers begin with "buffer/"
   std::string what;                ///< "a Hugging Face folder", for people
 };
+/// Throws ConfigError for a checkpoint of adapters, which lacks the weights that they belong to.
+void refuse_adapters(const format::Checkpoint& saved);
+
 /// Those of config.model.from, for the model of `config`.
 StartWeights open_weights(const config::Config& config);
 

@@ -9,8 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
-#include <system_error>
 #include <vector>
 
 #include "trireme/core/error.h"
@@ -23,18 +21,17 @@ constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 5'000'000};
 constexpr int kMostPauses = 20;  ///< a zombie that nobody reaps counts as left
 
 /// Removes what the job had on the disk, and again until nobody is left who could write it anew.
-void remove_beside(const std::vector<pid_t>& groups, const std::string& leftover) {
+void clean_beside(const std::vector<pid_t>& groups, const std::function<void()>& clean) {
   const auto is_left = [](pid_t group) { return kill(-group, 0) == 0; };
   for (int i = 0; i < kMostPauses; ++i) {
-    std::error_code ignored;
-    std::filesystem::remove_all(leftover, ignored);
+    clean();
     if (std::ranges::none_of(groups, is_left)) return;
     nanosleep(&kPause, nullptr);
   }
 }
 
 /// Returns when the launcher has said goodbye, or after killing every group that it left behind.
-void keep(int pipe, const std::string& leftover) {
+void keep(int pipe, const std::function<void()>& clean) {
   std::vector<pid_t> groups;
   for (;;) {
     pid_t message = 0;
@@ -48,24 +45,24 @@ void keep(int pipe, const std::string& leftover) {
       std::erase(groups, -message);
   }
   for (const pid_t group : groups) kill(-group, SIGKILL);
-  if (!leftover.empty()) remove_beside(groups, leftover);
+  if (clean) clean_beside(groups, clean);
 }
 
-[[noreturn]] void become_keeper(int pipe, const std::string& leftover) {
+[[noreturn]] void become_keeper(int pipe, const std::function<void()>& clean) {
   prctl(PR_SET_NAME, "trireme-keeper");
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGPIPE, SIGUSR1, SIGUSR2})
     ::signal(signal, SIG_IGN);
   if (dup2(pipe, 0) == 0) {
     close_range(1, ~0U, 0);
     if (chdir("/") != 0) _exit(1);
-    keep(0, leftover);
+    keep(0, clean);
   }
   _exit(0);
 }
 
 }  // namespace
 
-Keeper::Keeper(const std::string& leftover) {
+Keeper::Keeper(const std::function<void()>& clean) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     throw Error(fmt::format("cannot start the keeper: {}", core::errno_text(errno)));
@@ -77,7 +74,7 @@ Keeper::Keeper(const std::string& leftover) {
   if (middle == 0) {
     setsid();
     const pid_t keeper = fork();
-    if (keeper == 0) become_keeper(read_end.get(), leftover);
+    if (keeper == 0) become_keeper(read_end.get(), clean);
     _exit(keeper > 0 ? 0 : 1);
   }
   int status = 0;

@@ -2,7 +2,7 @@
 
 #include <sys/types.h>
 
-#include <string>
+#include <functional>
 
 #include "trireme/net/socket.h"
 
@@ -18,9 +18,9 @@ namespace trireme::launch {
 /// that a reader of the launcher's output sees its end.
 class Keeper {
  public:
-  /// `leftover`: a file or folder that it removes after that; empty: none. Throws Error if no
+  /// `clean`: what it does after that, maybe several times; null: nothing. Throws Error if no
   /// process can be started.
-  explicit Keeper(const std::string& leftover = "");
+  explicit Keeper(const std::function<void()>& clean = {});
   /// Says goodbye.
   ~Keeper();
   Keeper(const Keeper&) = delete;

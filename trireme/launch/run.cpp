@@ -72,7 +72,7 @@ int run_ranks(const RunOptions& options, Signals& signals, Console& console) {
 
 int run_roles(const RunOptions& options, Signals& signals, Console& console) {
   JobFolder folder(options.roles->manager);
-  const Keeper keeper(folder.leftover());  // before the folder is there: it never stays behind
+  const Keeper keeper(folder.remover());  // before the folder is there: it never stays behind
   const Job job = make_job(options);
   folder.make(job.secret);
   if (folder.is_temporary() && options.display == Display::Prefixed)

@@ -14,6 +14,8 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr int kUsage = 2;  ///< the exit code for wrong arguments
+/// That of a manager which ended its job early, because it was told to.
+constexpr int kStoppedEarly = 128 + SIGTERM;
 /// A role that ends so soon, so often, will not get further the next time.
 constexpr auto kQuick = 2s;
 constexpr int kQuickFailures = 3;
@@ -216,14 +218,22 @@ void Supervisor::give_up(Failure failure) {
   stop_plan_.plan({{0s, SIGTERM}, {options_.grace, SIGKILL}}, net::Clock::now());
 }
 
+/// Whether a job with roles was asked to end, and did so at the end of a step.
+bool Supervisor::ended_in_order() const {
+  return options_.roles && interrupted_by_ != 0 && stage_ == Stage::Closing &&
+         (!failure_ || failure_->ending.code == kStoppedEarly);
+}
+
 /// The exit code, after a word about what failed.
 int Supervisor::conclude() {
-  if (failure_ && obeyed(*failure_, interrupted_by_)) return 128 + interrupted_by_;
-  if (!failure_) {
-    if (!options_.roles || interrupted_by_ == 0) return 0;
-    const bool was_orderly = stage_ == Stage::Closing && interrupted_by_ == SIGINT;
-    return was_orderly ? 0 : 128 + interrupted_by_;
+  if (ended_in_order()) {
+    // Where managers say that they stopped early, one that does not has done all work.
+    const bool says_so = std::ranges::find(options_.answers, kStoppedEarly) != options_.answers.end();
+    const bool is_done = says_so && !failure_;
+    return is_done || interrupted_by_ == SIGINT ? 0 : 128 + interrupted_by_;
   }
+  if (failure_ && obeyed(*failure_, interrupted_by_)) return 128 + interrupted_by_;
+  if (!failure_) return options_.roles && interrupted_by_ != 0 ? 128 + interrupted_by_ : 0;
   Failure& failure = *failure_;
   if (has_code_of(failure, options_.answers)) return failure.ending.exit_code();
   // In a training run on servers, what it wrote on stderr was shown under its name.

@@ -58,6 +58,7 @@ class Supervisor {
   bool may_try_again(const Unit& unit, Failure& failure) const;
   void restart(Unit& unit, const Failure& failure);
   void give_up(Failure failure);
+  bool ended_in_order() const;
   int conclude();
 
   const RunOptions& options_;

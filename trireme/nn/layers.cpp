@@ -227,7 +227,8 @@ at::Tensor CausalAttentionImpl::attend(const Flow& qkv) const {
   if (options_.rotary != nullptr) rotary = options_.rotary->heads(qkv.x(), begin, heads, kv_heads);
   const bool plain = options_.dropout == 0 || !is_training();
   if (plain && cache_ == nullptr)
-    return causal_attention(qkv.x(), heads, kv_heads, rotary ? &*rotary : nullptr);
+    return causal_attention(qkv.x(), heads, kv_heads, rotary ? &*rotary : nullptr,
+                            options_.sees);
   const at::Tensor placed = rotary ? turned(qkv.x(), *rotary) : qkv.x();
   const QueryKeyValue all = parts_of(placed, heads, kv_heads);
   // The cache keeps keys that are turned, and never turns them again.
@@ -243,13 +244,14 @@ at::Tensor CausalAttentionImpl::with_dropout(const QueryKeyValue& parts, const W
   const int64_t T = q.size(2), repeat = q.size(1) / k.size(1);
   const auto keys = repeat != 1 ? k.repeat_interleave(repeat, 1) : k;
   const auto values = repeat != 1 ? v.repeat_interleave(repeat, 1) : v;
-  const auto future = at::ones({T, T}, q.options().dtype(at::kBool)).triu(1);
   // Divided before the product, which could overflow in float16.
-  const auto scores = at::matmul(q / std::sqrt(double(q.size(3))), keys.transpose(-2, -1));
+  auto scores = at::matmul(q / std::sqrt(double(q.size(3))), keys.transpose(-2, -1));
+  if (options_.sees == Sees::Past)
+    scores = scores.masked_fill(at::ones({T, T}, q.options().dtype(at::kBool)).triu(1),
+                                -std::numeric_limits<double>::infinity());
   const auto wide = at::promote_types(q.scalar_type(), at::kFloat);
   const auto chances =
-      at::softmax(scores.masked_fill(future, -std::numeric_limits<double>::infinity()), -1, wide)
-          .to(q.scalar_type());
+      at::softmax(scores, -1, wide).to(q.scalar_type());
   const DropoutElements elements{
       .first_position = first_head, .width = T * T, .features = {0, T * T}};
   const auto mask =

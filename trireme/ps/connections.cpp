@@ -20,7 +20,6 @@ namespace {
 
 constexpr uint64_t kWake = 0, kFirstAcceptor = 1, kFirstStream = 8;
 constexpr std::chrono::milliseconds kDialPause{20};
-constexpr std::chrono::seconds kProveWithin{5};
 /// What may wait for one peer.
 constexpr size_t kMostQueued = size_t{2} << 30;
 /// Who has connected and not proven itself yet: each costs a descriptor.
@@ -156,7 +155,7 @@ bool Connections::dial(LaneId to, const Frame& first) {
   calls_[id] = {.peer = to,
                 .local = local,
                 .connecting = std::move(fd),
-                .prove_by = now + kProveWithin,
+                .prove_by = now + options_.prove_within,
                 .waiting = {first},
                 .waiting_bytes = first.bytes(),
                 .events = EPOLLOUT};
@@ -265,8 +264,10 @@ void Connections::prove(uint64_t id, Call& call) {
   }
   const net::Handshake& told = call.talk->handshake();
   if (told.state() != net::Handshake::State::Proven ||
-      lane_of(told.peer(), options_.lanes) != call.peer)
+      lane_of(told.peer(), options_.lanes) != call.peer) {
+    failure_ = told.error().empty() ? "is another node" : told.error();
     throw CommError("somebody else listens there");
+  }
   if (call.events != 0) epoll_.remove(call.talk->fd());
   Call done = std::move(calls_.extract(id).mapped());
   const uint64_t newest = newest_.contains(done.peer) ? newest_.at(done.peer) : id;

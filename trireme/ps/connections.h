@@ -44,6 +44,8 @@ class Connections {
     uint32_t lanes = 1;  ///< of each server
     LaneId me = {};
     std::optional<net::Address> listen = {};  ///< port 0: any; workers do not listen
+    /// How long whoever is called may take to prove itself.
+    std::chrono::milliseconds prove_within{5000};
     bool local = true;  ///< whether nodes of one host use unix sockets and lend each other memory
     std::shared_ptr<Arena> arena = {};  ///< what is lent; null: nothing
     /// Where a node listens, numeric; nothing: not known (yet).
@@ -71,6 +73,12 @@ class Connections {
 
   /// Called when the last stream of a node has ended.
   std::function<void(NodeId)> on_lost;
+
+  /// Whether somebody has taken a connection to this thread of a node, and may answer.
+  bool reaches(LaneId peer) const { return newest_.contains(peer); }
+  /// What was wrong with whoever answered the last call that failed, such as "does not speak
+  /// trireme"; empty: nobody answered.
+  const std::string& failure() const { return failure_; }
 
   int64_t sent_bytes() const { return sent_bytes_; }
   int64_t num_turned_away() const;
@@ -120,6 +128,7 @@ class Connections {
   std::set<uint64_t> unread_;        ///< streams that have more to pass on than one turn allows
   std::vector<Stream::Loan> loans_;  ///< of streams that have ended
   uint64_t next_id_;
+  std::string failure_;
   int64_t sent_bytes_ = 0;
 };
 

@@ -18,7 +18,8 @@
 //   PREFIX/JOB/log/0000000000000002/00...01
 //
 // A request that was delayed may be done late, and twice. That changes nothing: an old generation
-// never becomes the newest again, and the same bytes come under the same key.
+// never becomes the newest again, and the same bytes come under the same key. When the job is over
+// all of it goes.
 
 namespace trireme::ps {
 
@@ -190,6 +191,12 @@ class EtcdPlace final : public ManagerPlace {
     const auto lease = lease_.lock();
     core::check(lease != nullptr, "announce: this process has not opened the manager's log");
     lease->commit({{.key = job_ + "address", .value = to_bytes(endpoint), .lease = lease->id()}});
+  }
+
+  /// The keys below "a/b/" are those from "a/b/" to "a/b0".
+  void forget() override {
+    if (const auto lease = lease_.lock())
+      lease->commit({}, {{job_, job_.substr(0, job_.size() - 1) + "0"}});
   }
 
   std::optional<Endpoint> find() override {

@@ -367,6 +367,11 @@ std::optional<Assignment> Manager::mended(RangeId range,
 /// all ranges go: a mixture of old and new would be no state that training was ever in.
 void Manager::roll_back() {
   if (eligible_servers().empty()) return;
+  if (keeps_result_ && view_.over && !books_.snapshot_has_all())
+    throw Error(
+        fmt::format("all work was done, but a range lost all its servers before the job had ended, "
+                    "and with it the result: take snapshots, or more copies than {}",
+                    job_.copies));
   decide(RolledBack{deal_ranges()});
   snapshot_parts_.clear();
   environment_.note(fmt::format(

@@ -32,6 +32,9 @@ class Manager final : public Node {
   void stop_early();
   /// Takes a snapshot when all work is done, before workers are told so.
   void want_last_snapshot() { wants_last_ = true; }
+  /// Once all work is done, a return to a state before that is an Error: some workers may have read
+  /// the result and ended, and nobody would do their part again.
+  void keep_result() { keeps_result_ = true; }
 
   /// Called when reports of batches have come: the first that was not written, and those that are
   /// there. Returns the batch up to which they are written now.
@@ -109,7 +112,7 @@ class Manager final : public Node {
   std::map<std::pair<TableId, RangeId>, std::string> snapshot_parts_;
   Time snapshot_moved_at_{};  ///< when a part of it came
   Time ordered_at_, complete_again_at_{}, order_again_at_{};
-  bool wants_last_ = false;
+  bool wants_last_ = false, keeps_result_ = false;
 };
 
 }  // namespace trireme::ps

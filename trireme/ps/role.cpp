@@ -50,13 +50,14 @@ class EndSignals {
   std::array<struct sigaction, kSignals.size()> before_{};
 };
 
-void serve_manager(const JobConfig& job, NodeOptions options, const ServeOptions& serving) {
+/// Returns when the job is over and the launcher ends its processes.
+void manage(const JobConfig& job, const NodeOptions& options, const ServeOptions& serving) {
   const EndSignals signals;
-  options.log = options.place->open_log();
   NodeThread thread(options);
   thread.start([&](Environment& environment) {
     auto manager = std::make_unique<Manager>(job, environment);
     if (serving.last_snapshot) manager->want_last_snapshot();
+    manager->keep_result();
     manager->on_reports = serving.on_reports;
     return manager;
   });
@@ -80,6 +81,16 @@ void serve_manager(const JobConfig& job, NodeOptions options, const ServeOptions
     if (now > 1 && is_over) return;
     if (now > 1) throw Error("the manager was told to end twice, before all work was done");
     heard = now;
+  }
+}
+
+void serve_manager(const JobConfig& job, NodeOptions options, const ServeOptions& serving) {
+  options.log = options.place->open_log();
+  manage(job, options, serving);
+  try {
+    options.place->forget();
+  } catch (const CommError& error) {
+    options.note(fmt::format("the log of the job may stay: {}", error.what()));
   }
 }
 

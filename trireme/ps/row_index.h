@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "trireme/ps/large_pages.h"
+
 namespace trireme::ps {
 
 /// 64-bit key -> number of a row, by open addressing: 12 bytes a place, at most 4 of 5 places
@@ -83,6 +85,10 @@ class RowIndex {
   void resize(size_t places) {
     const std::vector<uint64_t> keys = std::move(keys_);
     const std::vector<uint32_t> rows = std::move(rows_);
+    keys_.reserve(places);
+    rows_.reserve(places);
+    advise_large_pages(keys_.data(), places * sizeof(uint64_t));
+    advise_large_pages(rows_.data(), places * sizeof(uint32_t));
     keys_.assign(places, 0);
     rows_.assign(places, kNone);
     for (size_t place = 0; place < rows.size(); ++place)

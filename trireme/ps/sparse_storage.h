@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "trireme/core/error.h"
+#include "trireme/ps/large_pages.h"
 #include "trireme/ps/row_index.h"
 #include "trireme/ps/shared_array.h"
 #include "trireme/ps/storage.h"
@@ -49,8 +50,11 @@ class SparseStorage final : public Storage {
   }
 
   size_t growth_bytes(std::span<const uint64_t> keys) const override {
-    const auto fresh = static_cast<size_t>(std::ranges::count_if(
-        keys, [&](uint64_t key) { return index_.find(key) == RowIndex::kNone; }));
+    size_t fresh = 0;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (i + kAhead < keys.size()) index_.prefetch(keys[i + kAhead]);
+      fresh += index_.find(keys[i]) == RowIndex::kNone ? 1 : 0;
+    }
     const size_t most = place_.config().most_rows;
     const size_t room = most > 0 ? most - std::min(most, index_.size()) : fresh;
     return std::min(fresh, room) * stride_ * sizeof(T);
@@ -62,6 +66,7 @@ class SparseStorage final : public Storage {
   size_t rows() const override { return index_.size(); }
 
   StorageImage image() const override {
+    may_share_ = true;
     StorageImage image{.sparse = rows_, .parts = {}};
     for (const SharedArray<T>& slab : slabs_) image.parts.push_back(slab.payload());
     return image;
@@ -80,7 +85,7 @@ class SparseStorage final : public Storage {
     rows_ = image.sparse;
     slabs_.clear();
     for (const Payload& part : image.parts) {
-      slabs_.emplace_back(heap_, kSlabRows * stride_);
+      slabs_.push_back(new_slab(slabs_.size()));
       copy_bytes(part.view(), slabs_.back().mutable_data());
     }
     index_ = {};
@@ -95,6 +100,13 @@ class SparseStorage final : public Storage {
 
  private:
   static constexpr size_t kSlabRows = kSparseSlabRows;
+  /// So many small slabs are one large page: a smaller table takes no more than it needs.
+  size_t few_slabs() const { return kLargePage / (kSlabRows * stride_ * sizeof(T)); }
+  SharedArray<T> new_slab(size_t number) {
+    Memory& memory = number < few_slabs() ? static_cast<Memory&>(heap_) : pool_;
+    return {memory, kSlabRows * stride_};
+  }
+
   /// Memory that is needed soon is asked for this many keys ahead.
   static constexpr size_t kAhead = 16;
 
@@ -160,8 +172,8 @@ class SparseStorage final : public Storage {
   }
   T* writable_row(uint32_t row) {
     SharedArray<T>& slab = slabs_[row / kSlabRows];
-    if (!slab.is_alone()) {
-      SharedArray<T> copy(heap_, slab.size());
+    if (may_share_ && !slab.is_alone()) {
+      SharedArray<T> copy = new_slab(row / kSlabRows);
       std::copy_n(slab.data(), slab.size(), copy.mutable_data());
       slab = std::move(copy);
     }
@@ -179,7 +191,7 @@ class SparseStorage final : public Storage {
   uint32_t add_row(uint64_t key) {
     const auto row = static_cast<uint32_t>(rows_.keys.size());
     if (row % kSlabRows == 0) {
-      slabs_.emplace_back(heap_, kSlabRows * stride_);
+      slabs_.push_back(new_slab(slabs_.size()));
       std::fill_n(slabs_.back().mutable_data(), kSlabRows * stride_, T(0));
     }
     rows_.keys.push_back(key);
@@ -218,6 +230,10 @@ class SparseStorage final : public Storage {
   Place place_;
   HeapMemory heap_;
   size_t elems_, stride_;
+  SlabPool pool_{kSlabRows * stride_ * sizeof(T)};
+  /// Whether somebody may hold a slab: before the first image nobody does. To ask each slab would
+  /// be one more miss of the caches a row.
+  mutable bool may_share_ = false;
   RowIndex index_;
   std::vector<SharedArray<T>> slabs_;
   SparseRows rows_;

@@ -9,9 +9,14 @@
 
 namespace trireme::ps {
 
-/// Asks the manager how the job is, as somebody who takes no part in it. Returns its JSON (see
-/// Manager::status); nothing if nobody answers who knows this secret and this job.
-std::optional<std::string> ask_status(ManagerPlace& place, const std::string& job,
-                                      const net::Secret& secret, net::Deadline until);
+/// What the manager says of its job, or why it says nothing.
+struct StatusAnswer {
+  std::optional<std::string> json = {};  ///< see Manager::status
+  std::string why_not = {};              ///< "its manager does not answer: ..."
+};
+
+/// Asks the manager how the job is, as somebody who takes no part in it.
+StatusAnswer ask_status(ManagerPlace& place, const std::string& job, const net::Secret& secret,
+                        net::Deadline until);
 
 }  // namespace trireme::ps

@@ -8,6 +8,7 @@
 #include "trireme/checkpoint/resume.h"
 #include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
+#include "trireme/exchange/fingerprint.h"
 #include "trireme/exchange/start.h"
 
 namespace trireme::train {
@@ -59,6 +60,15 @@ std::string load_first_weights(const config::Config& config, const comm::Communi
   agree(world, [&] { checkpoint::load(*start.source, weights); });
   trainer.begin_from_weights();
   return fmt::format("starts from {}: {}", config.model.from, start.what);
+}
+
+std::string fingerprint_of_first_weights(const config::Config& config,
+                                         const comm::Communicator& world) {
+  std::string found;
+  agree(world, [&] {
+    if (world.rank() == 0) found = exchange::fingerprint(exchange::open_weights(config));
+  });
+  return comm::broadcast_text(world, found, 0);
 }
 
 }  // namespace trireme::train

@@ -14,4 +14,8 @@ namespace trireme::train {
 std::string load_first_weights(const config::Config& config, const comm::Communicator& world,
                                Trainer& trainer);
 
+/// Tells the weights of model.from from others (exchange::fingerprint). Collective.
+std::string fingerprint_of_first_weights(const config::Config& config,
+                                         const comm::Communicator& world);
+
 }  // namespace trireme::train

@@ -4,10 +4,12 @@
 #include <map>
 
 #include "trireme/compress/factory.h"
+#include "trireme/config/optimizer.h"
 #include "trireme/core/error.h"
 #include "trireme/mesh/mesh.h"
 #include "trireme/nn/chain.h"
 #include "trireme/train/attach.h"
+#include "trireme/train/parameter_groups.h"
 #include "trireme/train/stages.h"
 #include "trireme/worker/compressing_filter.h"
 #include "trireme/worker/fused_rules.h"
@@ -17,26 +19,16 @@ namespace trireme::train {
 
 namespace {
 
-using config::OptimizerKind;
-using config::ServerOptimizer;
-
-ServerOptimizer optimizer_of(const config::Config& config) {
-  if (config.sync.optimizer != ServerOptimizer::Same) return config.sync.optimizer;
-  return config.optim.kind == OptimizerKind::AdamW ? ServerOptimizer::AdamW : ServerOptimizer::Sgd;
+/// Of the optimizer: if parameters differ in it, the factors of the pieces say the weight decay.
+config::Optim common_keys(config::Optim keys) {
+  if (!keys.groups.empty()) keys.weight_decay = 1;
+  return keys;
 }
 
-ps::RulePtr rule_of(const config::Config& config) {
-  const config::Optim& keys = config.optim;
-  switch (optimizer_of(config)) {
-    case ServerOptimizer::Sgd:
-      return ps::make_fused_sgd({.momentum = keys.momentum, .weight_decay = keys.weight_decay});
-    case ServerOptimizer::Adagrad: return ps::make_adagrad({.lr = 1, .epsilon = keys.eps});
-    default:
-      return ps::make_fused_adamw({.beta1 = keys.betas[0],
-                                   .beta2 = keys.betas[1],
-                                   .epsilon = keys.eps,
-                                   .weight_decay = keys.weight_decay});
-  }
+ps::PieceFactors factors_of(const config::Optim& keys, const nn::Parameter& parameter) {
+  const Recipe recipe = recipe_of(keys, parameter);
+  if (!keys.groups.empty()) return {.rate = recipe.rate, .decay = recipe.weight_decay};
+  return {.decay = optim::is_decayed(parameter.layout.whole()) ? 1.0 : 0.0};
 }
 
 std::shared_ptr<const ps::Filter> filter_of(const config::Config& config) {
@@ -89,17 +81,16 @@ StageParameters stage_parameters(const config::Config& worker, nn::ModelImpl& wh
   return all;
 }
 
-ps::TableConfig settings_of_table(const config::Config& config) {
-  ps::TableConfig table;
-  table.consistency =
-      config.sync.kind == config::SyncKind::Free ? ps::Consistency::Free : ps::Consistency::Stale;
-  table.tau = config.sync.kind == config::SyncKind::Free ? 0 : config.sync.staleness;
-  table.rule = rule_of(config);
+/// What the keys say of every table.
+void apply_keys(ps::TableConfig& table, const config::Config& config) {
+  const bool is_free = config.sync.kind == config::SyncKind::Free;
+  table.consistency = is_free ? ps::Consistency::Free : ps::Consistency::Stale;
+  table.tau = is_free ? 0 : config.sync.staleness;
+  table.rule = server_rule(config);
   table.clip_norm = config.optim.clip;
   table.check_finite = config.check.finite;
   table.staleness_aware = config.sync.lr_by_staleness;
   table.filter = filter_of(config);
-  return table;
 }
 
 }  // namespace
@@ -116,9 +107,26 @@ config::Config config_of_worker(config::Config config) {
   return config;
 }
 
-int ranks_of_worker(const config::Config& config) {
+Degrees degrees_of_worker(const config::Config& config) {
   const config::MeshKeys& mesh = config.mesh;
-  return static_cast<int>(mesh.pipe * mesh.shard * mesh.context * mesh.tensor);
+  return {.pipe = static_cast<int>(mesh.pipe),
+          .shard = static_cast<int>(mesh.shard),
+          .context = static_cast<int>(mesh.context),
+          .tensor = static_cast<int>(mesh.tensor)};
+}
+
+ps::RulePtr server_rule(const config::Config& config) {
+  const config::Optim keys = common_keys(config.optim);
+  switch (config::updating_optimizer(config)) {
+    case config::ServerOptimizer::Sgd:
+      return ps::make_fused_sgd({.momentum = keys.momentum, .weight_decay = keys.weight_decay});
+    case config::ServerOptimizer::Adagrad: return ps::make_adagrad({.lr = 1, .epsilon = keys.eps});
+    default:
+      return ps::make_fused_adamw({.beta1 = keys.betas[0],
+                                   .beta2 = keys.betas[1],
+                                   .epsilon = keys.eps,
+                                   .weight_decay = keys.weight_decay});
+  }
 }
 
 ps::JobConfig server_job(const config::Config& config, nn::ModelImpl& whole,
@@ -144,34 +152,26 @@ ps::JobConfig server_job(const config::Config& config, nn::ModelImpl& whole,
   if (config.sync.backup) job.timing.backup_after = kBackupAfter;
 
   const config::Config worker = config_of_worker(config);
-  const Degrees degrees{.pipe = static_cast<int>(config.mesh.pipe),
-                        .shard = static_cast<int>(config.mesh.shard),
-                        .context = static_cast<int>(config.mesh.context),
-                        .tensor = static_cast<int>(config.mesh.tensor)};
+  const Degrees degrees = degrees_of_worker(config);
   nn::name_layers(whole);
   const StageParameters stages = stage_parameters(worker, whole, degrees);
   const Policy policy = policy_of(worker, degrees);
   for (int rank = 0; rank < static_cast<int>(role.worker_ranks); ++rank) {
     const Coord coord = coord_of(rank, degrees);
-    ps::TableConfig table =
-        ps::parameter_table(fmt::format("weights-{}", rank),
-                            {.coord = coord,
-                             .degrees = degrees,
-                             .policy = policy,
-                             .parameters = stages.of_rank[static_cast<std::size_t>(coord.pipe)],
-                             .holders = [&](const std::string& name) {
-                               const auto found = stages.holders.find(name);
-                               return found == stages.holders.end() ? Holders{} : found->second;
-                             }});
+    ps::TableConfig table = ps::parameter_table(
+        fmt::format("weights-{}", rank),
+        {.coord = coord,
+         .degrees = degrees,
+         .policy = policy,
+         .parameters = stages.of_rank[static_cast<std::size_t>(coord.pipe)],
+         .holders =
+             [&](const std::string& name) {
+               const auto found = stages.holders.find(name);
+               return found == stages.holders.end() ? Holders{} : found->second;
+             },
+         .factors = [&](const nn::Parameter& one) { return factors_of(config.optim, one); }});
     if (table.pieces.empty()) continue;  // other ranks count all that this one holds
-    ps::TableConfig settings = settings_of_table(config);
-    table.consistency = settings.consistency;
-    table.tau = settings.tau;
-    table.rule = settings.rule;
-    table.clip_norm = settings.clip_norm;
-    table.check_finite = settings.check_finite;
-    table.staleness_aware = settings.staleness_aware;
-    table.filter = settings.filter;
+    apply_keys(table, config);
     table.rank = static_cast<uint32_t>(rank);
     job.tables.push_back(std::move(table));
   }

@@ -13,8 +13,11 @@ namespace trireme::train {
 /// The configuration of one worker: a mesh of its own, whose replicas are the other workers.
 config::Config config_of_worker(config::Config config);
 
-/// The ranks of each worker.
-int ranks_of_worker(const config::Config& config);
+/// The mesh inside each worker.
+Degrees degrees_of_worker(const config::Config& config);
+
+/// The rule by which servers update: sync.optimizer, with the numbers of optim.*.
+ps::RulePtr server_rule(const config::Config& config);
 
 /// How far the data order goes.
 struct ServerSteps {

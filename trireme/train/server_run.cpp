@@ -5,6 +5,9 @@
 
 #include <ATen/Parallel.h>
 
+#include <optional>
+
+#include "trireme/config/optimizer.h"
 #include "trireme/config/text.h"
 #include "trireme/core/env.h"
 #include "trireme/core/error.h"
@@ -34,7 +37,7 @@ ps::JobRole role_of(const config::Config& config) {
         to_string(config.sync.kind)));
   const auto workers = static_cast<uint32_t>(std::max<int64_t>(1, config.mesh.replica));
   const auto servers = static_cast<uint32_t>(config.sync.servers);
-  const auto ranks = static_cast<uint32_t>(ranks_of_worker(config));
+  const auto ranks = static_cast<uint32_t>(degrees_of_worker(config).world());
   if (role->servers != servers || role->workers != workers || role->worker_ranks != ranks)
     throw ConfigError(fmt::format(
         "the launcher started {} servers and {} workers of {} ranks, but the configuration asks "
@@ -50,7 +53,7 @@ class Process {
       : config_(config),
         role_(role_of(config)),
         data_(make_dataset(config)),
-        order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
+        order_(static_cast<uint64_t>(config.run.seed), *data_, config.batch.global),
         steps_(find_steps()),
         job_(make_job(whole)) {}
 
@@ -82,10 +85,7 @@ class Process {
   ps::JobConfig make_job(const WholeModelFactory& whole) const {
     const nn::Deferred no_memory;
     const config::Config worker = config_of_worker(config_);
-    const auto model = whole(worker, {.pipe = static_cast<int>(worker.mesh.pipe),
-                                      .shard = static_cast<int>(worker.mesh.shard),
-                                      .context = static_cast<int>(worker.mesh.context),
-                                      .tensor = static_cast<int>(worker.mesh.tensor)});
+    const auto model = whole(worker, degrees_of_worker(config_));
     const bool wide = config_.precision.compute == config::Dtype::Float64;
     nn::move_to(*model, wide ? at::kDouble : at::kFloat, at::kCPU);
     nn::initialize(*model, static_cast<uint64_t>(config_.run.seed));
@@ -105,15 +105,10 @@ class Process {
     core::Json counts = core::Json::object();
     for (const ps::TableConfig& table : job_.tables)
       for (const Piece& piece : table.pieces) counts[piece.name] = order.step;
-    const bool adam = config_.sync.optimizer == config::ServerOptimizer::AdamW ||
-                      (config_.sync.optimizer == config::ServerOptimizer::Same &&
-                       config_.optim.kind == config::OptimizerKind::AdamW);
-    const char* const kind = config_.sync.optimizer == config::ServerOptimizer::Adagrad ? "adagrad"
-                             : adam                                                     ? "adamw"
-                                                                                        : "sgd";
     return {{"config", config::to_toml(config_)},
             {"data", facts_of(*data_)},
-            {"optimizer", {{"kind", kind}, {"steps", counts}}},
+            {"optimizer",
+             {{"kind", to_string(config::updating_optimizer(config_))}, {"steps", counts}}},
             {"update", {{"updates", order.step}, {"skipped", 0}}},
             {"ps", {{"workers", job_.workers}, {"ranges", job_.ranges}}}};
   }
@@ -130,7 +125,7 @@ class Process {
                             config_.run.epochs > 0 ? "run.epochs" : "run.steps"));
     else
       announce();
-    bool is_over = false;
+    std::optional<int64_t> ended_at;
     ps::serve(job_, role_,
               {.snapshots = snapshots(),
                .last_snapshot = !is_done,
@@ -138,13 +133,14 @@ class Process {
                                  const auto& reports) { return lines.write(first, reports); },
                .on_over =
                    [&](const ps::SnapshotOrder& last) {
-                     is_over = true;
+                     ended_at = is_done ? steps_.steps : static_cast<int64_t>(last.step);
                      lines.end();
-                     if (!is_done) finish(static_cast<int64_t>(last.step));
+                     if (!is_done) finish(*ended_at);
                    },
                .note = [&](const std::string& line) { lines.say(line); }});
-    if (!is_over) return 1;
-    return lines.is_closed() ? 128 + SIGPIPE : 0;
+    if (!ended_at) return 1;
+    if (*ended_at >= steps_.steps) return 0;
+    return 128 + (lines.is_closed() ? SIGPIPE : SIGTERM);
   }
 
   void announce() const {
@@ -184,7 +180,8 @@ class Process {
     const config::Config own = config_of_worker(config_);
     return with_ranks(own, [&](const comm::Communicator& ranks) {
       ps::Client client(ps::node_options(role_, job_), job_, role_.node.index);
-      work_on_servers(own, ranks, [&](const Mesh& mesh) { return model(own, mesh); }, client);
+      work_on_servers(
+          own, ranks, [&](const Mesh& mesh) { return model(own, mesh); }, client);
       return 0;
     });
   }
