@@ -13,7 +13,6 @@
 #include <numeric>
 
 #include "models/registry.h"
-#include "trireme/checkpoint/resume.h"
 #include "trireme/infer/generate.h"
 #include "trireme/infer/weights.h"
 #include "trireme/mesh/guard.h"
@@ -27,12 +26,13 @@ int decode(const std::vector<std::string>& args) {
   const int64_t count = std::stoll(args.at(1));
   const bool gpu = args.size() > 2 && args[2] == "cuda";
   const bool half = args.size() > 3 && args[3] == "bfloat16";
-  format::Checkpoint checkpoint = checkpoint::open(infer::find_checkpoint(args.at(0)));
-  const config::Config trained = infer::config_of(checkpoint);
+  const infer::StoredModel stored = infer::find_model(args.at(0));
+  config::Config config = stored.config;
+  config.model.from = "";
   const Mesh mesh = mesh_of_one(gpu ? c10::Device(at::kCUDA, 0) : c10::Device(at::kCPU));
-  const auto model =
-      infer::load_model(checkpoint, mesh, half ? at::kBFloat16 : at::kFloat,
-                        [&](const Mesh& on) { return models::make_model(trained, on); });
+  const auto model = infer::load_model(
+      *infer::open_weights(stored, config), mesh, half ? at::kBFloat16 : at::kFloat,
+      [&](const Mesh& on) { return models::make_model(config, on); });
   infer::Decoder decoder(model);
   std::vector<int64_t> prompt(16);
   std::iota(prompt.begin(), prompt.end(), 100);
@@ -41,7 +41,7 @@ int decode(const std::vector<std::string>& args) {
     const auto begin = Clock::now();
     decoder.restart();
     infer::generate(decoder, mesh.world(), prompt,
-                    {.tokens = count, .sampling = {.temperature = 0}, .seq = trained.model.seq},
+                    {.tokens = count, .sampling = {.temperature = 0}, .seq = config.model.seq},
                     [&](int64_t token) { tokens.push_back(token); });
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     fmt::print("{{\"bench\":\"generate\",\"tokens_per_s\":{:.2f},\"tokens\":[{}]}}\n",

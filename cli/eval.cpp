@@ -6,7 +6,6 @@
 #include "cli/confusion_svg.h"
 #include "cli/rank_commands.h"
 #include "models/registry.h"
-#include "trireme/checkpoint/resume.h"
 #include "trireme/config/mesh.h"
 #include "trireme/core/error.h"
 #include "trireme/format/file.h"
@@ -47,16 +46,16 @@ void print(const config::Config& config, const infer::Measured& of) {
              sees_images(config) ? "" : " tokens");
 }
 
-int measure_on(const comm::Communicator& world, config::Config config, const std::string& path,
-               const std::string& out) {
+int measure_on(const comm::Communicator& world, config::Config config,
+               const infer::StoredModel& stored, const std::string& out) {
   const Degrees degrees = copies_of(config::degrees_of(config, world.size()));
   const Mesh mesh(world, degrees, train::pick_device(config, world));
   config.tensor.sequence = false;  // the head sees a few positions at a time
   const bool has_valid = config.data.kind == config::DataKind::Markov || !config.data.valid.empty();
   const auto data = has_valid ? train::make_valid_dataset(config) : train::make_dataset(config);
-  format::Checkpoint checkpoint = checkpoint::open(path);
+  const auto weights = infer::open_weights(stored, config);
   const auto model =
-      infer::load_model(checkpoint, mesh, dtype_of(config, mesh.device().is_cuda()),
+      infer::load_model(*weights, mesh, dtype_of(config, mesh.device().is_cuda()),
                         [&](const Mesh& on) { return models::make_model(config, on); });
   const infer::Measured measured =
       infer::measure(*model, *data, mesh,
@@ -64,7 +63,7 @@ int measure_on(const comm::Communicator& world, config::Config config, const std
                       .samples = config.eval.batches * config.batch.global,
                       .classes = sees_images(config) ? config.model.classes : 0});
   if (world.rank() == 0) {
-    fmt::print("{}, on {} samples of {}\n", path, measured.samples,
+    fmt::print("{}, on {} samples of {}\n", stored.folder, measured.samples,
                has_valid ? "the validation data" : "the training data (data.valid is empty)");
     print(config, measured);
     std::fflush(stdout);
@@ -78,14 +77,14 @@ int measure_on(const comm::Communicator& world, config::Config config, const std
 
 int eval(const std::vector<std::string>& args) {
   const config::Config config = load_config(args.at(2), {args.begin() + 3, args.end()});
-  const std::string path = infer::find_checkpoint(args.at(0));
+  const infer::StoredModel stored = infer::find_model(args.at(0));
   const std::string& out = args.at(1);
   if (!out.empty() && !sees_images(config))
     throw ConfigError(
         fmt::format("--out {}: a confusion matrix is of images, and model.kind is \"{}\"", out,
                     config.model.kind));
   return train::with_ranks(config, [&](const comm::Communicator& world) {
-    return measure_on(world, config, path, out);
+    return measure_on(world, config, stored, out);
   });
 }
 

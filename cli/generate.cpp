@@ -8,12 +8,12 @@
 
 #include "cli/rank_commands.h"
 #include "models/registry.h"
-#include "trireme/checkpoint/resume.h"
-#include "trireme/config/load.h"
 #include "trireme/config/validate.h"
 #include "trireme/core/env.h"
 #include "trireme/core/error.h"
+#include "trireme/core/json.h"
 #include "trireme/core/terminal.h"
+#include "trireme/format/file.h"
 #include "trireme/format/tokenizer.h"
 #include "trireme/infer/text_stream.h"
 #include "trireme/infer/weights.h"
@@ -48,6 +48,7 @@ Request request_of(const std::vector<std::string>& args) {
 config::Config config_for(const Request& wanted, const config::Config& trained) {
   config::Config config;
   config.model = trained.model;
+  config.model.from = "";
   config.data = trained.data;
   config.tensor.sequence = false;
   config.mesh = {.replica = 1, .tensor = wanted.tensor};
@@ -73,16 +74,43 @@ at::ScalarType dtype_for(const Request& wanted, const config::Config& trained, b
 
 constexpr const char* kNumbers = "numbers";
 
+bool is_there(const std::string& path) {
+  return !path.empty() && ::access(path.c_str(), R_OK) == 0;
+}
+
 /// Where the tokenizer of the model is; "numbers" if it has none.
-std::string tokenizer_for(const Request& wanted, const config::Config& trained,
-                          const std::string& checkpoint) {
+std::string tokenizer_for(const Request& wanted, const infer::StoredModel& stored) {
   if (!wanted.tokenizer.empty()) return wanted.tokenizer;
-  if (!trained.data.tokenizer.empty()) return trained.data.tokenizer;
-  for (const std::string& folder : {checkpoint, checkpoint + "/../.."})
-    if (::access((folder + "/tokenizer.json").c_str(), R_OK) == 0) return folder;
-  const bool is_text = trained.data.kind == config::DataKind::Text ||
-                       trained.data.kind == config::DataKind::JsonLines;
+  const config::Data& data = stored.config.data;
+  if (is_there(data.tokenizer)) return data.tokenizer;
+  for (const std::string& folder : {stored.folder, stored.folder + "/../.."})
+    for (const char* name : {"/tokenizer.json", "/vocab.json"})
+      if (is_there(folder + name)) return folder;
+  if (!data.tokenizer.empty() && data.tokenizer != "bytes")
+    throw ConfigError(
+        fmt::format("the model was trained with the tokenizer '{}', which is gone: name it with "
+                    "--tokenizer, or ask for --tokenizer {}",
+                    data.tokenizer, kNumbers));
+  const bool is_text =
+      data.kind == config::DataKind::Text || data.kind == config::DataKind::JsonLines;
   return is_text ? "bytes" : kNumbers;
+}
+
+/// The tokens that end a text, as files of Hugging Face beside the weights say; perhaps none.
+std::vector<int64_t> last_tokens_at(const std::string& folder) {
+  constexpr int64_t kMostBytes = 1 << 20;
+  for (const char* name : {"/generation_config.json", "/config.json"}) {
+    if (!is_there(folder + name)) continue;
+    const auto json =
+        core::Json::parse(format::read_file(folder + name, kMostBytes), nullptr, false);
+    if (!json.is_object() || !json.contains("eos_token_id")) continue;
+    const core::Json& last = json["eos_token_id"];
+    std::vector<int64_t> tokens;
+    for (const core::Json& one : last.is_array() ? last : core::Json::array({last}))
+      if (one.is_number_integer()) tokens.push_back(one.get<int64_t>());
+    return tokens;
+  }
+  return {};
 }
 
 /// Tokens as text, or as numbers with spaces between them.
@@ -166,19 +194,21 @@ void tell_end(infer::End end, int64_t seq, int64_t count, double seconds) {
                static_cast<double>(count - 1) / seconds);
 }
 
-int write_text(const Request& wanted, const config::Config& trained, const config::Config& config,
-               format::Checkpoint& checkpoint, const comm::Communicator& world) {
+int write_text(const Request& wanted, const infer::StoredModel& stored,
+               const config::Config& config, const comm::Communicator& world) {
   using Clock = std::chrono::steady_clock;
   const Mesh mesh(world, {.tensor = wanted.tensor}, train::pick_device(config, world));
-  Speech speech(tokenizer_for(wanted, trained, checkpoint.folder()));
+  Speech speech(tokenizer_for(wanted, stored));
   const auto prompt = speech.read(wanted.prompt, config.model.vocab);
   const bool speaks = world.rank() == 0;
+  const auto weights = infer::open_weights(stored, config);
   const auto model =
-      infer::load_model(checkpoint, mesh, dtype_for(wanted, trained, mesh.device().is_cuda()),
+      infer::load_model(*weights, mesh, dtype_for(wanted, stored.config, mesh.device().is_cuda()),
                         [&](const Mesh& on) { return models::make_model(config, on); });
   infer::Decoder decoder(model);
   infer::GenerateOptions options = wanted.options;
-  options.last = speech.last();
+  options.last = last_tokens_at(stored.folder);
+  if (const auto last = speech.last()) options.last.push_back(*last);
   options.vocab = speech.vocab();
   options.seq = config.model.seq;
   if (speaks) print(wanted.prompt);
@@ -200,13 +230,11 @@ int write_text(const Request& wanted, const config::Config& trained, const confi
 
 int generate(const std::vector<std::string>& args) {
   const Request wanted = request_of(args);
-  const std::string path = infer::find_checkpoint(wanted.path);
-  const config::Config trained = infer::config_of(checkpoint::open(path));
-  config::refuse_unbuilt(trained);
-  const config::Config config = config_for(wanted, trained);
+  const infer::StoredModel stored = infer::find_model(wanted.path);
+  config::refuse_unbuilt(stored.config);
+  const config::Config config = config_for(wanted, stored.config);
   return train::with_ranks(config, [&](const comm::Communicator& world) {
-    format::Checkpoint checkpoint = checkpoint::open(path);
-    return write_text(wanted, trained, config, checkpoint, world);
+    return write_text(wanted, stored, config, world);
   });
 }
 

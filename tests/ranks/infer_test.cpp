@@ -92,7 +92,8 @@ TEST(KvCache, GivesTheLogitsOfTheWholeText) {
 }
 
 TEST(KvCache, TakesSeveralPositionsAtOnceAnywhere) {
-  const at::Tensor text = tokens_of(70).repeat({3, 1}).remainder(40) + torch::arange(3).view({3, 1});
+  const at::Tensor text =
+      tokens_of(70).repeat({3, 1}).remainder(40) + torch::arange(3).view({3, 1});
   for (const auto& model : language_models()) {
     const at::Tensor all = logits_of(*model, text);
     Decoder decoder(model);
@@ -165,7 +166,7 @@ TEST(Generate, EndsWithTheLastTokenAndWithThePositions) {
   EXPECT_EQ(all.size(), 78u) << "80 positions, and the token after the last of them";
   decoder.restart();
   auto until = greedy;
-  until.last = all[20];
+  until.last = {99, all[20]};
   const auto first = std::ranges::find(all, all[20]) - all.begin();
   std::vector<int64_t> some;
   EXPECT_EQ(infer::generate(decoder, mesh.world(), {4, 5, 6}, until,

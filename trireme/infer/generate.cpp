@@ -36,7 +36,7 @@ End generate(Decoder& decoder, const comm::Communicator& group, const std::vecto
     if (group.rank() == 0) next.fill_(draw(sampler, logits, options.vocab, decoder.position()));
     if (group.size() > 1) group.broadcast(next, 0).wait();
     const auto token = next.item<int64_t>();
-    if (token == options.last) return End::LastToken;
+    if (std::ranges::find(options.last, token) != options.last.end()) return End::LastToken;
     hand_on(token);
   }
   return End::Tokens;

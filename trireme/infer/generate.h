@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <vector>
 
 #include "trireme/comm/communicator.h"
@@ -13,9 +12,9 @@ namespace trireme::infer {
 struct GenerateOptions {
   int64_t tokens = 128;  ///< at most so many
   SamplerOptions sampling = {};
-  std::optional<int64_t> last = {};  ///< the token that ends a text; it is not handed on
-  int64_t vocab = 0;                 ///< only tokens below it are drawn; 0: all of the model's
-  int64_t seq = 0;                   ///< positions that the model has; 0: any number
+  std::vector<int64_t> last = {};  ///< tokens that end a text; they are not handed on
+  int64_t vocab = 0;               ///< only tokens below it are drawn; 0: all of the model's
+  int64_t seq = 0;                 ///< positions that the model has; 0: any number
 };
 
 /// Why a text ended.

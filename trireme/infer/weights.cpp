@@ -1,9 +1,11 @@
 #include "trireme/infer/weights.h"
 
 #include "trireme/checkpoint/resume.h"
-#include "trireme/config/load.h"
-#include "trireme/core/error.h"
-#include "trireme/format/folder.h"
+#include "trireme/config/validate.h"
+#include "trireme/exchange/export_settings.h"
+#include "trireme/exchange/hf_folder.h"
+#include "trireme/exchange/start.h"
+#include "trireme/format/find_step.h"
 #include "trireme/nn/bind.h"
 #include "trireme/nn/parameters.h"
 
@@ -27,27 +29,23 @@ void add(checkpoint::State& state, const nn::Parameter& one) {
 
 }  // namespace
 
-std::string find_checkpoint(const std::string& path) {
-  if (format::is_file(path + "/index.json")) return path;
-  for (const std::string& folder : {path, path + "/checkpoints"})
-    if (const auto steps = format::list(folder); !steps.empty())
-      return folder + "/" + format::step_name(steps.back());
-  throw ConfigError(
-      fmt::format("'{}' is no checkpoint, and there is none in it: name a step's folder, such as "
-                  "runs/gpt-small/checkpoints/{}, or the folder of a run",
-                  path, format::step_name(1200)));
+StoredModel find_model(const std::string& path) {
+  if (exchange::is_hf_folder(path) && !format::is_step(path)) {
+    config::Config config;
+    config.model.from = path;
+    config.checkpoint.resume.from = config::Resume::From::Nothing;  // it is not a run
+    exchange::complete_model(config, {});
+    return {.folder = path, .config = config::resolved(config)};
+  }
+  const std::string step = format::find_step(path);
+  return {.folder = step, .config = exchange::config_of(checkpoint::open(step))};
 }
 
-config::Config config_of(const format::Checkpoint& checkpoint) {
-  const core::Json& extra = checkpoint.index().extra;
-  if (extra.contains("config") && extra["config"].is_string())
-    return config::parse(extra["config"].get<std::string>(), checkpoint.folder());
-  const std::string beside = checkpoint.folder() + "/../../config.toml";
-  if (format::is_file(beside)) return config::load(beside);
-  throw ConfigError(
-      fmt::format("{} does not say of which model it is (it has no configuration, and there is no "
-                  "{})",
-                  checkpoint.folder(), beside));
+std::unique_ptr<format::TensorSource> open_weights(const StoredModel& stored,
+                                                   const config::Config& config) {
+  config::Config from = config;
+  from.model.from = stored.folder;
+  return exchange::open_weights(from).source;
 }
 
 checkpoint::State weights_of(const nn::ModelImpl& model) {
@@ -59,7 +57,7 @@ checkpoint::State weights_of(const nn::ModelImpl& model) {
 }
 
 std::shared_ptr<nn::ModelImpl> load_model(
-    format::Checkpoint& from, const Mesh& mesh, at::ScalarType dtype,
+    format::TensorSource& weights, const Mesh& mesh, at::ScalarType dtype,
     const std::function<std::shared_ptr<nn::ModelImpl>(const Mesh& mesh)>& make) {
   std::shared_ptr<nn::ModelImpl> model;
   {
@@ -72,7 +70,7 @@ std::shared_ptr<nn::ModelImpl> load_model(
     nn::bind(one.tensor, at::empty({one.tensor.numel()}, one.tensor.options()));
     one.tensor.set_requires_grad(false);
   }
-  checkpoint::load(from, weights_of(*model));
+  checkpoint::load(weights, weights_of(*model));
   model->eval();
   return model;
 }
