@@ -105,7 +105,7 @@ TEST(TextTraining, OnConversationsLearnsTheAnswersOnly) {
   const Scratch folder;
   const std::string talk = put_conversations(folder), samples = folder / "samples.jsonl",
                     tokenizer = folder / "bpe";
-  done({kTrireme, "data", "train-tokenizer", tokenizer, talk, "--vocab", "300", "--special",
+  done({kTrireme, "data", "train-tokenizer", tokenizer, put_text(folder), "--vocab", "300", "--special",
         "<|endoftext|>,<|im_start|>,<|im_end|>"});
   done({python_with_torch(), kSamples, "chat", talk, samples, tokenizer + "/tokenizer.json", "64"});
   expect_torchs_losses(
@@ -118,6 +118,7 @@ TEST(TextTraining, OnConversationsLearnsTheAnswersOnly) {
   for (std::string line; std::getline(lines, line);)
     for (const auto& each : core::Json::parse(line)["target"]) targets += each != -100;
   const auto weights = numbers_of(folder / "talk", "weight");
+  ASSERT_GE(weights.size(), 4u);
   EXPECT_EQ(weights[0] + weights[1] + weights[2] + weights[3], static_cast<double>(targets));
 }
 

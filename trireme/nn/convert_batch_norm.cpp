@@ -105,24 +105,28 @@ void convert_sync_batch_norm(torch::nn::Module& model, const Mesh& mesh) {
   const comm::Communicator group = mesh.samples();
   std::optional<comm::Communicator> own;
   if (group.size() > 1) own = group.split("batch_norm", 0, group.rank());
-  // A copy of the list: modules get children on the way.
-  for (const auto& item : model.named_modules()) {
-    const auto norm = as_batch_norm(*item.value());
+  // A copy of the list: modules get children on the way. A constructor may call this, where torch
+  // cannot list the model itself.
+  std::vector<std::pair<std::string, torch::nn::Module*>> modules = {{"", &model}};
+  for (const auto& item : model.named_modules("", /*include_self=*/false))
+    modules.emplace_back(item.key(), item.value().get());
+  for (const auto& [name, module] : modules) {
+    const auto norm = as_batch_norm(*module);
     if (!norm) continue;
     const at::Tensor& carrier = carrier_of(norm->running_mean, norm->weight);
     core::check(carrier.defined(),
                 "convert_sync_batch_norm: '{}' has neither weights nor running statistics, so that "
                 "its calls cannot be told from others; give it affine(true)",
-                item.key());
+                name);
     auto statistics = c10::make_intrusive<ConvertedStatistics>();
     statistics->num_batches = norm->num_batches;
     statistics->synchronize(own);
     const auto child = std::make_shared<SynchronizedImpl>(carrier, std::move(statistics));
     child->settle();
-    if (item.value()->named_children().contains(kChild))
-      item.value()->replace_module(kChild, child);
+    if (module->named_children().contains(kChild))
+      module->replace_module(kChild, child);
     else
-      item.value()->register_module(kChild, child);
+      module->register_module(kChild, child);
   }
 }
 
