@@ -185,7 +185,7 @@ TEST(GenerateCommand, SaysWhatIsWrongInOneSentence) {
     EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
     return result.err;
   };
-  EXPECT_THAT(refused({folder / "none", "--prompt", "1"}), HasSubstr("is no checkpoint"));
+  EXPECT_THAT(refused({folder / "none", "--prompt", "1"}), HasSubstr("there is no '"));
   EXPECT_THAT(refused({dir, "--prompt", "one"}), HasSubstr("'one' is not the number of a token"));
   EXPECT_THAT(refused({dir, "--prompt", "1 64"}),
               HasSubstr("the token 64, and the model knows 64"));

@@ -219,8 +219,9 @@ TEST(ExceptLast, TakesMoreThanBlocksForOneMicroBatchAndLessThanNone) {
   EXPECT_NEAR(static_cast<double>(pipeline_peak("1f1b", Recompute::ExceptLast, 1)) /
                   static_cast<double>(pipeline_peak("1f1b", Recompute::None, 1)),
               1, 0.03);
-  EXPECT_EQ(pipeline_peak("1f1b", Recompute::ExceptLast, 0),
-            pipeline_peak("1f1b", Recompute::Block, 0));
+  EXPECT_NEAR(static_cast<double>(pipeline_peak("1f1b", Recompute::ExceptLast, 0)) /
+                  static_cast<double>(pipeline_peak("1f1b", Recompute::Block, 0)),
+              1, 0.03);  // what travels at the moment of the peak differs
 }
 
 TEST(Footprint, OfExceptLastLiesBetweenNoneAndBlock) {

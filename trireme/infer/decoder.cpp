@@ -19,13 +19,16 @@ std::shared_ptr<nn::ModelImpl> checked(std::shared_ptr<nn::ModelImpl> model) {
 }  // namespace
 
 Decoder::Decoder(std::shared_ptr<nn::ModelImpl> model)
-    : model_(checked(std::move(model))), chain_(model_->chain()), caches_(model_) {}
+    : model_(checked(std::move(model))),
+      device_(model_->parameters().at(0).device()),
+      chain_(model_->chain()),
+      caches_(model_) {}
 
 at::Tensor Decoder::feed(const at::Tensor& tokens) {
   const at::NoGradGuard guard;
   core::check(tokens.dim() == 2 && tokens.size(1) > 0,
               "Decoder::feed: tokens are [rows, positions], at least one");
-  nn::Flow flow(tokens, std::make_shared<const nn::Where>(nn::Where{.seq_begin = position_}));
+  nn::Flow flow(tokens.to(device_), std::make_shared<const nn::Where>(nn::Where{.seq_begin = position_}));
   for (const nn::Link& link : chain_.links) flow = link.forward(std::move(flow));
   position_ += tokens.size(1);
   const at::Tensor last = flow.x().narrow(1, tokens.size(1) - 1, 1).contiguous();

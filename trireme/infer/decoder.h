@@ -28,6 +28,7 @@ class Decoder {
 
  private:
   std::shared_ptr<nn::ModelImpl> model_;
+  at::Device device_;
   nn::Chain chain_;
   nn::KvCaches caches_;
   int64_t position_ = 0;

@@ -38,19 +38,31 @@ void BatchStatistics::track(const at::Tensor& moments, const Running& running, d
   running.var.copy_(at::lerp(var_.to(at::kDouble), var, share));
 }
 
+namespace {
+
+/// The layers with statistics, of a module that torch can list or that lies on the stack.
+std::vector<const HasBatchStatistics*> layers_with_statistics(const torch::nn::Module& root) {
+  std::vector<const HasBatchStatistics*> all;
+  const auto add = [&](const torch::nn::Module& one) {
+    if (const auto* found = dynamic_cast<const HasBatchStatistics*>(&one)) all.push_back(found);
+  };
+  add(root);
+  for (const auto& one : root.modules(/*include_self=*/false)) add(*one);
+  return all;
+}
+
+}  // namespace
+
 std::vector<BatchStatisticsPtr> batch_statistics_of(const torch::nn::Module& root) {
   std::vector<BatchStatisticsPtr> all;
-  for (const auto& one : root.modules())
-    if (const auto* found = dynamic_cast<const HasBatchStatistics*>(one.get()))
-      all.push_back(found->statistics());
+  for (const HasBatchStatistics* found : layers_with_statistics(root))
+    all.push_back(found->statistics());
   return all;
 }
 
 void attach_batch_norms(const torch::nn::Module& root, const Mesh& mesh) {
   std::optional<comm::Communicator> group;  // of their own: their order is not that of gradients
-  for (const auto& one : root.modules()) {
-    const auto* const found = dynamic_cast<const HasBatchStatistics*>(one.get());
-    if (found == nullptr) continue;
+  for (const HasBatchStatistics* found : layers_with_statistics(root)) {
     found->settle();
     found->statistics()->defer();
     if (!found->wants_all_ranks() || mesh.samples().size() == 1) continue;
