@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "cli/config_text.h"
 #include "cli/confusion_svg.h"
@@ -18,8 +19,22 @@ namespace trireme::cli {
 
 namespace {
 
-bool sees_images(const config::Config& config) {
-  return config.model.kind == "resnet" || config.model.kind == "vit";
+/// The data that the model is measured on, and what people call it: data.valid; the test images of
+/// a data set that has some; the training data.
+struct Measuring {
+  std::shared_ptr<const data::Dataset> data;
+  const char* name;
+};
+Measuring data_of(config::Config config) {
+  using Kind = config::DataKind;
+  if (config.data.kind == Kind::Markov || !config.data.valid.empty())
+    return {train::make_valid_dataset(config), "the validation data"};
+  std::error_code ignored;
+  const bool has_test = config.data.kind == Kind::Idx || config.data.kind == Kind::Cifar;
+  if (!has_test || !std::filesystem::is_directory(config.data.path, ignored))
+    return {train::make_dataset(config), "the training data (data.valid is empty)"};
+  config.data.valid = config.data.path;
+  return {train::make_valid_dataset(config), "the test images"};
 }
 
 /// Without an optimizer the weights fit where training needs a shard or a stage: those axes become
@@ -41,9 +56,9 @@ at::ScalarType dtype_of(const config::Config& config, bool gpu) {
 void print(const config::Config& config, const infer::Measured& of) {
   const double loss = of.loss();
   fmt::print("loss        {:.4f}\n", loss);
-  if (!sees_images(config)) fmt::print("perplexity  {:.4g}\n", std::exp(loss));
+  if (!config.model.has_images()) fmt::print("perplexity  {:.4g}\n", std::exp(loss));
   fmt::print("accuracy    {:.2f} %  ({} of {}{})\n", 100 * of.accuracy(), of.correct, of.targets,
-             sees_images(config) ? "" : " tokens");
+             config.model.has_images() ? "" : " tokens");
 }
 
 int measure_on(const comm::Communicator& world, config::Config config,
@@ -51,20 +66,18 @@ int measure_on(const comm::Communicator& world, config::Config config,
   const Degrees degrees = copies_of(config::degrees_of(config, world.size()));
   const Mesh mesh(world, degrees, train::pick_device(config, world));
   config.tensor.sequence = false;  // the head sees a few positions at a time
-  const bool has_valid = config.data.kind == config::DataKind::Markov || !config.data.valid.empty();
-  const auto data = has_valid ? train::make_valid_dataset(config) : train::make_dataset(config);
+  const Measuring measuring = data_of(config);
   const auto weights = infer::open_weights(stored, config);
   const auto model =
       infer::load_model(*weights, mesh, dtype_of(config, mesh.device().is_cuda()),
                         [&](const Mesh& on) { return models::make_model(config, on); });
   const infer::Measured measured =
-      infer::measure(*model, *data, mesh,
+      infer::measure(*model, *measuring.data, mesh,
                      {.rows = config.batch.micro,
                       .samples = config.eval.batches * config.batch.global,
-                      .classes = sees_images(config) ? config.model.classes : 0});
+                      .classes = config.model.has_images() ? config.model.classes : 0});
   if (world.rank() == 0) {
-    fmt::print("{}, on {} samples of {}\n", stored.folder, measured.samples,
-               has_valid ? "the validation data" : "the training data (data.valid is empty)");
+    fmt::print("{}, on {} samples of {}\n", stored.folder, measured.samples, measuring.name);
     print(config, measured);
     std::fflush(stdout);
     if (!out.empty()) format::write_file(out, draw_confusions(measured.confusions));
@@ -79,7 +92,7 @@ int eval(const std::vector<std::string>& args) {
   const config::Config config = load_config(args.at(2), {args.begin() + 3, args.end()});
   const infer::StoredModel stored = infer::find_model(args.at(0));
   const std::string& out = args.at(1);
-  if (!out.empty() && !sees_images(config))
+  if (!out.empty() && !config.model.has_images())
     throw ConfigError(
         fmt::format("--out {}: a confusion matrix is of images, and model.kind is \"{}\"", out,
                     config.model.kind));

@@ -18,7 +18,8 @@ constexpr const char* kEvalExamples =
     "  trireme eval configs/gpt-small.toml --checkpoint runs/gpt-small\n"
     "  trireme eval configs/gpt-small.toml --checkpoint runs/gpt-small eval.batches=2\n\n"
     "FOLDER is a step's folder, or that of a run, whose newest step it takes. The model and the\n"
-    "data are those of CONFIG: data.valid, else the training data. eval.batches says how much of\n"
+    "data are those of CONFIG: data.valid, the test images of idx and cifar, else the training\n"
+    "data. eval.batches says how much of\n"
     "it (0: all). Of images, --out draws a confusion matrix. It runs on mesh.tensor ranks for "
     "each\n"
     "copy of the model, and the other axes of the mesh become copies that share the samples.\n";

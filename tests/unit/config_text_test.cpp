@@ -183,7 +183,7 @@ TEST(ConfigHostile, FilesThatCannotBeReadSayWhy) {
 
 TEST(StartingPoint, IsAcceptedAndItsCommentsAreTheDefaults) {
   const auto models = starting_points();
-  EXPECT_THAT(models, ::testing::IsSupersetOf({"gpt", "llama", "mlp"}));
+  EXPECT_THAT(models, ::testing::ElementsAre("gpt", "llama", "mlp", "resnet", "vit"));
   for (const std::string_view model : models) {
     const std::string text = starting_point(model);
     const Config config = parse(text, "new.toml");
@@ -195,6 +195,7 @@ TEST(StartingPoint, IsAcceptedAndItsCommentsAreTheDefaults) {
     EXPECT_EQ(parse(all, "new.toml"), config) << model;
     EXPECT_THAT(text, ::testing::Not(::testing::HasSubstr("moe-gpt:")));
   }
+  EXPECT_THAT(starting_point("vit"), ::testing::Not(::testing::HasSubstr("resnet:")));
   EXPECT_THAT(starting_point("gpt"), ::testing::Not(::testing::HasSubstr("rope_theta")));
   EXPECT_THAT(starting_point("llama"), ::testing::HasSubstr("\n# rope_theta = 10000.0 "));
   EXPECT_EQ(

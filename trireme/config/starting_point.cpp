@@ -41,9 +41,11 @@ std::vector<Start> starts() {
             "model.vocab=256", "data.kind=markov", "data.samples=16384", "optim.lr=3e-3",
             "optim.warmup=20", "eval.every=100", "eval.batches=4"},
            run);
+  const std::string cifar = "data/cifar-10-batches-bin";
   const std::vector<std::string> images =
-      with({"run.epochs=10", "model.classes=10", "model.image=32", "model.channels=3",
-            "data.kind=cifar", "data.path=data/cifar-10-batches-bin", "data.augment=crop-flip"},
+      with({"run.steps=4000", "model.classes=10", "model.image=32", "model.channels=3",
+            "data.kind=cifar", "data.path=" + cifar, "data.valid=" + cifar, "data.augment=standard",
+            "eval.every=400"},
            run);
   return {{"gpt", kLanguage, language},
           {"llama", kLanguage,
@@ -55,7 +57,7 @@ std::vector<Start> starts() {
                 run)},
           {"resnet", kImages,
            with(images, {"model.depth=18", "optim.kind=sgd", "optim.lr=0.1", "optim.momentum=0.9",
-                         "optim.weight_decay=5e-4", "optim.clip=0"})},
+                         "optim.weight_decay=5e-4"})},
           {"vit", kImages,
            with(images, {"model.patch=4", "model.layers=6", "model.hidden=192", "model.heads=3",
                          "optim.lr=1e-3", "optim.warmup=100", "optim.weight_decay=0.05"})}};
