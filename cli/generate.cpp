@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include "cli/rank_commands.h"
 #include "models/registry.h"
@@ -211,15 +212,21 @@ int write_text(const Request& wanted, const infer::StoredModel& stored,
   if (const auto last = speech.last()) options.last.push_back(*last);
   options.vocab = speech.vocab();
   options.seq = config.model.seq;
-  if (speaks) print(wanted.prompt);
+  // The prompt comes with the first token: one that is too long is refused before that.
+  bool has_begun = false;
+  const auto begin_text = [&] {
+    if (speaks && !std::exchange(has_begun, true)) print(wanted.prompt);
+  };
   int64_t count = 0;
   Clock::time_point first{};
   const infer::End end =
       infer::generate(decoder, mesh.group(Axis::Tensor), prompt, options, [&](int64_t token) {
         if (count++ == 0) first = Clock::now();
+        begin_text();
         if (speaks) print(speech.say(token));
       });
   if (!speaks) return 0;
+  begin_text();
   const double seconds = std::chrono::duration<double>(Clock::now() - first).count();
   print(speech.end());
   tell_end(end, config.model.seq, count, seconds);

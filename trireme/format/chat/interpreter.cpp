@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
 
 #include "trireme/core/error.h"
 #include "trireme/format/chat/library.h"
@@ -18,6 +20,10 @@ constexpr size_t kMostOutput = 64 << 20, kMostMade = 256 << 20;
 class Interpreter {
  public:
   explicit Interpreter(Dict variables) { scopes_.push_back(std::move(variables)); }
+  Interpreter(const Interpreter&) = delete;
+  ~Interpreter() {
+    for (auto& [key, scope] : namespaces_) scope->clear();
+  }
 
   std::string run(const std::vector<Statement>& statements) {
     run_all(statements);
@@ -190,7 +196,7 @@ class Interpreter {
     if (one.name == "namespace") {
       if (owners_.size() == kMostNamespaces)
         throw Error(fmt::format("it makes more than {} namespaces", kMostNamespaces));
-      namespaces_.insert(result.dict());
+      namespaces_.emplace(result.dict(), std::get<std::shared_ptr<Dict>>(result.it));
       owners_.push_back(result);
     }
     return result;
@@ -217,7 +223,8 @@ class Interpreter {
   }
 
   std::vector<Dict> scopes_;
-  std::set<const Dict*> namespaces_;
+  /// They may hold themselves, so they are emptied in the end.
+  std::map<const Dict*, std::shared_ptr<Dict>> namespaces_;
   List owners_;  // keep their addresses
   std::string output_;
   int64_t steps_ = 0;
