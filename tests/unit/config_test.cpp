@@ -163,7 +163,8 @@ TEST(ConfigRead, SaysWhereAndWhatIsWrong) {
       {"optim.betas = [0.9, 'x']",
        "gpt.toml:1:15: optim.betas is an array of other things; it must be an array of numbers"},
       {"model.kind = 'gtp'",
-       "gpt.toml:1:14: model.kind = \"gtp\" is none of \"mlp\", \"gpt\", \"llama\"; did you mean "
+       "gpt.toml:1:14: model.kind = \"gtp\" is none of \"mlp\", \"gpt\", \"llama\", "
+       "\"resnet\", \"vit\"; did you mean "
        "\"gpt\"?"},
       {"run.device = 'abacus'",
        "gpt.toml:1:14: run.device = \"abacus\" is none of \"auto\", \"cpu\", \"cuda\""},
@@ -326,7 +327,8 @@ TEST(ConfigValidate, RefusesKeysThatDoNotFitEachOther) {
        "\"float64\": "
        "use \"float64\", or leave it out"},
       {"model.kind = 'resnet'",
-       "gpt.toml: model.kind = \"resnet\" chooses classes of images, and data.kind = \"markov\" has "
+       "gpt.toml: model.kind = \"resnet\" chooses classes of images, and data.kind = \"markov\" "
+       "has "
        "none; use \"idx\", \"cifar\" or \"images\""},
       {"model = {kind = 'resnet', depth = 34}",
        "gpt.toml: model.depth = 34; a resnet has 18 or 50 layers"},

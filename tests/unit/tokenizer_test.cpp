@@ -186,7 +186,7 @@ TEST(Tokenizer, RefusesWhatItDoesNotSupportAndNamesIt) {
   EXPECT_THAT(refusal([](auto& json) {
                 json["model"]["merges"][0] = {"a", "qq"};
               }),
-              says("'qq' is not in the vocabulary"));
+              says("'aqq' is not in the vocabulary"));
   EXPECT_THAT(
       refusal([](auto& json) { json["model"]["vocab"]["b"] = json["model"]["vocab"]["a"]; }),
       says("are both token"));
