@@ -180,7 +180,8 @@ class Process {
     const config::Config own = config_of_worker(config_);
     return with_ranks(own, [&](const comm::Communicator& ranks) {
       ps::Client client(ps::node_options(role_, job_), job_, role_.node.index);
-      work_on_servers(own, ranks, [&](const Mesh& mesh) { return model(own, mesh); }, client);
+      work_on_servers(
+          own, ranks, [&](const Mesh& mesh) { return model(own, mesh); }, client);
       return 0;
     });
   }
