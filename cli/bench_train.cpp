@@ -29,8 +29,7 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
   const Mesh mesh(world, config::degrees_of(config, world.size()),
                   train::pick_device(config, world));
   const auto data = train::make_dataset(config);
-  const data::Order order(static_cast<uint64_t>(config.run.seed), data->size(),
-                          config.batch.global);
+  const data::Order order(static_cast<uint64_t>(config.run.seed), *data, config.batch.global);
   const auto model = [&](const Mesh& on) { return models::make_model(config, on); };
   train::Trainer trainer(config, mesh, train::build(model, mesh), config.run.steps);
   const comm::Communicator samples = mesh.samples();

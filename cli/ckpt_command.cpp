@@ -1,18 +1,18 @@
-#include <fmt/format.h>
-#include <sys/stat.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
+#include <optional>
 
 #include "cli/arguments.h"
 #include "cli/ckpt_diff.h"
+#include "cli/ckpt_exchange.h"
 #include "cli/ckpt_list.h"
 #include "cli/ckpt_reshard.h"
 #include "cli/commands.h"
 #include "trireme/core/error.h"
 #include "trireme/core/units.h"
 #include "trireme/format/dtype.h"
-#include "trireme/format/folder.h"
+#include "trireme/format/find_step.h"
 #include "trireme/format/index.h"
 #include "trireme/format/load.h"
 #include "trireme/format/verify.h"
@@ -29,7 +29,10 @@ constexpr const char* kCkptPurpose =
     "  trireme ckpt verify PATH          reads every byte: sizes, checksums, completeness\n"
     "  trireme ckpt diff A B             compares two checkpoints, tensor by tensor, bit by bit\n"
     "  trireme ckpt reshard PATH OUT     rewrites one: every tensor whole, in one file\n"
-    "  trireme ckpt reshard PATH OUT --ranks N   or as N ranks with mesh.shard=N would have";
+    "  trireme ckpt reshard PATH OUT --ranks N   or as N ranks with mesh.shard=N would have\n"
+    "  trireme ckpt import HF_FOLDER OUT  a Hugging Face folder (gpt2, llama, qwen2) becomes one\n"
+    "  trireme ckpt export PATH OUT      writes one as a folder that transformers reads\n"
+    "  trireme ckpt merge PATH OUT       adds low-rank adapters to the weights that they belong to";
 
 constexpr const char* kCkptExamples =
     "PATH is a run's folder, its checkpoints/, or one step in there; of several steps the newest\n"
@@ -46,54 +49,25 @@ constexpr const char* kCkptExamples =
     "folder; it must not exist yet, and appears complete or not at all (OUT.tmp until then). The\n"
     "values are the same bit for bit; what is read is verified. It takes 64 MiB of memory, and 1\n"
     "MiB for each of at most 64 open files.\n\n"
+    "import and export keep every bit, unless --dtype says otherwise. import takes also a "
+    "tokenizer\n"
+    "and generation settings along, and export finds them there, at data.tokenizer, in "
+    "model.from,\n"
+    "or where --tokenizer says. Rows that --vocab adds are the mean of the others.\n\n"
+    "merge takes these weights from where the run began (model.from), or from --base: a checkpoint "
+    "or\n"
+    "a Hugging Face folder. Weights that are not adapted stay as they are, bit for bit.\n\n"
     "Exit codes: 0 whole, equal or written; 1 different (diff), or failed; 2 usage, no checkpoint\n"
     "there, or one of a newer Trireme; 3 damaged (verify), with the file, the block and the\n"
     "tensors in it.";
 
-const std::vector<std::string> kCkptActions = {"ls", "info", "verify", "diff", "reshard"};
+const std::vector<std::string> kCkptActions = {"ls",      "info",   "verify", "diff",
+                                               "reshard", "import", "export", "merge"};
 constexpr int kMostRanks = 99'999;  // names of parts have five digits
 
-bool is_folder(const std::string& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
-
-bool is_step(const std::string& path) {
-  struct stat status {};
-  return ::stat((path + "/" + format::kIndexName).c_str(), &status) == 0;
-}
-
-std::string checked_folder(std::string path) {
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) throw ConfigError(fmt::format("there is no '{}'", path));
-  if (!is_folder(path))
-    throw ConfigError(fmt::format(
-        "'{}' is not a folder: name a run, its checkpoints/, or a step in there", path));
-  return path;
-}
-
-/// The folder with the steps: PATH, or its checkpoints/.
-std::string steps_folder(const std::string& path) {
-  return is_folder(path + "/checkpoints") ? path + "/checkpoints" : path;
-}
-
-/// The folder of one step: PATH, or the newest in it.
-std::string find_step(const std::string& typed) {
-  const std::string path = checked_folder(typed);
-  if (is_step(path)) return path;
-  const std::string folder = steps_folder(path);
-  const auto steps = format::list(folder);
-  if (steps.empty())
-    throw ConfigError(fmt::format("'{}' holds no finished checkpoint (none has an {})", path,
-                                  format::kIndexName));
-  return folder + "/" + format::step_name(steps.back());
-}
-
 int list_steps(const std::string& typed, Form form) {
-  const std::string path = checked_folder(typed);
-  const std::string folder = is_step(path) ? path : steps_folder(path);
-  if (!print_steps(folder, form)) find_step(path);  // throws: there is none
+  if (!print_steps(format::steps_folder(typed), form))
+    format::find_step(typed);  // throws: there is none
   return 0;
 }
 
@@ -142,7 +116,7 @@ void print_info(const std::string& folder, const format::Index& index) {
 }
 
 int show_info(const std::string& typed, Form form) {
-  const std::string folder = find_step(typed);
+  const std::string folder = format::find_step(typed);
   const format::Index index = format::read_index(folder);
   if (form == Form::Json)
     fmt::print("{}\n", info_json(folder, index).dump(2));
@@ -152,7 +126,7 @@ int show_info(const std::string& typed, Form form) {
 }
 
 int verify_typed(const std::string& typed) {
-  const std::string folder = find_step(typed);
+  const std::string folder = format::find_step(typed);
   const auto found = format::find_damage(folder);
   for (const format::Damage& damage : found) fmt::print("{}\n", damage.sentence);
   if (!found.empty()) {
@@ -168,49 +142,105 @@ int verify_typed(const std::string& typed) {
 struct CkptArguments {
   std::vector<std::string> words;
   bool json = false;
-  static constexpr int kNotGiven = std::numeric_limits<int>::min();
-  int ranks = kNotGiven;
+  std::optional<int> ranks, vocab;
+  std::string dtype, tokenizer, base;
+  int64_t file_bytes = exchange::kMostFileBytes;
+
+  std::string action() const { return words.empty() ? "" : words[0]; }
 };
+
+/// Throws ConfigError if an option was given to an action that does not have it.
+void check_options(const CkptArguments& given) {
+  struct Owner {
+    const char* option;
+    bool given;
+    std::vector<std::string> actions;
+  };
+  const std::vector<Owner> owners = {
+      {"--json", given.json, {"ls", "info"}},
+      {"--ranks", given.ranks.has_value(), {"reshard"}},
+      {"--vocab", given.vocab.has_value(), {"import", "export"}},
+      {"--dtype", !given.dtype.empty(), {"import", "export"}},
+      {"--tokenizer", !given.tokenizer.empty(), {"export"}},
+      {"--base", !given.base.empty(), {"merge"}},
+      {"--max-shard-size", given.file_bytes != exchange::kMostFileBytes, {"export"}}};
+  for (const Owner& one : owners)
+    if (one.given && std::ranges::find(one.actions, given.action()) == one.actions.end())
+      throw ConfigError(
+          fmt::format("{} belongs to {}", one.option, fmt::join(one.actions, " and ")));
+  if (given.ranks && (*given.ranks < 1 || *given.ranks > kMostRanks))
+    throw ConfigError(fmt::format("--ranks {}: must be 1 to {}", *given.ranks, kMostRanks));
+  if (given.vocab && *given.vocab < 2)
+    throw ConfigError(fmt::format("--vocab {}: must be at least 2", *given.vocab));
+  if (given.file_bytes < 1)
+    throw ConfigError(fmt::format("--max-shard-size {}: must be at least 1", given.file_bytes));
+}
 
 CkptArguments parse_words(const std::vector<std::string>& args) {
   CkptArguments parsed;
   Arguments arguments("trireme ckpt", kCkptPurpose);
-  arguments.usage("ls|info|verify|diff|reshard PATH [PATH] [OPTIONS]");
+  arguments.usage("ls|info|verify|diff|reshard|import|export|merge PATH [PATH] [OPTIONS]");
   arguments.footer(kCkptExamples);
   arguments.actions(kCkptActions);
   arguments.flag("--json", parsed.json, "ls, info: print JSON");
   arguments.value("--ranks", parsed.ranks, "reshard: for how many ranks (1: tensors stay whole)");
+  arguments.value("--dtype", parsed.dtype, "import, export: convert to this dtype");
+  arguments.words("--dtype", {"float32", "bfloat16", "float16", "float64"});
+  arguments.value("--vocab", parsed.vocab, "import, export: crop or pad the vocabulary to this");
+  arguments.value("--tokenizer", parsed.tokenizer, "export: a folder with tokenizer files");
+  arguments.value("--base", parsed.base, "merge: the weights that the adapters belong to");
+  arguments.count("--max-shard-size", parsed.file_bytes,
+                  "export: most bytes of a file before another begins");
   parsed.words = arguments.parse_anywhere(args);
-  if (parsed.ranks != CkptArguments::kNotGiven && (parsed.ranks < 1 || parsed.ranks > kMostRanks))
-    throw ConfigError(fmt::format("--ranks {}: must be 1 to {}", parsed.ranks, kMostRanks));
   return parsed;
+}
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+/// The actions that write a folder OUT.
+int write_out(const CkptArguments& given) {
+  const std::string &from = given.words[1], out = without_slash(given.words[2]);
+  const std::optional<int64_t> vocab = given.vocab;
+  const std::string dtype = stored_dtype(given.dtype);
+  if (given.action() == "import")
+    return import_hf(without_slash(from), out, {.vocab = vocab, .dtype = dtype});
+  if (given.action() == "export")
+    return export_hf(format::find_step(from), out,
+                     {.vocab = vocab,
+                      .dtype = dtype,
+                      .file_bytes = given.file_bytes,
+                      .tokenizer = given.tokenizer});
+  if (given.action() == "merge")
+    return merge_step(format::find_step(from), out, {.base = without_slash(given.base)});
+  return reshard_checkpoint(format::find_step(from), out, given.ranks.value_or(1));
 }
 
 }  // namespace
 
 int ckpt_command(const std::vector<std::string>& args) {
-  const auto [words, json, ranks] = parse_words(args);
-  const std::string action = words.empty() ? "" : words[0];
+  const CkptArguments given = parse_words(args);
+  const std::string action = given.action();
   if (std::ranges::find(kCkptActions, action) == kCkptActions.end())
     throw ConfigError(
-        fmt::format("{}; write ls, info, verify, diff or reshard ('trireme ckpt --help')",
+        fmt::format("{}; write ls, info, verify, diff, reshard, import, export or merge ('trireme "
+                    "ckpt --help')",
                     action.empty() ? "no action was given" : "unknown action '" + action + "'"));
-  const size_t wanted = action == "diff" || action == "reshard" ? 2 : 1;
-  if (words.size() != 1 + wanted)
+  const size_t wanted = action == "ls" || action == "info" || action == "verify" ? 1 : 2;
+  if (given.words.size() != 1 + wanted)
     throw ConfigError(fmt::format("{} takes {}, not {} ('trireme ckpt --help')", action,
-                                  wanted == 1 ? "one path" : "two paths", words.size() - 1));
-  if (json && action != "info" && action != "ls")
-    throw ConfigError("--json belongs to ls and info");
-  if (ranks != CkptArguments::kNotGiven && action != "reshard")
-    throw ConfigError("--ranks belongs to reshard");
-  const Form form = json ? Form::Json : Form::Text;
-  if (action == "ls") return list_steps(words[1], form);
-  if (action == "info") return show_info(words[1], form);
-  if (action == "verify") return verify_typed(words[1]);
-  if (action == "diff") return print_difference(find_step(words[1]), find_step(words[2])) ? 0 : 1;
-  std::string out = words[2];
-  while (out.size() > 1 && out.ends_with('/')) out.pop_back();
-  return reshard_checkpoint(find_step(words[1]), out, std::max(ranks, 1));
+                                  wanted == 1 ? "one path" : "two paths", given.words.size() - 1));
+  check_options(given);
+  const Form form = given.json ? Form::Json : Form::Text;
+  const std::string& path = given.words[1];
+  if (action == "ls") return list_steps(path, form);
+  if (action == "info") return show_info(path, form);
+  if (action == "verify") return verify_typed(path);
+  if (action == "diff")
+    return print_difference(format::find_step(path), format::find_step(given.words[2])) ? 0 : 1;
+  return write_out(given);
 }
 
 }  // namespace trireme::cli

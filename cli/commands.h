@@ -26,6 +26,10 @@ int data_command(const std::vector<std::string>& args);
 int ps_command(const std::vector<std::string>& args);
 int doctor_command(const std::vector<std::string>& args);
 int schedule_command(const std::vector<std::string>& args);
+int config_command(const std::vector<std::string>& args);
+int eval_command(const std::vector<std::string>& args);
+int generate_command(const std::vector<std::string>& args);
+int plot_command(const std::vector<std::string>& args);
 int completion_command(const std::vector<std::string>& args);
 
 /// Runs `trireme-rank COMMAND... CONFIG [KEY=VALUE]...` on as many ranks as the configuration's

@@ -96,7 +96,7 @@ HelpWanted help_of(const Command& command, std::vector<std::string> args) {
 }
 
 bool takes_keys(std::string_view command) {
-  return command == "train" || command == "verify" || command == "bench";
+  return command == "train" || command == "verify" || command == "bench" || command == "eval";
 }
 
 std::string cases() {

@@ -11,6 +11,7 @@
 #include "trireme/config/validate.h"
 #include "trireme/core/env.h"
 #include "trireme/core/error.h"
+#include "trireme/exchange/start.h"
 
 namespace trireme::cli {
 
@@ -43,7 +44,7 @@ config::Config load_config(const std::string& path, std::span<const std::string>
   const auto handed = core::env_int(kVariable);
   const std::string text =
       config::read_text(handed ? fmt::format("/proc/self/fd/{}", *handed) : path);
-  config::Config config = config::parse(text, path, overrides);
+  config::Config config = config::parse(text, path, overrides, exchange::complete_model);
   config::refuse_unbuilt(config);
   return config;
 }

@@ -27,6 +27,13 @@ int mesh_check(const std::vector<std::string>& args);
 /// `trireme-rank verify STEPS JSON_FILE MISTAKE CONFIG [KEY=VALUE]...`: one rank of a proof.
 int verify(const std::vector<std::string>& args);
 
+/// `trireme-rank eval FOLDER SVG_FILE CONFIG [KEY=VALUE]...`: one rank that measures a model.
+int eval(const std::vector<std::string>& args);
+
+/// `trireme-rank generate CHECKPOINT PROMPT TOKENS TEMPERATURE TOP_P SEED TENSOR TOKENIZER DEVICE
+/// DTYPE`: one rank of those that continue a text.
+int generate(const std::vector<std::string>& args);
+
 /// `trireme-rank bench-train CONFIG [KEY=VALUE]...`: times steps on ready batches.
 int bench_train(const std::vector<std::string>& args);
 

@@ -30,6 +30,8 @@ constexpr Command kCommands[] = {{"bench-comm", "trireme bench", cli::bench_comm
                                  {"train-check", "trireme train", cli::train_check},
                                  {"mesh-check", "trireme", cli::mesh_check},
                                  {"verify", "trireme verify", cli::verify},
+                                 {"eval", "trireme eval", cli::eval},
+                                 {"generate", "trireme generate", cli::generate},
                                  {"data-make", "trireme data", cli::data_make},
                                  {"doctor", "trireme doctor", cli::doctor},
                                  {"doctor-ranks", "trireme doctor", cli::doctor_ranks},

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,11 +7,10 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/drawing.h"
 #include "cli/schedule_views.h"
 #include "trireme/core/terminal.h"
 #include "trireme/pipeline/generators.h"
@@ -198,19 +196,6 @@ PricedSchedule periodic(const ScheduleRequest& wanted, const std::vector<StageTi
                                     .versions = pipeline::peak_versions(schedule)}};
 }
 
-/// COLUMNS, or the width of the terminal; 0 where there is none.
-int columns() {
-  if (const char* text = std::getenv("COLUMNS"); text != nullptr) {
-    int said = 0;
-    const auto [end, error] = std::from_chars(text, text + std::strlen(text), said);
-    if (error == std::errc() && said > 0) return said;
-  }
-  winsize size{};
-  if (::isatty(STDOUT_FILENO) == 1 && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0)
-    return size.ws_col;
-  return 0;
-}
-
 void print(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
@@ -236,7 +221,8 @@ int show(const ScheduleRequest& wanted) {
     print(json_of(priced).dump(-1, ' ', false, core::Json::error_handler_t::replace) + "\n");
   if (wanted.format == "svg") print(draw_svg(priced));
   if (wanted.format == "grid")
-    print(draw_grid(priced, {.columns = columns(), .colour = core::shows_colour(STDOUT_FILENO)}));
+    print(draw_grid(priced,
+                    {.columns = terminal_columns(), .colour = core::shows_colour(STDOUT_FILENO)}));
   return 0;
 }
 

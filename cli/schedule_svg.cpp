@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 
+#include "cli/drawing.h"
 #include "cli/schedule_views.h"
 
 namespace trireme::cli {
@@ -58,32 +59,6 @@ std::string fill_of(Act act, int chunk, int chunks) {
                      mix(light.blue, dark.blue));
 }
 
-/// Text for XML; what XML cannot hold becomes a question mark.
-std::string escaped(const std::string& text) {
-  std::string safe;
-  for (const char c : text) {
-    if (c == '&')
-      safe += "&amp;";
-    else if (c == '<')
-      safe += "&lt;";
-    else if (c == '>')
-      safe += "&gt;";
-    else if (c == '"')
-      safe += "&quot;";
-    else
-      safe += c >= ' ' && c < 127 ? c : '?';
-  }
-  return safe;
-}
-
-/// 1, 2 or 5 times a power of ten, at least `least`.
-double nice_step(double least) {
-  const double ten = std::pow(10, std::floor(std::log10(least)));
-  for (const double times : {1.0, 2.0, 5.0})
-    if (times * ten >= least) return times * ten;
-  return 10 * ten;
-}
-
 class Picture {
  public:
   explicit Picture(const PricedSchedule& priced) : priced_(priced), end_(priced.timeline.end()) {
@@ -131,14 +106,14 @@ class Picture {
         "width=\"{0:.0f}\" height=\"{1:.0f}\" font-family=\"DejaVu Sans, Verdana, sans-serif\" "
         "font-size=\"10\" fill=\"#1c2430\">\n",
         width, height);
-    put("<title>{}</title>\n", escaped(priced_.title()));
+    put("<title>{}</title>\n", xml_escaped(priced_.title()));
     put("<rect width=\"{:.0f}\" height=\"{:.0f}\" rx=\"8\" fill=\"#fcfcfa\" "
         "stroke=\"#d5d8dc\"/>\n",
         width, height);
     put("<text x=\"16\" y=\"26\" font-size=\"15\" font-weight=\"bold\">{}</text>\n",
-        escaped(priced_.title()));
+        xml_escaped(priced_.title()));
     put("<text x=\"16\" y=\"45\" font-size=\"11\" fill=\"#4a5563\">{}</text>\n",
-        escaped(priced_.figures()));
+        xml_escaped(priced_.figures()));
   }
 
   void axis() {

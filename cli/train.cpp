@@ -126,8 +126,12 @@ int train_check(const std::vector<std::string>& args) {
       on_servers ? train::degrees_of_worker(config).world() : train::planned_ranks(config);
   const Degrees degrees = refuse_early(config, ranks);
   const auto model = models::make_whole(config, degrees);
-  int64_t count = 0;
-  for (const auto& one : nn::parameters_of(*model)) count += Box{{}, one.layout.whole()}.numel();
+  int64_t count = 0, trained = 0;
+  for (const auto& one : nn::parameters_of(*model)) {
+    const int64_t elements = Box{{}, one.layout.whole()}.numel();
+    count += elements;
+    if (one.tensor.requires_grad()) trained += elements;
+  }
   const bool gpu = train::uses_cuda(config);
   train::Footprint memory =
       train::footprint(config, *model, degrees, gpu ? c10::DeviceType::CUDA : c10::DeviceType::CPU);
@@ -138,14 +142,16 @@ int train_check(const std::vector<std::string>& args) {
   }
   check_run_folder(config);
   if (train::own_rank() != 0) return 0;
-  fmt::print("{}: {} parameters, {}\n", config.model.kind, count,
+  const std::string adapters =
+      config.lora.rank == 0 ? "" : fmt::format(" ({} of adapters are trained)", trained);
+  fmt::print("{}: {} parameters{}, {}\n", config.model.kind, count, adapters,
              to_string(config.precision.compute));
   if (on_servers) {
     const auto states = static_cast<int64_t>(train::server_rule(asked)->state().arrays.size());
     const int64_t bytes = asked.precision.compute == config::Dtype::Float64 ? 8 : 4;
     const int64_t copies = 1 + asked.sync.copies;
     fmt::print("each server: about {} of weights and optimizer state\n",
-               core::format_bytes(count * bytes * (1 + states) * copies / asked.sync.servers));
+               core::format_bytes(trained * bytes * (1 + states) * copies / asked.sync.servers));
   }
   if (on_servers)
     fmt::print("{}, {}; each worker is a\n", counted(asked.sync.servers, "server"),

@@ -14,6 +14,7 @@
 #include "trireme/config/text.h"
 #include "trireme/config/validate.h"
 #include "trireme/core/error.h"
+#include "trireme/exchange/start.h"
 #include "trireme/format/candidates.h"
 #include "trireme/launch/run.h"
 
@@ -57,7 +58,8 @@ config::Config load_named(const std::vector<std::string>& args) {
   if (args.empty()) throw ConfigError("no configuration was named; configs/ has some");
   if (under_launcher()) refuse_pipe(args[0]);
   const std::string text = config::read_text(args[0]);
-  config::Config config = config::parse(text, args[0], std::span(args).subspan(1));
+  config::Config config =
+      config::parse(text, args[0], std::span(args).subspan(1), exchange::complete_model);
   config::refuse_unbuilt(config);
   hand_over(text);
   return config;

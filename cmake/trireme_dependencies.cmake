@@ -49,6 +49,15 @@ find_package(CURL QUIET)  # only to speak to etcd
 if(NOT CURL_FOUND)
   message(STATUS "Trireme: no libcurl; parameter servers cannot keep their manager's log in etcd (scripts/setup installs it)")
 endif()
+# Only to read compressed data files and images.
+find_package(ZLIB QUIET)
+find_package(JPEG QUIET)
+find_package(PNG QUIET)
+foreach(library ZLIB JPEG PNG)
+  if(NOT ${library}_FOUND)
+    message(STATUS "Trireme: no ${library}; data in its format cannot be read (scripts/setup installs it)")
+  endif()
+endforeach()
 find_path(TRIREME_PCRE2_HEADERS pcre2.h)  # only for split patterns of tokenizers that are not the well-known ones
 find_library(TRIREME_PCRE2_LIBRARY pcre2-8)
 if(NOT TRIREME_PCRE2_HEADERS OR NOT TRIREME_PCRE2_LIBRARY)

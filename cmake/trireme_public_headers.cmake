@@ -42,6 +42,9 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/nn/flow.h
   trireme/nn/layer.h
   trireme/nn/linear.h
+  trireme/nn/conv.h
+  trireme/nn/batch_norm.h
+  trireme/nn/batch_statistics.h
   trireme/nn/layers.h
   trireme/nn/rms_norm.h
   trireme/nn/swiglu.h
@@ -54,6 +57,7 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/nn/model.h
   trireme/nn/init_rule.h
   trireme/nn/parameters.h
+  trireme/nn/adapters.h
   trireme/nn/bind.h
   trireme/nn/style.h
   trireme/nn/plan.h

@@ -35,10 +35,11 @@ Flow without_last(Flow all) {
 
 }  // namespace
 
-GptBlockImpl::GptBlockImpl(const GptOptions& options) : dropout_(options.dropout) {
+GptBlockImpl::GptBlockImpl(const GptOptions& options)
+    : dropout_(options.dropout), exact_gelu_(options.exact_gelu) {
   using Into = nn::LinearImpl::Options;
   const double residual = residual_deviation(options);
-  const nn::LayerNormImpl::Options branch{.passes_input = true};
+  const nn::LayerNormImpl::Options branch{.epsilon = options.epsilon, .passes_input = true};
   ln_1 = register_module("ln_1", nn::LayerNorm(options.hidden, branch));
   attn = register_module("attn",
                          nn::CausalAttention(nn::CausalAttentionImpl::Options{
@@ -46,6 +47,7 @@ GptBlockImpl::GptBlockImpl(const GptOptions& options) : dropout_(options.dropout
                              .heads = options.heads,
                              .kv_heads = options.kv_heads > 0 ? options.kv_heads : options.heads,
                              .dropout = options.attention_dropout,
+                             .sees = options.sees,
                              .in_deviation = kDeviation,
                              .out_deviation = residual}));
   drop_1 = register_module("drop_1", nn::Dropout(options.dropout));
@@ -53,7 +55,8 @@ GptBlockImpl::GptBlockImpl(const GptOptions& options) : dropout_(options.dropout
   const int64_t ffn = options.ffn > 0 ? options.ffn : 4 * options.hidden;
   auto mlp = std::make_shared<torch::nn::Module>("mlp");
   c_fc = mlp->register_module(
-      "c_fc", nn::Linear(options.hidden, ffn, Into{.deviation = kDeviation, .gelu = true}));
+      "c_fc", nn::Linear(options.hidden, ffn,
+                         Into{.deviation = kDeviation, .gelu = !options.exact_gelu}));
   c_proj =
       mlp->register_module("c_proj", nn::Linear(ffn, options.hidden, Into{.deviation = residual}));
   register_module("mlp", mlp);
@@ -72,6 +75,7 @@ Flow GptBlockImpl::attend(const Flow& in) {
 Flow GptBlockImpl::widen(const Flow& in) {
   const Flow branch = ln_2->forward(in);
   Flow wide = c_fc->forward(branch.first());  // {gelu}, or on a GPU {gelu, z}
+  if (exact_gelu_) wide = wide.with(at::gelu(wide.x()));
   wide.tensors.push_back(branch.tensors[1]);
   return wide;
 }
@@ -117,7 +121,8 @@ GptImpl::GptImpl(GptOptions options, const Mesh& mesh) : options_(options) {
   for (int64_t i = 0; i < options.layers; ++i)
     h.push_back(blocks->register_module(std::to_string(i), GptBlock(options)));
   register_module("h", blocks);
-  ln_f = register_module("ln_f", nn::LayerNorm(options.hidden));
+  ln_f = register_module(
+      "ln_f", nn::LayerNorm(options.hidden, nn::LayerNormImpl::Options{.epsilon = options.epsilon}));
   lm_head = register_module(
       "lm_head", nn::Head(options.hidden, options.vocab,
                           nn::HeadImpl::Options{.bias = false,
@@ -173,21 +178,25 @@ std::vector<std::shared_ptr<nn::LayerImpl>> GptImpl::attentions() const {
   return all;
 }
 
-int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
+int64_t gpt_activation_bytes(const GptOptions& options, const nn::Batching& of) {
   return decoder_activation_bytes(
-      {.layers = options_.layers,
-       .hidden = options_.hidden,
-       .heads = options_.heads,
-       .kv_heads = options_.kv_heads > 0 ? options_.kv_heads : options_.heads,
-       .head = options_.hidden / options_.heads,
-       .ffn = options_.ffn > 0 ? options_.ffn : 4 * options_.hidden,
-       .seq = options_.seq,
-       .vocab = options_.vocab,
-       .dropout = options_.dropout,
-       .attention_dropout = options_.attention_dropout,
-       .tie = options_.tie,
-       .sequence = options_.sequence},
+      {.layers = options.layers,
+       .hidden = options.hidden,
+       .heads = options.heads,
+       .kv_heads = options.kv_heads > 0 ? options.kv_heads : options.heads,
+       .head = options.hidden / options.heads,
+       .ffn = options.ffn > 0 ? options.ffn : 4 * options.hidden,
+       .seq = options.seq,
+       .vocab = options.vocab,
+       .dropout = options.dropout,
+       .attention_dropout = options.attention_dropout,
+       .tie = options.tie,
+       .sequence = options.sequence},
       of);
+}
+
+int64_t GptImpl::activation_bytes(const nn::Batching& of) const {
+  return gpt_activation_bytes(options_, of);
 }
 
 }  // namespace trireme::models

@@ -16,7 +16,14 @@ struct GptOptions {
   double dropout = 0, attention_dropout = 0;
   bool tie = true;                            ///< the head's weight is the token embedding's
   nn::Sequence sequence = nn::Sequence::Cut;  ///< between the layers that the tensor axis cuts
+  // What other models that are made of these blocks do differently.
+  nn::Sees sees = nn::Sees::Past;
+  double epsilon = 1e-5;    ///< of norms
+  bool exact_gelu = false;  ///< instead of the tanh form
 };
+
+/// ModelImpl::activation_bytes of a model that is made of these blocks.
+int64_t gpt_activation_bytes(const GptOptions& options, const nn::Batching& of);
 
 /// ln_1 -> attention -> + -> ln_2 -> mlp -> +, with dropout before each sum.
 class GptBlockImpl : public nn::LayerImpl {
@@ -37,6 +44,7 @@ class GptBlockImpl : public nn::LayerImpl {
   nn::Flow narrow(const nn::Flow& in);  ///< takes either
 
   double dropout_;
+  bool exact_gelu_;
 
   nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
   nn::Linear c_fc{nullptr}, c_proj{nullptr};

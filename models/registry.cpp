@@ -3,13 +3,49 @@
 #include "models/gpt.h"
 #include "models/llama.h"
 #include "models/mlp.h"
+#include "models/resnet.h"
+#include "models/vit.h"
 #include "trireme/core/error.h"
+#include "trireme/nn/adapters.h"
 #include "trireme/nn/bind.h"
 #include "trireme/nn/parameters.h"
 
 namespace trireme::models {
 
 namespace {
+
+std::shared_ptr<nn::ModelImpl> make_resnet(const config::Model& wanted, const Mesh& mesh) {
+  return std::make_shared<ResNetImpl>(
+      ResNetOptions{.depth = wanted.depth,
+                    .classes = wanted.classes,
+                    .image = wanted.image,
+                    .channels = wanted.channels,
+                    .stem = wanted.stem == config::Stem::Cifar ? ResNetOptions::Stem::Cifar
+                                                               : ResNetOptions::Stem::ImageNet,
+                    .format = wanted.pixels == config::Pixels::ChannelsLast
+                                  ? at::MemoryFormat::ChannelsLast
+                                  : at::MemoryFormat::Contiguous,
+                    .all_ranks = wanted.batch_norm == config::BatchNormKind::Sync},
+      mesh);
+}
+
+std::shared_ptr<nn::ModelImpl> make_vit(const config::Config& config, const Mesh& mesh) {
+  const config::Model& wanted = config.model;
+  return std::make_shared<VitImpl>(
+      VitOptions{.layers = wanted.layers,
+                 .hidden = wanted.hidden,
+                 .heads = wanted.heads,
+                 .kv_heads = wanted.kv_heads,
+                 .ffn = wanted.ffn,
+                 .classes = wanted.classes,
+                 .image = wanted.image,
+                 .channels = wanted.channels,
+                 .patch = wanted.patch,
+                 .dropout = wanted.dropout,
+                 .attention_dropout = wanted.attention_dropout,
+                 .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole},
+      mesh);
+}
 
 nn::RotaryScaling scaling_of(config::RopeScaling scaling) {
   switch (scaling) {
@@ -51,6 +87,8 @@ LlamaOptions llama_options(const config::Config& config) {
 
 std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& mesh) {
   const config::Model& wanted = config.model;
+  if (wanted.kind == "resnet") return make_resnet(wanted, mesh);
+  if (wanted.kind == "vit") return make_vit(config, mesh);
   if (wanted.kind == "llama") return std::make_shared<LlamaImpl>(llama_options(config), mesh);
   if (wanted.kind == "gpt")
     return std::make_shared<GptImpl>(
@@ -73,15 +111,31 @@ std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& me
                                                 .vocab = wanted.vocab,
                                                 .dropout = wanted.dropout},
                                      mesh);
-  throw ConfigError(fmt::format(
-      "model.kind = \"{}\" is not built yet; there are gpt, llama and mlp", wanted.kind));
+  throw ConfigError(
+      fmt::format("model.kind = \"{}\" is not built yet; there are gpt, llama, mlp, resnet and vit",
+                  wanted.kind));
+}
+
+}  // namespace
+
+namespace {
+
+void add_adapters(const config::Lora& keys, nn::ModelImpl& model) {
+  if (keys.rank == 0) return;
+  try {
+    nn::add_adapters(model, {.rank = keys.rank, .alpha = keys.alpha, .targets = keys.targets});
+  } catch (const MisuseError& error) {
+    throw ConfigError(fmt::format("lora.targets: {}", error.what()));
+  }
 }
 
 }  // namespace
 
 std::shared_ptr<nn::ModelImpl> make_model(const config::Config& config, const Mesh& mesh) {
   try {
-    return make(config, mesh);
+    auto model = make(config, mesh);
+    add_adapters(config.lora, *model);
+    return model;
   } catch (const MisuseError& error) {
     throw ConfigError(fmt::format("model.kind = \"{}\" on {}: {}", config.model.kind,
                                   to_string(mesh.degrees()), error.what()));

@@ -8,8 +8,8 @@
 
 namespace trireme::models {
 
-/// Makes this rank's part of the model that a configuration names. Throws ConfigError if there is
-/// no such model, or if the mesh cannot cut its sizes.
+/// Makes this rank's part of the model that a configuration names, with its adapters. Throws
+/// ConfigError if there is no such model, or if the mesh cannot cut its sizes.
 std::shared_ptr<nn::ModelImpl> make_model(const config::Config& config, const Mesh& mesh);
 
 /// Makes the whole model on this rank alone. Throws ConfigError, with the numbers, unless a mesh of

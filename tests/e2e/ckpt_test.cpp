@@ -187,7 +187,7 @@ TEST_F(Ckpt, MistakesAreSentencesAndExitTwo) {
   EXPECT_THAT(says({"ls", scratch / "none"}), HasSubstr("there is no '"));
   EXPECT_THAT(says({"verify", step + "/index.json"}), HasSubstr("not a folder"));
   EXPECT_THAT(says({"info", scratch.path()}), HasSubstr("holds no finished checkpoint"));
-  EXPECT_THAT(says({}), HasSubstr("ls, info, verify, diff or reshard"));
+  EXPECT_THAT(says({}), HasSubstr("ls, info, verify, diff, reshard, import, export or merge"));
   EXPECT_THAT(says({"list", run}), HasSubstr("unknown action 'list'"));
   EXPECT_THAT(says({"diff", run}), HasSubstr("two paths, not 1"));
   EXPECT_THAT(says({"verify", run, "--json"}), HasSubstr("belongs to ls and info"));

@@ -44,7 +44,7 @@ TEST(Completion, BashOffersCommandsActionsAndOptions) {
   EXPECT_THAT(offered("trireme schedule zb-"), ElementsAre("zb-h1", "zb-v"));
   EXPECT_THAT(offered("trireme run --max"), ElementsAre("--max-restarts"));
   EXPECT_THAT(offered("trireme bench checkpoint --d"), Contains("--dir"));
-  EXPECT_THAT(offered("trireme data make x.bin --tok"), ElementsAre("--tokens"));
+  EXPECT_THAT(offered("trireme data make x.bin --voc"), ElementsAre("--vocab"));
   EXPECT_THAT(offered("trireme train --dr"), ElementsAre("--dry-run"));
   EXPECT_THAT(offered("trireme bench comm --op all_"),
               ElementsAre("all_reduce", "all_gather", "all_to_all"));
@@ -59,7 +59,8 @@ TEST(Completion, BashOffersKeysAndTheirValues) {
               ElementsAre("memory.recompute="));
   EXPECT_THAT(offered("trireme bench train a.toml run.st"), ElementsAre("run.steps="));
   // bash takes '=' for the end of a word, so only what follows it is offered.
-  EXPECT_THAT(offered("trireme train a.toml model.kind="), ElementsAre("mlp", "gpt", "llama"));
+  EXPECT_THAT(offered("trireme train a.toml model.kind="),
+              ElementsAre("mlp", "gpt", "llama", "resnet", "vit"));
   EXPECT_THAT(offered("trireme train a.toml model.tie=f"), ElementsAre("false"));
   EXPECT_THAT(offered("trireme train a.toml pipeline.schedule=z"), ElementsAre("zb-h1", "zb-v"));
   EXPECT_THAT(offered("trireme train a.toml pipeline.schedule=p"),
@@ -121,7 +122,7 @@ TEST(Help, OfACommandIsReachedBothWays) {
 
 TEST(Help, OffersOnlyWhatIsBuilt) {
   const auto help = run_command({kTrireme, "train", "--help"}).out;
-  for (const char* hidden : {"llama", "moe-gpt", "cifar", "mpi", "mesh.expert"})
+  for (const char* hidden : {"moe-gpt", "mpi", "mesh.expert"})
     EXPECT_THAT(help, Not(HasSubstr(hidden)));
 }
 

@@ -38,6 +38,7 @@ const std::pair<const char*, const char*> kNotRun[] = {
     {"--nnodes 2", "it needs two hosts; hosts_test.cpp makes them"},
     {"-n gpu", "it needs a GPU"},
     {"trireme ps status", "it needs a job that runs; roles_test.cpp asks one"},
+    {"ckpt merge PATH", "it needs a run with adapters; docs/finetuning.md makes one"},
     {"--bytes 64M --repeat 1000", "it runs until a rank is killed; failure_e2e_test.cpp kills one"},
 };
 
@@ -48,6 +49,7 @@ const std::pair<const char*, const char*> kPlaceholders[] = {{"CONFIG", "configs
                                                              {"B", "runs/other"},
                                                              {"FILE", "data/tokens.bin"},
                                                              {"FOLDER", "/tmp"},
+                                                             {"HF_FOLDER", "runs/hf"},
                                                              {"PROGRAM", "./my_program"},
                                                              {"COMMAND", "train"},
                                                              {"NAME", "1f1b"},
@@ -77,8 +79,9 @@ std::string command_in(std::string line) {
   line = std::regex_replace(line, std::regex("^(host [a-z])?\\$ "), "");
   if (!is_command(line)) return "";
   line = std::regex_replace(line, std::regex("   *(#|\\(|[a-z]).*$"), "");
-  // What only shows the form of a command: "[OPTIONS]", "...", "a|b".
-  return line.find_first_of("[|") == line.npos && line.find("...") == line.npos ? line : "";
+  // What only shows the form of a command: "[OPTIONS]", "...", "a|b". A value in quotes is none.
+  const std::string form = std::regex_replace(line, std::regex("'[^']*'"), "");
+  return form.find_first_of("[|") == form.npos && form.find("...") == form.npos ? line : "";
 }
 
 void add_lines(std::vector<std::string>& commands, const std::string& text,
@@ -195,6 +198,8 @@ class DocumentedCommands : public testing::Test {
     furnish(*scratch_ / "first", "");
     const auto first = run_in(*scratch_ / "first", "trireme train configs/gpt-small.toml");
     ASSERT_EQ(first.code, 0) << first.err;
+    const auto hf = run_in(*scratch_ / "first", "trireme ckpt export runs/gpt-small runs/hf");
+    ASSERT_EQ(hf.code, 0) << hf.err;
     fs::copy(*scratch_ / "first/runs/gpt-small", *scratch_ / "first/runs/other",
              fs::copy_options::recursive);
   }

@@ -1,4 +1,4 @@
-// The order of samples, generated languages, loaders.
+// The order of samples, generated languages.
 #include <gmock/gmock.h>
 
 #include <torch/torch.h>
@@ -6,9 +6,8 @@
 #include <cmath>
 #include <set>
 
-#include "trireme/core/error.h"
-#include "trireme/data/loader.h"
 #include "trireme/data/markov.h"
+#include "trireme/data/order.h"
 
 namespace trireme::test {
 namespace {
@@ -84,30 +83,6 @@ TEST(Order, CountsSamplesAndBatchesAlsoWhereTheLastBatchIsShort) {
       samples += count;
     }
   }
-}
-
-TEST(Loader, GivesBlocksInOrderAndErrorsWithTheirBatch) {
-  struct Counting : data::Dataset {
-    int64_t size() const override { return 10; }
-    data::Sample get(int64_t i) const override {
-      if (i == bad) throw Error("sample 4 is damaged");
-      return {torch::tensor({i}), torch::tensor({i})};
-    }
-    int64_t bad = -1;
-  };
-  const auto dataset = std::make_shared<Counting>();
-  const data::Order order(1, 10, 4);
-  data::Loader loader(dataset, order, 1, 3, /*first=*/1);
-  for (int64_t number = 1; number < 8; ++number) {
-    const auto batch = loader.next();
-    EXPECT_EQ(batch.number, number);
-    EXPECT_EQ(batch.sample_ids, order.block(number, 1, 3));
-    EXPECT_EQ(batch.inputs.size(0), static_cast<int64_t>(batch.sample_ids.size()));
-  }
-  const auto broken = std::make_shared<Counting>();
-  broken->bad = 4;
-  data::Loader failing(broken, order, 0, 1, 0);
-  EXPECT_THROW(for (int i = 0; i < 3; ++i) failing.next(), Error);
 }
 
 }  // namespace

@@ -263,11 +263,11 @@ TEST(LocalUpdates, EvaluateTheCommonWeightsAndGoOnWithTheirOwn) {
   run_world(kThreads, 2, [&](const comm::Communicator& world) {
     Training watched(config, world, {.replica = 2}), plain(config, world, {.replica = 2});
     const Texts valid;
-    const double first = watched.trainer.evaluate(valid, 0);
+    const double first = watched.trainer.evaluate(valid, 0).loss;
     for (int64_t step = 1; step <= 6; ++step) {
       watched.step(step);
       plain.step(step);
-      const double loss = watched.trainer.evaluate(valid, 0);
+      const double loss = watched.trainer.evaluate(valid, 0).loss;
       if (step < 4)
         EXPECT_EQ(loss, first) << "no meeting yet";
       else

@@ -32,8 +32,9 @@ const NamedSchedule kSchedules[] = {{"gpipe", 1},      {"1f1b", 1},  {"interleav
 /// Every schedule with every degree of the other axes, tied and not, recomputed and not, with
 /// micro-batches that are uneven: each pair of these at least once. One in `every` of them.
 void check_schedules(const std::string& kind, int every) {
-  const config::Recompute recompute[] = {config::Recompute::None, config::Recompute::Block,
-                                         config::Recompute::Selective, config::Recompute::Cheap};
+  using config::Recompute;
+  const Recompute recompute[] = {Recompute::None,  Recompute::Block, Recompute::Selective,
+                                 Recompute::Cheap, Recompute::Sqrt,  Recompute::ExceptLast};
   struct Mix {
     int replica, shard, tensor;
   };
@@ -46,6 +47,9 @@ void check_schedules(const std::string& kind, int every) {
         const Mix& mix = mixes[(number + number / 6) % 6];
         const int data = mix.replica * mix.shard, micros = 2 * pipe;
         const bool uneven = (number / 2 + number) % 2 == 1;
+        Recompute again = recompute[(number + number / 4) % 6];
+        if (again == Recompute::ExceptLast && schedule == std::string("gpipe"))
+          again = Recompute::Block;  // no backward follows at once
         const Case one{
             .replica = mix.replica,
             .shard = mix.shard,
@@ -58,7 +62,7 @@ void check_schedules(const std::string& kind, int every) {
             .masked = number % 4 == 0,
             .kv_heads = number % 4 == 1 ? 2 : 4,
             .batch = 2 * micros * data - (uneven ? 1 : 0),  // a micro-batch has a row less
-            .recompute = recompute[(number + number / 4) % 4],
+            .recompute = again,
             .kind = kind,
             .micro = 2,
             .pipe = pipe,
@@ -195,7 +199,7 @@ TEST(Pipeline, CarriesSeveralTensorsAndTheirPlacesWhateverTheirShapes) {
         double expected_sum = 0;
         for (const nn::MicroBatch& one : micros)
           expected_sum += alone->loss(one.inputs, one.targets).sum.item<double>();
-        const auto [sum, weight] = pipe.evaluate(micros);
+        const auto [sum, weight, correct] = pipe.evaluate(micros);
         EXPECT_EQ(sum.defined(), world.rank() == 2);
         if (world.rank() != 2) return;
         EXPECT_NEAR(sum.item<double>(), expected_sum, 1e-11);

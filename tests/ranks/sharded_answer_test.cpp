@@ -18,7 +18,8 @@ const config::ShardedState kWhat[] = {config::ShardedState::Optimizer,
 /// One in `every` of the meshes.
 void check_levels(const std::string& kind, int every) {
   const config::Recompute recompute[] = {config::Recompute::None, config::Recompute::Block,
-                                         config::Recompute::Selective, config::Recompute::Cheap};
+                                         config::Recompute::Selective, config::Recompute::Cheap,
+                                         config::Recompute::Sqrt};
   const std::pair<int64_t, int64_t> heads[] = {{4, 4}, {6, 2}, {6, 6}, {4, 1}};
   int number = 0;
   for (config::ShardedState what : kWhat) {
@@ -37,7 +38,7 @@ void check_levels(const std::string& kind, int every) {
                        .heads = h,
                        .kv_heads = k,
                        .batch = number / 2 % 2 == 0 ? 8 : 5,
-                       .recompute = recompute[(number + number / 4) % 4],
+                       .recompute = recompute[(number + number / 5) % 5],
                        .kind = kind};
         if (number++ % every == 0) check(one);
         if (::testing::Test::HasFailure()) return;

@@ -67,7 +67,7 @@ StepsOutcome run_steps(const config::Config& config, const Mesh& mesh, int64_t s
     // Evaluations before the recorded step and among replays use weights that are gathered now.
     if (step != 3 && step != 8) continue;
     while (trainer.num_started() > 0) take();
-    all.losses.push_back(trainer.evaluate(data, 1));
+    all.losses.push_back(trainer.evaluate(data, 1).loss);
     trainer.check_same();
   }
   while (trainer.num_started() > 0) take();

@@ -15,7 +15,8 @@ using comm::Communicator;
 /// One in `every` of the cuts.
 void check_cuts(const std::string& kind, int every) {
   const config::Recompute recompute[] = {config::Recompute::None, config::Recompute::Block,
-                                         config::Recompute::Selective, config::Recompute::Cheap};
+                                         config::Recompute::Selective, config::Recompute::Cheap,
+                                         config::Recompute::Sqrt};
   const std::pair<int64_t, int64_t> heads[] = {{4, 4}, {6, 2}, {6, 6}, {4, 1}, {8, 2}};
   int number = 0;
   for (const int replica : {1, 2, 3}) {
@@ -34,7 +35,7 @@ void check_cuts(const std::string& kind, int every) {
                 .heads = h,
                 .kv_heads = k,
                 .batch = number / 2 % 2 == 0 ? 8 : 5,  // 5 over 3 replicas in micros of 2: uneven
-                .recompute = recompute[(number + number / 4) % 4],
+                .recompute = recompute[(number + number / 5) % 5],
                 .kind = kind};
             if (number++ % every == 0) check(one);
             if (::testing::Test::HasFailure()) return;

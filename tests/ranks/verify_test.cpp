@@ -55,8 +55,9 @@ TEST(Verify, SaysWhichSeamsItCannotCompare) {
 
 TEST(Verify, ProvesTheModelsWithRecomputationAndCopies) {
   for (const char* kind : {"gpt", "llama", "mlp"}) {
-    for (const auto recompute : {config::Recompute::None, config::Recompute::Block,
-                                 config::Recompute::Selective, config::Recompute::Cheap}) {
+    for (const auto recompute :
+         {config::Recompute::None, config::Recompute::Block, config::Recompute::Selective,
+          config::Recompute::Cheap, config::Recompute::Sqrt}) {
       run_world(kThreads, 4, [&](const Communicator& world) {
         config::Config config = tiny_gpt_config();
         config.model.kind = kind;

@@ -5,6 +5,7 @@
 
 #include <torch/torch.h>
 
+#include <functional>
 #include <map>
 #include <string>
 #include <tuple>
@@ -36,6 +37,9 @@ struct Case {
   config::Balance balance = {config::Balance::By::Parameters};
   bool keep_gathered = true;
   config::Dtype dtype = config::Dtype::Float64;
+  /// What else is trained in another way: its name, and the keys.
+  std::string otherwise = {};
+  std::function<void(config::Config&)> change = {};
 };
 
 inline std::string describe(const Case& c) {
@@ -46,7 +50,7 @@ inline std::string describe(const Case& c) {
   if (c.pipe > 1)
     text += fmt::format(" pipe {} {} x {} by {} micro {} keep_gathered {}", c.pipe, c.schedule,
                         c.stages_per_rank, to_string(c.balance), c.micro, c.keep_gathered);
-  return text;
+  return text + " " + c.otherwise;
 }
 
 inline Degrees degrees_of(const Case& c) {
@@ -86,6 +90,7 @@ inline config::Config config_of(const Case& c) {
   config.batch.micro = c.micro;
   config.optim.clip = 0.5;  // below the norm: a wrong one shows
   config.optim.lr = 0.01;
+  if (c.change) c.change(config);
   return config;
 }
 
@@ -136,6 +141,7 @@ inline void expect_same(const Outcome& got, const Outcome& alone, const Mesh& me
   const config::Config config = config_of(c);
   const auto model = models::make_model(config, mesh);
   for (const auto& one : nn::parameters_of(*model)) {
+    if (!alone.weights.contains(one.name)) continue;              // not trained
     if (c.pipe > 1 && !got.weights.contains(one.name)) continue;  // another stage's
     const double largest = alone.weights.at(one.name).abs().max().item<double>();
     for (const LocalBox& held : one.layout.local_boxes(mesh.coord(), mesh.degrees())) {
@@ -150,7 +156,7 @@ inline void expect_same(const Outcome& got, const Outcome& alone, const Mesh& me
 /// One rank's outcome does not depend on how it would be cut.
 inline const Outcome& alone(const Case& c) {
   static std::map<std::tuple<std::string, bool, bool, std::vector<int64_t>>, Outcome> known;
-  const auto key = std::tuple(c.kind, c.tie, c.masked,
+  const auto key = std::tuple(c.kind + c.otherwise, c.tie, c.masked,
                               std::vector{c.heads, c.kv_heads, c.batch, c.seq, c.vocab, c.layers});
   auto found = known.find(key);
   if (found == known.end()) found = known.emplace(key, train(c, mesh_of_one())).first;

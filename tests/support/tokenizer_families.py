@@ -10,7 +10,7 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 # No family's: words of one case, as newer tokenizers have them. It goes through PCRE2.
-CASES = r"\p{Lu}+(?=\p{Lu}\p{Ll})|\p{Lu}?\p{Ll}+|\p{L}+|\d{1,2}| ?[^\s\w]+|_+|\s+(?!\S)|\s+"
+CASES = r"\p{Lu}+(?=\p{Lu}\p{Ll})|\p{Lu}?\p{Ll}+|\p{L}+|\d{1,2}| ?[^\s\p{L}\d]+|\s+(?!\S)|\s+"
 
 
 def _train(pre_tokenizer, texts, vocab, special, normalizer=None):

@@ -302,13 +302,13 @@ TEST(ConfigOverride, OfAPathAloneMeansAFileOfTokens) {
 TEST(ConfigTable, OffersOnlyWhatIsBuilt) {
   const std::pair<const char*, const char*> cases[] = {
       {"model.kind=moe-gpt",
-       "model.kind = \"moe-gpt\" is not built yet; use one of \"mlp\", \"gpt\", \"llama\""},
+       "model.kind = \"moe-gpt\" is not built yet; use one of \"mlp\", \"gpt\", \"llama\", "
+       "\"resnet\", \"vit\""},
       {"mesh.context=2", "mesh.context = 2 is not built yet; leave mesh.context out"},
       {"mesh.expert=2", "mesh.expert = 2 is not built yet; leave mesh.expert out"}};
   for (const auto& [text, message] : cases)
     EXPECT_EQ(error_of([&] { load("/dev/null", Overrides{text}); }), message);
-  for (const char* hidden :
-       {"moe-gpt", "cifar", "mpi", "mesh.expert", "tensorboard", "mesh.context"})
+  for (const char* hidden : {"moe-gpt", "mpi", "mesh.expert", "mesh.context"})
     EXPECT_EQ(list_keys().find(hidden), std::string::npos) << hidden;
   EXPECT_EQ(load("/dev/null", {}), parse("", "a"));
 }
@@ -325,6 +325,16 @@ TEST(ConfigValidate, RefusesKeysThatDoNotFitEachOther) {
        "gpt.toml: precision.reduce = \"bfloat16\" does not go with precision.compute = "
        "\"float64\": "
        "use \"float64\", or leave it out"},
+      {"model.kind = 'resnet'",
+       "gpt.toml: model.kind = \"resnet\" chooses classes of images, and data.kind = \"markov\" has "
+       "none; use \"idx\", \"cifar\" or \"images\""},
+      {"model = {kind = 'resnet', depth = 34}",
+       "gpt.toml: model.depth = 34; a resnet has 18 or 50 layers"},
+      {"model = {kind = 'vit', patch = 5}",
+       "gpt.toml: model.image = 32 is not a multiple of model.patch = 5"},
+      {"model.kind = 'resnet'\ndata = {kind = 'cifar', path = 'x'}\nmemory.recompute = 'cheap'",
+       "gpt.toml: memory.recompute = \"cheap\" saves nothing in a resnet: it has no attention, and "
+       "its norms are one pass with their ReLU; use \"block\""},
       {"model.kind = 'moe-gpt'\nmodel.top_k = 9",
        "gpt.toml: model.top_k = 9 is more than model.experts = 8"},
       {"run.epochs = 2\nrun.steps = 200",

@@ -1,3 +1,4 @@
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,10 +8,12 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <regex>
 
 #include "support/config_support.h"
 #include "trireme/config/keys.h"
 #include "trireme/config/mesh.h"
+#include "trireme/config/starting_point.h"
 #include "trireme/config/text.h"
 #include "trireme/config/validate.h"
 
@@ -77,15 +80,18 @@ Value another(const Key& key, const Value& value) {
 
 TEST(ConfigText, ReadsBackEveryKeyAndKnowsWhichMustMatch) {
   const Config base = parse(
-      "run.steps = 0\nmodel.heads = 8\nmodel.kv_heads = 4\ndata.path = 'x'\ndata.valid = 'y'", "a");
+      "run.steps = 0\nmodel.heads = 8\nmodel.kv_heads = 4\ndata.path = 'x'\ndata.valid = 'y'\n"
+      "lora.targets = ['*']",
+      "a");
   for (const Key& key : keys()) {
     Config changed = base;
     set(key, changed, another(key, get(key, base)));
     ASSERT_NE(changed, base) << key.name;
     const Config read = parse(to_toml(changed), "a");
     EXPECT_EQ(read, changed) << key.name;
-    const bool must_match = key.name.starts_with("model.") || key.name == "run.seed" ||
-                            key.name == "batch.global" || key.name == "optim.kind";
+    const bool must_match = key.name.starts_with("model.") || key.name.starts_with("lora.") ||
+                            key.name == "run.seed" || key.name == "batch.global" ||
+                            key.name == "optim.kind";
     EXPECT_EQ(first_difference(base, changed).has_value(), must_match) << key.name;
     EXPECT_EQ(list_keys().find(std::string(key.name) + ' ') != std::string::npos,
               key.built == Built::Now)
@@ -173,6 +179,27 @@ TEST(ConfigHostile, FilesThatCannotBeReadSayWhy) {
   std::ofstream(file) << "[run]\nsteps = 5\n";
   EXPECT_EQ(load(file, Overrides{"run.seed=3"}).run.steps, 5);
   std::filesystem::remove_all(folder);
+}
+
+TEST(StartingPoint, IsAcceptedAndItsCommentsAreTheDefaults) {
+  const auto models = starting_points();
+  EXPECT_THAT(models, ::testing::IsSupersetOf({"gpt", "llama", "mlp"}));
+  for (const std::string_view model : models) {
+    const std::string text = starting_point(model);
+    const Config config = parse(text, "new.toml");
+    refuse_unbuilt(config);
+    EXPECT_EQ(config.model.kind, model);
+    EXPECT_EQ(config.run.dir, fmt::format("runs/{}", model));
+    const std::string all = std::regex_replace(text, std::regex("\n# ([a-z_]+ = )"), "\n$1");
+    EXPECT_NE(all, text);
+    EXPECT_EQ(parse(all, "new.toml"), config) << model;
+    EXPECT_THAT(text, ::testing::Not(::testing::HasSubstr("moe-gpt:")));
+  }
+  EXPECT_THAT(starting_point("gpt"), ::testing::Not(::testing::HasSubstr("rope_theta")));
+  EXPECT_THAT(starting_point("llama"), ::testing::HasSubstr("\n# rope_theta = 10000.0 "));
+  EXPECT_EQ(
+      error_of([] { starting_point("lama"); }),
+      fmt::format("there is no starting point for 'lama'; there are {}", fmt::join(models, ", ")));
 }
 
 }  // namespace

@@ -43,11 +43,11 @@ std::optional<std::string> find(const std::vector<std::string>& outcomes, char k
 
 /// The dtype in which a tensor was saved, if it can be converted; else the dtype of the tensor
 /// itself.
-at::ScalarType saved_dtype(const format::Checkpoint& from, const Item& item) {
+at::ScalarType saved_dtype(const format::TensorSource& from, const Item& item) {
   const at::ScalarType wanted = item.tensor.scalar_type();
-  const auto found = from.index().tensors.find(item.piece.name);
-  if (found == from.index().tensors.end() || !at::isFloatingType(wanted)) return wanted;
-  return floating_dtype(found->second.dtype).value_or(wanted);
+  const auto found = from.tensor(item.piece.name);
+  if (!found || !at::isFloatingType(wanted)) return wanted;
+  return floating_dtype(found->dtype).value_or(wanted);
 }
 
 bool is_there(const std::string& path) {
@@ -113,11 +113,11 @@ format::Checkpoint open(const std::string& path) {
   return opened;
 }
 
-void load(format::Checkpoint& from, const State& state) {
+void load(format::TensorSource& from, const State& state) {
   const at::NoGradGuard guard;
   for (const Item& item : state.items) {
     if (item.tensor.numel() == 0) continue;
-    if (item.optional && !from.index().tensors.contains(item.piece.name)) continue;
+    if (item.optional && !from.tensor(item.piece.name)) continue;
     const at::ScalarType dtype = saved_dtype(from, item);
     if (item.tensor.device().is_cpu() && item.tensor.is_contiguous() &&
         dtype == item.tensor.scalar_type()) {

@@ -37,6 +37,6 @@ format::Checkpoint open(const std::string& path);
 /// Fills the tensors of `state` from a checkpoint and verifies every byte. Floating-point numbers
 /// are rounded to the precision of the tensor. Throws ConfigError for the first name, shape or
 /// dtype that does not fit.
-void load(format::Checkpoint& from, const State& state);
+void load(format::TensorSource& from, const State& state);
 
 }  // namespace trireme::checkpoint

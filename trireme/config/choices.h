@@ -54,12 +54,16 @@ template <>
 struct Words<DataKind> {
   static constexpr Word<DataKind> all[] = {{"markov", DataKind::Markov},
                                            {"tokens", DataKind::Tokens},
-                                           {"text", DataKind::Text, Built::Later},
-                                           {"jsonl", DataKind::JsonLines, Built::Later},
-                                           {"idx", DataKind::Idx, Built::Later},
-                                           {"cifar", DataKind::Cifar, Built::Later},
-                                           {"images", DataKind::Images, Built::Later}};
+                                           {"text", DataKind::Text},
+                                           {"jsonl", DataKind::JsonLines},
+                                           {"idx", DataKind::Idx},
+                                           {"cifar", DataKind::Cifar},
+                                           {"images", DataKind::Images}};
 };
+/// Are its samples images with labels, and not texts?
+constexpr bool has_images(DataKind kind) {
+  return kind == DataKind::Idx || kind == DataKind::Cifar || kind == DataKind::Images;
+}
 
 /// data.augment: what is done to training images; the usual of their kind.
 enum class Augment : uint8_t { None, Standard };
@@ -155,8 +159,8 @@ struct Words<Recompute> {
                                             {"block", Recompute::Block},
                                             {"selective", Recompute::Selective},
                                             {"cheap", Recompute::Cheap},
-                                            {"sqrt", Recompute::Sqrt, Built::Later},
-                                            {"except_last", Recompute::ExceptLast, Built::Later}};
+                                            {"sqrt", Recompute::Sqrt},
+                                            {"except_last", Recompute::ExceptLast}};
 };
 
 enum class ShardedState : uint8_t { Optimizer, Gradients, Parameters };

@@ -54,6 +54,10 @@ struct Model {
   bool operator==(const Model&) const = default;
 
   bool has_attention() const { return kind != "mlp" && kind != "resnet"; }
+  /// Does it choose a class for an image? Others predict tokens.
+  bool has_images() const { return kind == "resnet" || kind == "vit"; }
+  /// The predictions that a sample asks for.
+  int64_t targets() const { return has_attention() && !has_images() ? seq : 1; }
 };
 
 /// One source of a blend, which is data.kind as a list of tables.
@@ -74,6 +78,11 @@ struct Data {
   int64_t samples = 8192;
   bool allow_change = false;
   bool operator==(const Data&) const = default;
+
+  /// Those of the blend, or the one that kind and path name.
+  std::vector<DataSource> sources() const {
+    return blend.empty() ? std::vector<DataSource>{{.kind = kind, .path = path}} : blend;
+  }
 };
 
 struct Batch {

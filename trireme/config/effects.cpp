@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "trireme/config/keys.h"
 #include "trireme/config/optimizer.h"
 
@@ -17,8 +19,27 @@ struct Switch {
   std::string_view remedy;  ///< a setting with which it has an effect
 };
 
+bool any_source(const Config& config, bool (*is_one)(const DataSource&)) {
+  return std::ranges::any_of(config.data.sources(), is_one);
+}
 bool reads_files(const Config& config) {
-  return config.data.kind != DataKind::Markov;
+  return any_source(config, [](const DataSource& one) { return one.kind != DataKind::Markov; });
+}
+bool has_markov(const Config& config) {
+  return any_source(config, [](const DataSource& one) { return one.kind == DataKind::Markov; });
+}
+bool trains_on_images(const Config& config) {
+  return any_source(config, [](const DataSource& one) { return has_images(one.kind); });
+}
+bool reads(const Config& config, DataKind kind) {
+  return config.data.kind == kind ||
+         std::ranges::find(config.data.blend, kind, &DataSource::kind) != config.data.blend.end();
+}
+bool reads_conversations(const Config& config) {
+  return reads(config, DataKind::JsonLines);
+}
+bool reads_text(const Config& config) {
+  return reads(config, DataKind::Text) || reads_conversations(config);
 }
 bool evaluates(const Config& config) {
   return config.eval.every > 0;
@@ -34,6 +55,21 @@ bool has_epsilon(const Config& config) {
 }
 bool has_attention(const Config& config) {
   return config.model.has_attention();
+}
+bool has_adapters(const Config& config) {
+  return config.lora.rank > 0;
+}
+bool has_tokens(const Config& config) {
+  return !config.model.has_images();
+}
+bool has_images(const Config& config) {
+  return config.model.has_images();
+}
+bool is_resnet(const Config& config) {
+  return config.model.kind == "resnet";
+}
+bool has_width(const Config& config) {
+  return !is_resnet(config);
 }
 bool is_llama(const Config& config) {
   return config.model.kind == "llama";
@@ -101,14 +137,33 @@ bool has_32_bits(const Config& config) {
 constexpr Switch kSwitches[] = {
     {"data.path", "data.kind", reads_files, "data.kind=tokens"},
     {"data.valid", "data.kind", reads_files, "data.kind=tokens"},
+    {"data.tokenizer", "data.kind", reads_text, "data.kind=text"},
+    {"data.chat", "data.kind", reads_conversations, "data.kind=jsonl"},
     {"data.valid", "eval.every", evaluates, "eval.every=100"},
-    {"data.samples", "data.kind", [](const Config& c) { return !reads_files(c); },
-     "data.kind=markov"},
+    {"data.path", "data.kind", [](const Config& c) { return c.data.blend.empty(); },
+     "data.kind=tokens"},
+    {"data.samples", "data.kind", has_markov, "data.kind=markov"},
+    {"data.augment", "data.kind", trains_on_images, "data.kind=images"},
     {"model.heads", "model.kind", has_attention, "model.kind=gpt"},
     {"model.kv_heads", "model.kind", has_attention, "model.kind=gpt"},
     {"model.ffn", "model.kind", has_attention, "model.kind=gpt"},
     {"model.attention_dropout", "model.kind", has_attention, "model.kind=gpt"},
-    {"model.tie", "model.kind", has_attention, "model.kind=gpt"},
+    {"model.tie", "model.kind",
+     [](const Config& c) { return has_attention(c) && has_tokens(c); }, "model.kind=gpt"},
+    {"model.seq", "model.kind", has_tokens, "model.kind=gpt"},
+    {"model.vocab", "model.kind", has_tokens, "model.kind=gpt"},
+    {"model.layers", "model.kind", has_width, "model.kind=vit"},
+    {"model.hidden", "model.kind", has_width, "model.kind=vit"},
+    {"model.dropout", "model.kind", has_width, "model.kind=vit"},
+    {"model.classes", "model.kind", has_images, "model.kind=resnet"},
+    {"model.image", "model.kind", has_images, "model.kind=resnet"},
+    {"model.channels", "model.kind", has_images, "model.kind=resnet"},
+    {"model.depth", "model.kind", is_resnet, "model.kind=resnet"},
+    {"model.stem", "model.kind", is_resnet, "model.kind=resnet"},
+    {"model.pixels", "model.kind", is_resnet, "model.kind=resnet"},
+    {"model.batch_norm", "model.kind", is_resnet, "model.kind=resnet"},
+    {"model.patch", "model.kind", [](const Config& c) { return c.model.kind == "vit"; },
+     "model.kind=vit"},
     {"model.head_dim", "model.kind", is_llama, "model.kind=llama"},
     {"model.norm_eps", "model.kind", is_llama, "model.kind=llama"},
     {"model.qkv_bias", "model.kind", is_llama, "model.kind=llama"},
@@ -120,8 +175,16 @@ constexpr Switch kSwitches[] = {
     {"model.rope_low", "model.rope_scaling", is_llama3, "model.rope_scaling=llama3"},
     {"model.rope_high", "model.rope_scaling", is_llama3, "model.rope_scaling=llama3"},
     {"memory.recompute", "model.kind",
-     [](const Config& c) { return c.memory.recompute <= Recompute::Block || has_attention(c); },
+     [](const Config& c) {
+       const Recompute what = c.memory.recompute;
+       return (what != Recompute::Selective && what != Recompute::Cheap) || has_attention(c);
+     },
      "memory.recompute=block"},
+    {"memory.recompute", "mesh.pipe",
+     [](const Config& c) { return c.memory.recompute != Recompute::ExceptLast || is_pipeline(c); },
+     "mesh.pipe=2"},
+    {"lora.alpha", "lora.rank", has_adapters, "lora.rank=8"},
+    {"lora.targets", "lora.rank", has_adapters, "lora.rank=8"},
     {"optim.betas", "optim.kind", is_adamw, "optim.kind=adamw"},
     {"optim.eps", "optim.kind", has_epsilon, "optim.kind=adamw"},
     {"optim.momentum", "optim.kind", is_sgd, "optim.kind=sgd"},

@@ -60,6 +60,7 @@ const Limits kCount = {.at_least = 0};
 const Limits kSize = {.at_least = 1, .fits_int = true};
 const Limits kSizeOrAuto = {.at_least = 0, .fits_int = true};
 const Limits kThreads = {.at_least = 0, .at_most = 1024};
+const Limits kWorkers = {.at_least = 1, .at_most = 1024};
 const Limits kNotNegative = {.at_least = 0};
 const Limits kBelowOne = {.at_least = 0, .less_than = 1};
 const Limits kServers = {.at_least = 1, .at_most = 1024};
@@ -68,12 +69,6 @@ const Limits kBalance = {
     .not_empty = true,
     .can_read = [](const std::string& text) { return parse_balance(text).has_value(); },
     .unreadable = "is neither \"time\" nor \"params\" nor a list of layers such as \"3,5,5,3\""};
-
-const TablesMember kBlend = [] {
-  TablesMember blend = TABLES(data.blend);
-  blend.built = Built::Later;
-  return blend;
-}();
 
 const Key kTable[] = {
     {KEY(run.dir), "folder of everything that the run writes", kFilled},
@@ -89,7 +84,7 @@ const Key kTable[] = {
 
     {KEY(model.kind),
      "architecture",
-     {.words = {"mlp", "gpt", "llama"}, .later = {"resnet", "vit", "moe-gpt"}}},
+     {.words = {"mlp", "gpt", "llama", "resnet", "vit"}, .later = {"moe-gpt"}}},
     {KEY(model.layers), "blocks", {.at_least = 1, .at_most = 10'000}},
     {KEY(model.hidden), "width of the residual stream", kSize},
     {KEY(model.heads), "attention heads", kSize},
@@ -113,33 +108,30 @@ const Key kTable[] = {
      {.more_than = 0}},
     {KEY(model.rope_high), "llama3: wavelengths below rope_seq / this are not", {.more_than = 0}},
     {KEY(model.rope_seq), "llama: positions before scaling; 0: seq", kSizeOrAuto},
-    {KEY(model.classes), "images: labels to tell apart", kSize, Built::Later},
-    {KEY(model.image), "images: height and width in pixels", kSize, Built::Later},
-    {KEY(model.channels), "images: 3 for colour, 1 for grey", kSize, Built::Later},
-    {KEY(model.depth), "resnet: 18 or 50 layers", kSize, Built::Later},
-    {KEY(model.stem), "resnet: first layers", one_of<Stem>(), Built::Later},
-    {KEY(model.pixels), "resnet: how images lie in memory", one_of<Pixels>(), Built::Later},
+    {KEY(model.classes), "images: labels to tell apart", kSize},
+    {KEY(model.image), "images: height and width in pixels", kSize},
+    {KEY(model.channels), "images: 3 for colour, 1 for grey", kSize},
+    {KEY(model.depth), "resnet: 18 or 50 layers", kSize},
+    {KEY(model.stem), "resnet: first layers", one_of<Stem>()},
+    {KEY(model.pixels), "resnet: how images lie in memory", one_of<Pixels>()},
     {KEY(model.batch_norm), "resnet: statistics of all ranks' rows, or of each rank's",
-     one_of<BatchNormKind>(), Built::Later},
-    {KEY(model.patch), "vit: height and width of a patch", kSize, Built::Later},
-    {KEY(model.from), "first weights: a checkpoint, or a Hugging Face folder", {}, Built::Later},
+     one_of<BatchNormKind>()},
+    {KEY(model.patch), "vit: height and width of a patch", kSize},
+    {KEY(model.from), "first weights: a checkpoint, or a Hugging Face folder; model's sizes are its"},
     {KEY(model.experts), "moe-gpt: experts in a layer", kSize, Built::Later},
     {KEY(model.top_k), "moe-gpt: experts that see a token", kSize, Built::Later},
     {KEY(model.capacity), "moe-gpt: an expert's share of tokens; 0: dropless", kNotNegative,
      Built::Later},
     {KEY(model.balance), "moe-gpt: weight of the load-balancing loss", kNotNegative, Built::Later},
 
-    {KEY(data.kind), "where samples come from", one_of<DataKind>(), Built::Now, kBlend},
+    {KEY(data.kind), "where samples come from", one_of<DataKind>(), Built::Now, TABLES(data.blend)},
     {KEY(data.path), "training data; if data.kind is not given, it becomes tokens"},
     {KEY(data.valid), "validation data; empty: none"},
     {KEY(data.tokenizer),
-     "text, jsonl: tokenizer.json, or a folder with it or vocab.json and merges.txt; empty: bytes",
-     {},
-     Built::Later},
-    {KEY(data.chat), "jsonl: chat template; empty: that of the tokenizer", {}, Built::Later},
-    {KEY(data.augment), "images: random crops and flips in training", one_of<Augment>(),
-     Built::Later},
-    {KEY(data.workers), "threads of a rank that read samples", kSize, Built::Later},
+     "text, jsonl: tokenizer.json, or a folder with it or vocab.json and merges.txt; empty: bytes"},
+    {KEY(data.chat), "jsonl: file of a chat template; empty: that of the tokenizer"},
+    {KEY(data.augment), "images: random crops and flips in training", one_of<Augment>()},
+    {KEY(data.workers), "threads of a rank that read samples", kWorkers},
     {KEY(data.samples), "markov: samples in an epoch", {.at_least = 1}},
     {KEY(data.allow_change), "allow a run to continue on other data"},
 
@@ -160,16 +152,11 @@ const Key kTable[] = {
     {KEY(optim.final), "last learning rate as a fraction of lr", {.at_least = 0, .at_most = 1}},
     {"optim.groups",
      TABLES(optim.groups),
-     "parameters with another lr or weight_decay: [{match, lr, weight_decay}, ...]",
-     {},
-     Built::Later},
+     "parameters with another lr or weight_decay: [{match, lr, weight_decay}, ...]"},
 
-    {KEY(lora.rank), "rank of low-rank adapters; 0: none", kSizeOrAuto, Built::Later},
-    {KEY(lora.alpha), "adapters are scaled by alpha / rank; 0: by 1", kNotNegative, Built::Later},
-    {KEY(lora.targets),
-     "patterns of the layers that get adapters, as [\"*.attn.*\"]",
-     {},
-     Built::Later},
+    {KEY(lora.rank), "rank of low-rank adapters; 0: none", kSizeOrAuto},
+    {KEY(lora.alpha), "adapters are scaled by alpha / rank; 0: by 1", kNotNegative},
+    {KEY(lora.targets), "patterns of the layers that get adapters, as [\"*.attn.*\"]"},
 
     {KEY(mesh.replica), "data-parallel copies; 0: what is left of the world", kSizeOrAuto},
     {KEY(mesh.shard), "ranks that share one copy's state; 0: what is left", kSizeOrAuto},
@@ -270,7 +257,7 @@ const Key kTable[] = {
 
     {KEY(log.every), "steps between two printed lines", {.at_least = 1}},
     {KEY(log.trace), "write trace.json"},
-    {KEY(log.tensorboard), "write events.*", {}, Built::Later},
+    {KEY(log.tensorboard), "write events.* for TensorBoard"},
     {KEY(log.samples), "write the samples of every step to samples.jsonl"},
 
     {KEY(check.hash_every), "steps between two comparisons of the replicas; 0: never", kCount},

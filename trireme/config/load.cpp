@@ -64,7 +64,8 @@ class Reader {
     overrides_.emplace_back(key, where);
   }
 
-  Config finish() {
+  Config finish(const Completion& complete) {
+    if (complete) complete(config_, given_);
     // If only epochs are given, the default number of steps must not apply as well.
     if (config_.run.epochs > 0 && !given_.contains("run.steps")) config_.run.steps = 0;
     // If only a file is named, the generated language is not meant.
@@ -244,11 +245,11 @@ Config load(const std::string& path, std::span<const std::string> overrides) {
 }
 
 Config parse(std::string_view toml_text, std::string_view file_name,
-             std::span<const std::string> overrides) {
+             std::span<const std::string> overrides, const Completion& complete) {
   Reader reader;
   for (const TomlEntry& entry : read_toml(toml_text, file_name)) reader.read(entry, file_name);
   for (const std::string& each : overrides) reader.read(each);
-  const Config config = reader.finish();
+  const Config config = reader.finish(complete);
   try {
     validate(config);
   } catch (const ConfigError& error) {

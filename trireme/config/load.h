@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,9 +19,13 @@ Config load(const std::string& path, std::span<const std::string> overrides = {}
 /// The text of the file, of at most 16 MiB. Throws ConfigError where it cannot be read.
 std::string read_text(const std::string& path);
 
+/// Sets keys that were not given, from elsewhere; `given` has the names of those that were. Called
+/// when everything is read, before it is resolved and validated.
+using Completion = std::function<void(Config& config, const std::set<std::string_view>& given)>;
+
 /// Parses, resolves and validates a text in the same way, but lets it ask for what this version
 /// does not implement: `refuse_unbuilt` says so. `file_name` is for messages.
 Config parse(std::string_view toml_text, std::string_view file_name,
-             std::span<const std::string> overrides = {});
+             std::span<const std::string> overrides = {}, const Completion& complete = {});
 
 }  // namespace trireme::config

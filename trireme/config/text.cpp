@@ -10,8 +10,8 @@ namespace {
 
 /// The weights, the order of samples and the state of the optimizer depend on these keys.
 bool must_match(const Key& key) {
-  return key.section() == "model" || key.name == "run.seed" || key.name == "batch.global" ||
-         key.name == "optim.kind";
+  return key.section() == "model" || key.section() == "lora" || key.name == "run.seed" ||
+         key.name == "batch.global" || key.name == "optim.kind";
 }
 
 std::string difference(std::string_view key, const Value& was, const Value& is) {

@@ -39,6 +39,12 @@ void validate_model(const Model& model) {
     need(model.kv_heads > 0 && model.heads % model.kv_heads == 0,
          "model.heads = {} is not a multiple of model.kv_heads = {}", model.heads, model.kv_heads);
   }
+  if (model.kind == "resnet")
+    need(model.depth == 18 || model.depth == 50, "model.depth = {}; a resnet has 18 or 50 layers",
+         model.depth);
+  if (model.kind == "vit")
+    need(model.image % model.patch == 0, "model.image = {} is not a multiple of model.patch = {}",
+         model.image, model.patch);
   if (model.kind == "llama") validate_rope(model);
   if (model.kind == "moe-gpt")
     need(model.top_k <= model.experts, "model.top_k = {} is more than model.experts = {}",
@@ -65,6 +71,24 @@ void validate_sizes(const Model& model, const Batch& batch) {
        batch.micro, model.seq, rows * each);
 }
 
+/// A model of images needs images.
+void validate_images(const Config& config) {
+  if (!config.model.has_images()) return;
+  const Recompute recompute = config.memory.recompute;
+  need(config.model.kind != "resnet" ||
+           (recompute != Recompute::Selective && recompute != Recompute::Cheap),
+       "memory.recompute = \"{}\" saves nothing in a resnet: it has no attention, and its norms are "
+       "one pass with their ReLU; use \"block\"",
+       to_string(recompute));
+  const auto& blend = config.data.blend;
+  const auto is_of_images = [](const DataSource& one) { return has_images(one.kind); };
+  need(std::ranges::all_of(config.data.sources(), is_of_images),
+       "model.kind = \"{}\" chooses classes of images, and data.kind = {} has none; use \"idx\", "
+       "\"cifar\" or \"images\"",
+       config.model.kind,
+       blend.empty() ? fmt::format("\"{}\"", to_string(config.data.kind)) : "[...]");
+}
+
 /// The ranks of the tensor axis share the heads; with more ranks than heads, heads are copied.
 void validate_heads(const Model& model, int64_t tensor) {
   for (const auto& [name, heads] :
@@ -74,11 +98,40 @@ void validate_heads(const Model& model, int64_t tensor) {
          heads);
 }
 
+/// A group's learning rate follows that of all others, as a factor of it.
+void validate_groups(const Config& config) {
+  for (std::size_t i = 0; i < config.optim.groups.size(); ++i) {
+    const ParameterGroup& group = config.optim.groups[i];
+    need(config.optim.lr > 0 || group.lr.value_or(0) == 0,
+         "optim.groups[{}].lr = {} follows the schedule of optim.lr = 0, which stays 0; set optim.lr "
+         "over 0, and a last group {{match = \"*\", lr = 0}} for what should not move",
+         i, group.lr.value_or(0));
+    need(config.sync.optimizer != ServerOptimizer::Adagrad || group.weight_decay.value_or(0) == 0,
+         "sync.optimizer = \"adagrad\" does not decay weights; leave optim.groups[{}].weight_decay "
+         "out",
+         i);
+  }
+}
+
+void validate_sources(const Data& data) {
+  const bool is_blend = !data.blend.empty();
+  const auto sources = data.sources();
+  for (std::size_t i = 0; i < sources.size(); ++i)
+    need(sources[i].kind == DataKind::Markov || !sources[i].path.empty(),
+         "{} = \"{}\" needs {}, which is empty",
+         is_blend ? fmt::format("data.kind[{}].kind", i) : "data.kind", to_string(sources[i].kind),
+         is_blend ? fmt::format("data.kind[{}].path", i) : "data.path");
+}
+
 /// What goes with a parameter server.
 void validate_servers(const Config& config) {
   const Sync& sync = config.sync;
   if (!sync.on_servers()) return;
   const std::string asked = fmt::format("sync.kind = \"{}\"", to_string(sync.kind));
+  need(config.model.from.empty(),
+       "{}: servers make their own first weights, so that model.from does not go with it; train "
+       "without servers",
+       asked);
   need(sync.copies < sync.servers,
        "sync.copies = {} needs {} servers, but sync.servers = {}: use at most {} copies",
        sync.copies, sync.copies + 1, sync.servers, sync.servers - 1);
@@ -128,11 +181,18 @@ void validate(const Config& config) {
   validate_model(config.model);
   validate_sizes(config.model, config.batch);
   if (config.model.has_attention()) validate_heads(config.model, mesh.tensor);
-  need(data.kind == DataKind::Markov || !data.path.empty(),
-       "data.kind = \"{}\" needs data.path, which is empty", to_string(data.kind));
-  need(data.kind == DataKind::Markov || config.eval.every == 0 || !data.valid.empty(),
+  validate_sources(data);
+  const auto is_generated = [](const DataSource& one) { return one.kind == DataKind::Markov; };
+  need(std::ranges::all_of(data.sources(), is_generated) || config.eval.every == 0 ||
+           !data.valid.empty(),
        "eval.every asks for evaluation, but data.valid names no file; name one, or set "
        "eval.every=0");
+  validate_groups(config);
+  need(config.lora.rank == 0 || !config.lora.targets.empty(),
+       "lora.rank = {} needs layers to adapt, but lora.targets is empty; set "
+       "lora.targets=[\"*\"] for all of them",
+       config.lora.rank);
+  validate_images(config);
   validate(config.precision);
   validate(config.sync);
   validate_servers(config);

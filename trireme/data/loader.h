@@ -23,12 +23,20 @@ struct Batch {
   int64_t largest_block = 0, smallest_block = 0, all_rows = 0;
 };
 
-/// Prefetches batches on a thread of its own. An exception of the dataset is thrown by the `next`
-/// that would return that batch.
+/// Prefetches batches on threads of its own. An exception of the dataset is thrown by the `next`
+/// that would return that batch; of several in a batch, that of the first row.
+///
+/// The threads share the rows of the batches ahead, so that one batch is there as soon as all
+/// threads together can read it. Batches come in their order, whoever reads what:
+///
+///     started    batch 7            batch 8            batch 9
+///     rows       [x x x x x x x x]  [x x x 1 2 x 3 .]  [. . . .]      x read, . not yet
+///                 ^ next() takes it        ^ ^   ^ threads 1 to 3
 class Loader {
  public:
   /// Starts at batch `first`; for rank `rank` of `size`.
-  Loader(std::shared_ptr<const Dataset> dataset, Order order, int rank, int size, int64_t first);
+  Loader(std::shared_ptr<const Dataset> dataset, Order order, int rank, int size, int64_t first,
+         int threads = 1);
   ~Loader();
 
   Batch next();
@@ -37,7 +45,11 @@ class Loader {
   static Batch read(const Dataset& dataset, const Order& order, int rank, int size, int64_t number);
 
  private:
+  struct Reading;  // a batch whose rows are being read
   void run(std::stop_token stop);
+  /// The next row that nobody reads yet. With the lock.
+  std::pair<Reading*, std::size_t> next_row();
+  void read_row(Reading& batch, std::size_t row);
 
   static constexpr std::size_t kAhead = 3;
   std::shared_ptr<const Dataset> dataset_;
@@ -46,9 +58,8 @@ class Loader {
   int64_t next_number_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::deque<Batch> ready_;
-  std::exception_ptr failed_;
-  std::jthread reader_;  // last: it uses all of the above
+  std::deque<std::unique_ptr<Reading>> started_;
+  std::vector<std::jthread> threads_;  // last: they use all of the above
 };
 
 }  // namespace trireme::data

@@ -5,6 +5,7 @@
 
 #include "trireme/core/error.h"
 #include "trireme/core/philox.h"
+#include "trireme/data/dataset.h"
 
 namespace trireme::data {
 
@@ -22,6 +23,11 @@ Order::Order(uint64_t seed, int64_t samples, int64_t global_batch)
               global_batch);
   const auto bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(samples - 1)));
   half_bits_ = std::max(1, (bits + 1) / 2);
+}
+
+Order::Order(uint64_t seed, const Dataset& dataset, int64_t global_batch)
+    : Order(seed, dataset.size(), global_batch) {
+  shuffles_ = !dataset.is_shuffled();
 }
 
 int64_t Order::batches_per_epoch() const {
@@ -43,6 +49,7 @@ int64_t Order::batches_in(int64_t samples) const {
 //
 //     left | right   ->   right | left ^ philox(right, round)      kRounds times
 int64_t Order::sample_at(int64_t epoch, int64_t position) const {
+  if (!shuffles_) return position;
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
   auto at = static_cast<uint64_t>(position);
   do {

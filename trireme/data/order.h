@@ -7,6 +7,8 @@
 
 namespace trireme::data {
 
+class Dataset;
+
 /// The order of samples: a function of (seed, epoch, position), the same for every world size, so
 /// that a run can resume at any step without reading ahead.
 ///
@@ -15,8 +17,11 @@ namespace trireme::data {
 class Order {
  public:
   Order(uint64_t seed, int64_t samples, int64_t global_batch);
+  /// Of a dataset that is shuffled already: the samples as they are numbered.
+  Order(uint64_t seed, const Dataset& dataset, int64_t global_batch);
 
   int64_t batches_per_epoch() const;
+  int64_t epoch_of(int64_t number) const { return number / batches_per_epoch(); }
   /// The samples, over all epochs, of the batches before this one.
   int64_t samples_before(int64_t number) const;
   /// How many batches are complete after so many samples.
@@ -40,6 +45,7 @@ class Order {
   uint64_t seed_;
   int64_t samples_, global_batch_;
   int half_bits_;
+  bool shuffles_ = true;
 };
 
 }  // namespace trireme::data

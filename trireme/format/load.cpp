@@ -98,6 +98,12 @@ int64_t Checkpoint::copy(const Piece& wanted, const StoredPiece& stored, std::st
   return copied;
 }
 
+std::optional<TensorSource::Tensor> Checkpoint::tensor(const std::string& name) const {
+  const auto found = index_.tensors.find(name);
+  if (found == index_.tensors.end()) return std::nullopt;
+  return Tensor{found->second.dtype, found->second.shape};
+}
+
 void Checkpoint::read(const Piece& wanted, std::string_view dtype, void* to) {
   check_wanted(wanted);
   const TensorInfo& tensor = find(wanted, dtype);

@@ -6,13 +6,14 @@
 
 #include "trireme/format/index.h"
 #include "trireme/format/safetensors.h"
+#include "trireme/format/tensor_source.h"
 
 namespace trireme::format {
 
 /// A saved step, from which any part of any tensor can be read, however it was cut when it was
 /// saved. Everything is verified as it is read; damage is a CheckpointError. Not thread-safe: open
 /// one for each thread. Memory: the index, and 1 MiB for each of at most kMostOpen files.
-class Checkpoint {
+class Checkpoint : public TensorSource {
  public:
   /// `folder`: .../step-00000500. Reads and validates the index, and that it is complete.
   explicit Checkpoint(const std::string& folder);
@@ -22,10 +23,10 @@ class Checkpoint {
   const std::string& folder() const { return folder_; }
   const Index& index() const { return index_; }
 
-  /// Fills `to` with the piece's elements, in row-major order. Throws ConfigError where the name,
-  /// the shape of the whole or the dtype is not as saved: the checkpoint is then of another model,
-  /// not damaged. Reads only the blocks that hold elements of the piece.
-  void read(const Piece& wanted, std::string_view dtype, void* to);
+  std::optional<Tensor> tensor(const std::string& name) const override;
+  /// What is not as saved is a ConfigError: the checkpoint is then of another model, not damaged.
+  /// Reads only the blocks that hold elements of the piece.
+  void read(const Piece& wanted, std::string_view dtype, void* to) override;
 
  private:
   struct OpenFile {

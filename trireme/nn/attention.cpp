@@ -26,6 +26,7 @@ bool suits_cudnn(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
 /// What the backward of cuDNN's attention needs, besides tensors.
 struct CudnnContext : torch::CustomClassHolder {
   int64_t heads = 0, kv_heads = 0;
+  bool is_causal = true;
   c10::SymInt max_q, max_k;
   std::optional<cuda::RotaryHeads> rotary;
 };
@@ -41,7 +42,7 @@ struct CudnnAttention : ag::Function<CudnnAttention> {
     const auto [out, lse, cum_q, cum_k, max_q, max_k, seed, offset, debug] =
         at::_scaled_dot_product_cudnn_attention(q, k, v, std::nullopt,
                                                 /*compute_log_sumexp=*/true, 0.0,
-                                                /*is_causal=*/true);
+                                                layer->is_causal);
     layer->max_q = max_q;
     layer->max_k = max_k;
     context->saved_data["layer"] = c10::IValue::make_capsule(layer);
@@ -62,7 +63,7 @@ struct CudnnAttention : ag::Function<CudnnAttention> {
     const at::Tensor dy = gradients[0].reshape({B, T, layer->heads, -1}).transpose(1, 2);
     const auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
         dy, q, k, v, saved[1], saved[2], saved[3], saved[4], {}, saved[5], saved[6],
-        layer->max_q.expect_int(), layer->max_k.expect_int(), 0.0, /*is_causal=*/true);
+        layer->max_q.expect_int(), layer->max_k.expect_int(), 0.0, layer->is_causal);
     if (layer->rotary) return {cuda::unrotated_gradient(dq, dk, dv, *layer->rotary), {}};
     const auto flat = [&](const at::Tensor& one) {
       return one.transpose(1, 2).reshape({B, T, -1});
@@ -84,18 +85,20 @@ QueryKeyValue parts_of(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
 }
 
 at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
-                            const cuda::RotaryHeads* rotary) {
+                            const cuda::RotaryHeads* rotary, Sees sees) {
+  const bool is_causal = sees == Sees::Past;
   if (suits_cudnn(qkv, heads, kv_heads)) {
     auto layer = c10::make_intrusive<CudnnContext>();
     layer->heads = heads;
     layer->kv_heads = kv_heads;
+    layer->is_causal = is_causal;
     if (rotary != nullptr) layer->rotary = *rotary;
     return CudnnAttention::apply(qkv.contiguous(), std::move(layer));
   }
   const at::Tensor placed = rotary != nullptr ? turned(qkv, *rotary) : qkv;
   const auto [q, k, v] = parts_of(placed, heads, kv_heads);
   const at::Tensor y = at::scaled_dot_product_attention(
-      q, k, v, {}, 0.0, /*is_causal=*/true, std::nullopt, /*enable_gqa=*/heads != kv_heads);
+      q, k, v, {}, 0.0, is_causal, std::nullopt, /*enable_gqa=*/heads != kv_heads);
   return y.transpose(1, 2).reshape({qkv.size(0), qkv.size(1), -1});
 }
 

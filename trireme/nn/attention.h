@@ -14,7 +14,10 @@ struct QueryKeyValue {
 /// The parts of a projection [B, T, (H + 2K) D]: q of all heads, then k, then v.
 QueryKeyValue parts_of(const at::Tensor& qkv, int64_t heads, int64_t kv_heads);
 
-/// softmax(q k^T / sqrt(D)) v, where each position sees itself and those before it, as [B, T, H D].
+/// Which positions a position sees: itself and those before it, or all.
+enum class Sees : uint8_t { Past, All };
+
+/// softmax(q k^T / sqrt(D)) v of what each position sees, as [B, T, H D].
 /// Differentiable. With `rotary`, q and k turn by their positions first: in the memory of `qkv`,
 /// which nobody else may need any more.
 ///
@@ -22,6 +25,6 @@ QueryKeyValue parts_of(const at::Tensor& qkv, int64_t heads, int64_t kv_heads);
 /// fast as torch's own. Its backward does not give the same bits every time: if libtorch was told
 /// to be deterministic, torch chooses another.
 at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
-                            const cuda::RotaryHeads* rotary = nullptr);
+                             const cuda::RotaryHeads* rotary = nullptr, Sees sees = Sees::Past);
 
 }  // namespace trireme::nn

@@ -57,16 +57,16 @@ Layouts DeclaredParameters::whole_layouts(const std::vector<Axis>& partial) cons
   return all;
 }
 
-void DeclaredParameters::cut(const Layouts& layouts, const Mesh& mesh) {
+void DeclaredParameters::cut(const Layouts& layouts, const Coord& coord, const Degrees& degrees) {
   for (const auto& [name, layout] : layouts) {
     DeclaredParameter& declared = declared_.at(name);
     declared.layout = layout;
-    declared.coord = mesh.coord();
-    declared.degrees = mesh.degrees();
+    declared.coord = coord;
+    declared.degrees = degrees;
     const auto own = std::find_if(tensors_.begin(), tensors_.end(),
                                   [&](const auto& one) { return one.first == name; });
     at::Tensor& tensor = own->second;
-    const auto shape = layout.local_shape(mesh.coord(), mesh.degrees());
+    const auto shape = layout.local_shape(coord, degrees);
     // Only the data is replaced: layers that share the parameter keep pointing at the same tensor.
     if (tensor.sizes() != shape)
       tensor.set_data(make_memory(shape, tensor.options().requires_grad(false), !is_bound(tensor)));

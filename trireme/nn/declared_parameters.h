@@ -46,7 +46,7 @@ class DeclaredParameters {
   /// Layouts in which every parameter is whole, and its gradient a partial sum over these axes.
   Layouts whole_layouts(const std::vector<Axis>& partial) const;
   /// Gives the parameters these layouts, and their tensors the shapes of this rank's parts.
-  void cut(const Layouts& layouts, const Mesh& mesh);
+  void cut(const Layouts& layouts, const Coord& coord, const Degrees& degrees);
 
   /// Throws if a parameter has no memory. (Not every libtorch notices it.)
   void check_memory(const std::string& layer_name) const;

@@ -50,6 +50,15 @@ Loss HeadImpl::loss(const Flow& x, const at::Tensor& targets) {
   return {out.tensors[0], out.tensors[1]};
 }
 
+Loss classify(HeadImpl& head, const Flow& x, const at::Tensor& targets) {
+  Loss loss = head.loss(x, targets);
+  if (head.is_training()) return loss;
+  const at::NoGradGuard guard;
+  const at::Tensor found = head.forward(x).x().argmax(-1);
+  loss.correct = (found == targets).sum().to(at::kDouble);
+  return loss;
+}
+
 Flow HeadImpl::compute(const Flow& in) {
   const ClassShard classes = shard();
   if (classes.group == nullptr) return in.with(linear(in.x(), weight, bias));

@@ -33,8 +33,17 @@ void check_cut(const LayerImpl& layer, Style style, const Mesh& mesh) {
 
 void cut_layer(LayerImpl& layer, Style style, const Mesh& mesh, TensorRegionPtr region) {
   const Sequence sequence = region->cuts_positions() ? Sequence::Cut : Sequence::Whole;
-  layer.declared().cut(layer.layouts(style, sequence), mesh);
+  layer.declared().cut(layer.layouts(style, sequence), mesh.coord(), mesh.degrees());
   layer.cut().set(style, std::move(region));
+}
+
+void cut_beside(LayerImpl& layer, Style style, const LayerImpl& other, const std::string& weight) {
+  const TensorRegionPtr& region = other.region();
+  if (region == nullptr) return;
+  const Sequence sequence = region->cuts_positions() ? Sequence::Cut : Sequence::Whole;
+  const DeclaredParameter& place = *other.declared().find(weight);
+  layer.declared().cut(layer.layouts(style, sequence), place.coord, place.degrees);
+  layer.cut().set(style, region);
 }
 
 Layouts layouts_of_whole(const DeclaredParameters& parameters, Style style, Sequence sequence,

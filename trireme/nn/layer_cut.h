@@ -46,6 +46,9 @@ void check_cut(const LayerImpl& layer, Style style, const Mesh& mesh);
 /// Reduces a whole layer to this rank's part. `nn::cut` of a plan calls it for each layer.
 void cut_layer(LayerImpl& layer, Style style, const Mesh& mesh, TensorRegionPtr region);
 
+/// The same for a layer that is added beside one that is cut already; if that is not, nothing.
+void cut_beside(LayerImpl& layer, Style style, const LayerImpl& other, const std::string& weight);
+
 /// The layouts of a layer that computes with whole weights: Whole, Positions and Inside. Throws
 /// MisuseError, which names the `layer_type`, for every other style.
 Layouts layouts_of_whole(const DeclaredParameters& parameters, Style style, Sequence sequence,

@@ -220,16 +220,20 @@ at::Tensor CausalAttentionImpl::attend(const Flow& qkv) const {
   const int64_t heads = parts[0].count / head, kv_heads = parts[1].count / head;
   if (qkv.x().numel() == 0)  // the fused kernel divides by the number of rows
     return qkv.x().narrow(2, 0, parts[0].count);
+  const int64_t begin = qkv.where != nullptr ? qkv.where->seq_begin : 0;
   // The projection has all positions, also where those between the layers are cut, and the Flow
-  // says where they begin. (A cache of keys must keep them turned: they are never turned again.)
+  // says where they begin.
   std::optional<cuda::RotaryHeads> rotary;
-  if (options_.rotary != nullptr)
-    rotary = options_.rotary->heads(qkv.x(), qkv.where != nullptr ? qkv.where->seq_begin : 0, heads,
-                                    kv_heads);
-  if (options_.dropout == 0 || !is_training())
-    return causal_attention(qkv.x(), heads, kv_heads, rotary ? &*rotary : nullptr);
+  if (options_.rotary != nullptr) rotary = options_.rotary->heads(qkv.x(), begin, heads, kv_heads);
+  const bool plain = options_.dropout == 0 || !is_training();
+  if (plain && cache_ == nullptr)
+    return causal_attention(qkv.x(), heads, kv_heads, rotary ? &*rotary : nullptr,
+                            options_.sees);
   const at::Tensor placed = rotary ? turned(qkv.x(), *rotary) : qkv.x();
-  return with_dropout(parts_of(placed, heads, kv_heads), qkv.where.get(), parts[0].begin / head);
+  const QueryKeyValue all = parts_of(placed, heads, kv_heads);
+  // The cache keeps keys that are turned, and never turns them again.
+  if (cache_ != nullptr) return cache_->attend(all, begin);
+  return with_dropout(all, qkv.where.get(), parts[0].begin / head);
 }
 
 // The fused kernel cannot apply our mask, so with dropout the scores [B, H, T, T] are computed in
@@ -240,13 +244,14 @@ at::Tensor CausalAttentionImpl::with_dropout(const QueryKeyValue& parts, const W
   const int64_t T = q.size(2), repeat = q.size(1) / k.size(1);
   const auto keys = repeat != 1 ? k.repeat_interleave(repeat, 1) : k;
   const auto values = repeat != 1 ? v.repeat_interleave(repeat, 1) : v;
-  const auto future = at::ones({T, T}, q.options().dtype(at::kBool)).triu(1);
   // Divided before the product, which could overflow in float16.
-  const auto scores = at::matmul(q / std::sqrt(double(q.size(3))), keys.transpose(-2, -1));
+  auto scores = at::matmul(q / std::sqrt(double(q.size(3))), keys.transpose(-2, -1));
+  if (options_.sees == Sees::Past)
+    scores = scores.masked_fill(at::ones({T, T}, q.options().dtype(at::kBool)).triu(1),
+                                -std::numeric_limits<double>::infinity());
   const auto wide = at::promote_types(q.scalar_type(), at::kFloat);
   const auto chances =
-      at::softmax(scores.masked_fill(future, -std::numeric_limits<double>::infinity()), -1, wide)
-          .to(q.scalar_type());
+      at::softmax(scores, -1, wide).to(q.scalar_type());
   const DropoutElements elements{
       .first_position = first_head, .width = T * T, .features = {0, T * T}};
   const auto mask =

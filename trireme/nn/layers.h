@@ -1,6 +1,7 @@
 #pragma once
 
 #include "trireme/nn/attention.h"
+#include "trireme/nn/kv_cache.h"
 #include "trireme/nn/linear.h"
 #include "trireme/nn/rotary.h"
 
@@ -58,7 +59,7 @@ class LayerNormImpl : public LayerImpl {
 };
 TORCH_MODULE(LayerNorm);
 
-/// Each position attends to itself and to those before it. One Linear projects to q, k and v: its
+/// Each position attends to itself and to those before it, or to all. One Linear projects to q, k and v: its
 /// rows are q of all heads, then k, then v of `kv_heads` heads each. If the two projections are cut
 /// by column and by row, each rank has some of the heads. A second tensor is a residual stream, to
 /// which the result is added. With `rotary`, q and k turn by their positions, which the Flow tells.
@@ -68,12 +69,16 @@ class CausalAttentionImpl : public LayerImpl {
     int64_t width = 0, heads = 1, kv_heads = 1;
     int64_t head = 0;    ///< the width of a head; 0: width / heads
     double dropout = 0;  ///< above 0, attention is not fused; its mask is as Dropout's
+    Sees sees = Sees::Past;
     double in_deviation = 0.02, out_deviation = 0.02;
     bool in_bias = true, out_bias = true;
     std::shared_ptr<const Rotary> rotary = nullptr;  ///< one for all layers of a model
     std::string in_name = "c_attn", out_name = "c_proj";
   };
   explicit CausalAttentionImpl(const Options& options);
+
+  /// Keeps keys and values from now on, for a model that writes a text; nullptr: no longer.
+  void set_cache(std::shared_ptr<KvCache> cache) { cache_ = std::move(cache); }
 
  protected:
   Flow compute(const Flow& in) override;
@@ -84,6 +89,7 @@ class CausalAttentionImpl : public LayerImpl {
 
   Options options_;
   Linear in_{nullptr}, out_{nullptr};
+  std::shared_ptr<KvCache> cache_;
 };
 TORCH_MODULE(CausalAttention);
 

@@ -364,8 +364,10 @@ Flow LinearImpl::compute(const Flow& in) {
                             .residual = given > 1 ? in.tensors.back() : at::Tensor(),
                             .z = given > 2 ? in.tensors[1] : at::Tensor(),
                             .remake = in.remake};
-  layer->gelu = options_.gelu && on_gpu_in_16_bits(in.x(), weight, bias) && in.x().numel() > 0;
+  layer->gelu = options_.gelu && !has_adapter() && on_gpu_in_16_bits(in.x(), weight, bias) &&
+                in.x().numel() > 0;
   ag::variable_list all = compute_linear(inputs, weight, bias, std::move(layer));
+  if (has_adapter()) all.back() = adapted(in, all.back());
   if (!options_.gelu) return {std::move(all), std::move(where)};
   const at::Tensor z = all.back();
   if (all.size() == 1) all.front() = gelu_tanh(z);

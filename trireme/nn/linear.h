@@ -39,6 +39,22 @@ class LinearImpl : public LayerImpl {
 
   Layouts layouts(Style style, Sequence sequence) const override;
 
+  /// Adds B (scale A x) to x W^T: a low-rank adapter (Hu et al. 2021). A [rank, in] begins like the
+  /// weight of a Linear, B [out, rank] with zeros. They are layers of their own, `lora_A` and
+  /// `lora_B`, and cut as this one's input and output are, so that only tensors of width `rank`
+  /// travel besides what travels anyway:
+  ///
+  ///              W         A           B
+  ///   Column     rows      positions   rows         B_r (enter(A x))
+  ///   Row        columns   columns     positions    B (leave(A_r x_r))
+  ///
+  /// Call it after nn::cut; nn::add_adapters does for a whole model.
+  void add_adapter(int64_t rank, double scale);
+  bool has_adapter() const { return adapter_.in != nullptr; }
+  /// {A, B}; null without an adapter.
+  std::vector<std::shared_ptr<LinearImpl>> adapter() const;
+  double adapter_scale() const { return adapter_.scale; }
+
   /// The output of a Linear with `gelu` can be computed again from now on (Flow::remake).
   void remake_output() { remakes_ = true; }
 
@@ -50,8 +66,15 @@ class LinearImpl : public LayerImpl {
   std::optional<Cut> feature_cut() const override;
 
  private:
+  struct Adapter {
+    std::shared_ptr<LinearImpl> in, out;  // A, B
+    double scale = 1;
+  };
+  at::Tensor adapted(const Flow& in, const at::Tensor& y) const;
+
   int64_t in_, out_;
   Options options_;
+  Adapter adapter_;
   bool remakes_ = false;
   WeightQueuePtr queue_;
 };

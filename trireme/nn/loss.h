@@ -19,6 +19,8 @@ namespace trireme::nn {
 struct Loss {
   at::Tensor sum;     ///< 0-dim, in the graph
   at::Tensor weight;  ///< 0-dim, float64, not in the graph
+  /// In evaluation, of a model that chooses a class: the number of right choices, as `weight`.
+  at::Tensor correct = {};
 
   Loss() = default;
   Loss(at::Tensor the_sum, at::Tensor the_weight)

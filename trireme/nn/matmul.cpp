@@ -1,11 +1,13 @@
 #include "trireme/nn/matmul.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -17,6 +19,7 @@
 #include "trireme/cuda/columns.h"
 #include "trireme/cuda/gelu.h"
 #include "trireme/cuda/matmul.h"
+#include "trireme/nn/matvec.h"
 
 namespace trireme::nn {
 
@@ -64,15 +67,36 @@ bool suits(const at::Tensor& x, const at::Tensor& weight) {
          weight.scalar_type() == at::kFloat && x.numel() > 0 && onednn().has_value();
 }
 
-bool same_on_gpu(const at::Tensor& x, const at::Tensor& other) {
-  return x.is_cuda() && comm::is_half(x.scalar_type()) && other.scalar_type() == x.scalar_type();
-}
-
 /// A new tensor of x's rows and `width` columns.
 at::Tensor empty_rows(const at::Tensor& x, int64_t width) {
   auto shape = x.sizes().vec();
   shape.back() = width;
   return at::empty(shape, x.options());
+}
+
+/// Is x a single row, for which the weight is only read, and faster by our own loop?
+bool is_vector(const at::Tensor& x, const at::Tensor& weight) {
+  return x.device().is_cpu() && x.scalar_type() == at::kFloat &&
+         weight.scalar_type() == at::kFloat && x.numel() > 0 && x.numel() == x.size(-1) &&
+         x.is_contiguous() && weight.is_contiguous();
+}
+
+/// x W^T of a single row, the rows of W dealt to the threads.
+at::Tensor vector_product(const at::Tensor& x, const at::Tensor& weight) {
+  constexpr int64_t kFewestFloats = 1 << 15;  // of a thread
+  const int64_t rows = weight.size(0), width = weight.size(1);
+  const at::Tensor y = empty_rows(x, rows);
+  const float *from = weight.const_data_ptr<float>(), *by = x.const_data_ptr<float>();
+  auto* to = y.mutable_data_ptr<float>();
+  at::parallel_for(0, rows, std::max<int64_t>(1, kFewestFloats / width),
+                   [&](int64_t begin, int64_t end) {
+                     matvec_kernel()(from + begin * width, by, to + begin, end - begin, width);
+                   });
+  return y;
+}
+
+bool same_on_gpu(const at::Tensor& x, const at::Tensor& other) {
+  return x.is_cuda() && comm::is_half(x.scalar_type()) && other.scalar_type() == x.scalar_type();
 }
 
 }  // namespace
@@ -89,6 +113,11 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tens
     if (cuda::product(rows_of(y), rows_of(x), weight,
                       {.bias = bias, .residual = fuses ? rows_of(residual) : at::Tensor()}))
       return residual.defined() && !fuses ? residual + y : y;
+  }
+  if (is_vector(x, weight)) {
+    at::Tensor y = vector_product(x, weight);
+    if (bias.defined()) y.add_(bias);
+    return residual.defined() ? residual + y : y;
   }
   const at::Tensor y =
       suits(x, weight)

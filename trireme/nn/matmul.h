@@ -11,8 +11,9 @@ inline at::Tensor rows_of(const at::Tensor& x) {
 
 /// x W^T + b, not differentiable, by the library that is faster. On AMD's CPUs MKL has only a
 /// general kernel, and oneDNN is about a tenth faster. On a GPU in 16 bits it is cuBLASLt, with the
-/// fastest of its algorithms. Otherwise it is at::linear. x is [..., in], W [out, in]; `bias` may
-/// be undefined, and so may `residual`, [..., out], which is added.
+/// fastest of its algorithms. A single row of floats on the CPU, as generating text has it, takes
+/// as long as reading W does: see matvec.h. Otherwise it is at::linear. x is [..., in], W [out,
+/// in]; `bias` may be undefined, and so may `residual`, [..., out], which is added.
 at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {},
                    const at::Tensor& residual = {});
 

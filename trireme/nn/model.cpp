@@ -2,9 +2,11 @@
 
 #include <ATen/ops/arange.h>
 
+#include <functional>
 #include <numeric>
 
 #include "trireme/core/error.h"
+#include "trireme/nn/segments.h"
 
 namespace trireme::nn {
 
@@ -13,18 +15,39 @@ Loss ModelImpl::loss(const Flow& inputs, const at::Tensor& targets) {
   core::check(links.loss != nullptr, "model '{}' has no loss: write chain(), or loss()",
               torch::nn::Module::name());
   Flow flow = inputs;
-  for (const Link& link : links.links) flow = link.forward(std::move(flow));
+  if (recomputes_segments_)
+    for (const Segment& one : sqrt_segments(links.between(0, links.size()), LastSegment::Kept))
+      flow = one.forward(std::move(flow));
+  else
+    for (const Link& link : links.links) flow = link.forward(std::move(flow));
   return links.loss(flow, targets);
 }
 
-MicroBatch counting_tokens(int64_t rows, int64_t positions, int64_t vocab) {
+namespace {
+
+/// Of the first samples, at step 1.
+std::shared_ptr<const Where> where_of_first(int64_t rows) {
   auto where = std::make_shared<Where>();
   where->step = 1;
   where->sample_ids.resize(static_cast<std::size_t>(rows));
   std::iota(where->sample_ids.begin(), where->sample_ids.end(), 0);
+  return where;
+}
+
+}  // namespace
+
+MicroBatch counting_images(const std::vector<int64_t>& shape, int64_t classes) {
+  constexpr int64_t kPeriod = 251;  // a prime, so that no two images are alike
+  const int64_t count = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies());
+  const at::Tensor values = at::arange(count, at::kFloat).remainder(kPeriod) / kPeriod - 0.5;
+  return {Flow(values.view(shape), where_of_first(shape[0])),
+          at::arange(shape[0], at::kLong).remainder(classes)};
+}
+
+MicroBatch counting_tokens(int64_t rows, int64_t positions, int64_t vocab) {
   const at::Tensor all = at::arange(rows * (positions + 1), at::kLong).remainder(vocab);
   const at::Tensor tokens = all.view({rows, positions + 1});
-  return {Flow(tokens.narrow(1, 0, positions).contiguous(), std::move(where)),
+  return {Flow(tokens.narrow(1, 0, positions).contiguous(), where_of_first(rows)),
           tokens.narrow(1, 1, positions).contiguous()};
 }
 

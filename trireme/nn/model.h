@@ -42,12 +42,23 @@ class ModelImpl : public LayerImpl {
   /// gradients that are kept. 0: unknown.
   virtual int64_t activation_bytes(const Batching& /*of*/) const { return 0; }
 
+  /// Backward recomputes the links of the chain in segments: see sqrt_segments.
+  void recompute_segments() { recomputes_segments_ = true; }
+  bool recomputes_segments() const { return recomputes_segments_; }
+
   /// The layers that `memory.recompute` recomputes: "block" the first, "selective" the second.
   virtual std::vector<std::shared_ptr<LayerImpl>> blocks() const { return {}; }
   virtual std::vector<std::shared_ptr<LayerImpl>> attentions() const { return {}; }
+
+ private:
+  bool recomputes_segments_ = false;
 };
 
 /// Tokens [rows, positions] that count up, and as targets the tokens after them.
 MicroBatch counting_tokens(int64_t rows, int64_t positions, int64_t vocab);
+
+/// Images of this shape, [rows, channels, height, width], whose elements repeat, and a class for
+/// each.
+MicroBatch counting_images(const std::vector<int64_t>& shape, int64_t classes);
 
 }  // namespace trireme::nn

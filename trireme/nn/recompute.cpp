@@ -20,6 +20,16 @@ struct FirstForward : torch::CustomClassHolder {
   std::vector<at::Tensor> buffers, buffer_values;  // of the layer, and what they were
 };
 
+thread_local int recomputing_calls = 0;
+
+/// As long as it exists, `is_recomputing`.
+struct Recomputing {
+  Recomputing() { ++recomputing_calls; }
+  ~Recomputing() { --recomputing_calls; }
+  Recomputing(const Recomputing&) = delete;
+  Recomputing& operator=(const Recomputing&) = delete;
+};
+
 /// As long as it exists, the buffers have the values of the first forward. It does not change their
 /// version, because autograd refuses to use a saved tensor whose version has changed.
 class RestoredBuffers {
@@ -66,6 +76,7 @@ struct RecomputeFunction : ag::Function<RecomputeFunction> {
     ag::variable_list outputs;
     {
       const RestoredBuffers buffers(*first);
+      const Recomputing again;
       const at::AutoGradMode on(true);
       Where where = first->where != nullptr ? *first->where : Where{};
       where.recomputing = true;
@@ -110,8 +121,13 @@ Flow call_recomputed(Flow in, const FlowFunction& call, const UsedTensors& used)
 
 }  // namespace
 
-void recompute(LayerImpl& layer) {
-  layer.around(Seam::Recompute, [&layer](Flow in, const LayerImpl::Call& inner) {
+bool is_recomputing() {
+  return recomputing_calls > 0;
+}
+
+void recompute(LayerImpl& layer, RecomputeSwitchPtr when) {
+  layer.around(Seam::Recompute, [&layer, when](Flow in, const LayerImpl::Call& inner) {
+    if (when != nullptr && !when->on) return inner(std::move(in));
     return call_recomputed(std::move(in), inner.run, {layer.parameters(), layer.buffers()});
   });
 }

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/variable.h>
 
+#include "trireme/nn/conv.h"
 #include "trireme/nn/linear.h"
 
 namespace trireme::nn {
@@ -31,6 +32,7 @@ void deliver(const WeightJob& job) {
 void defer_weights(torch::nn::Module& module, const WeightQueuePtr& queue) {
   module.apply([&](torch::nn::Module& one) {
     if (auto* linear = dynamic_cast<LinearImpl*>(&one)) linear->set_queue(queue);
+    if (auto* conv = dynamic_cast<Conv2dImpl*>(&one)) conv->set_queue(queue);
   });
 }
 

@@ -31,9 +31,10 @@ Offload::Offload(std::vector<Slot> slots) : slots_(std::move(slots)) {
     const Slot& slot = slots_[i];
     const at::Tensor& own = slot.parameter;
     // A tensor of its own in either case: its .grad is the copy of the gradient.
-    mirrors_.push_back(
-        {slot.name, is_copy(i) ? host_copy(own, own.scalar_type(), /*pinned=*/true) : own.detach(),
-         slot.decay, slot.random_bits});
+    Slot& mirror = mirrors_.emplace_back(slot);
+    mirror.parameter =
+        is_copy(i) ? host_copy(own, own.scalar_type(), /*pinned=*/true) : own.detach();
+    mirror.weight = at::Tensor();
     bytes += static_cast<int64_t>(own.nbytes());
     if (bytes < kRunBytes && i + 1 < slots_.size()) continue;
     runs_.emplace_back(begin, i + 1);

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <tuple>
 
 #include "trireme/comm/dtype.h"
 #include "trireme/core/error.h"
@@ -57,6 +58,13 @@ bool is_half(const at::Tensor& parameter) {
   return comm::is_half(parameter.scalar_type());
 }
 
+/// The optimizer's options with the weight decay of a call.
+template <class Options, class Call>
+Options options_of(Options options, const Call& call) {
+  options.weight_decay = call.weight_decay.value_or(options.weight_decay);
+  return options;
+}
+
 /// Of an Optimizer::KernelCall, which is protected.
 template <class Call>
 FusedNumbers numbers_of(const Call& call) {
@@ -90,7 +98,7 @@ class AdamW final : public Optimizer {
     const auto run = [&](const auto& rate) {
       fused_adamw({call.parameters, widened(call.gradients, dtype), pick(averages_, call),
                    pick(squares_, call), call.steps},
-                  options_, rate, numbers_of(call));
+                  options_of(options_, call), rate, numbers_of(call));
     };
     with_rate(call.numbers.rate, dtype, run);
   }
@@ -111,7 +119,7 @@ class AdamW final : public Optimizer {
     cuda::adamw(tensors, {.beta1 = options_.beta1,
                           .beta2 = options_.beta2,
                           .epsilon = options_.epsilon,
-                          .decay = options_.weight_decay,
+                          .decay = options_of(options_, call).weight_decay,
                           .rate = call.numbers.rate,
                           .divisor = call.numbers.divisor,
                           .skip = call.numbers.skip});
@@ -144,7 +152,7 @@ class Sgd final : public Optimizer {
                  momenta_.empty() ? std::vector<at::Tensor>{} : pick(momenta_, call),
                  {},
                  {}},
-                options_, rate, numbers_of(call));
+                options_of(options_, call), rate, numbers_of(call));
     };
     with_rate(call.numbers.rate, dtype, run);
   }
@@ -211,7 +219,7 @@ void Optimizer::step(const Update& update) {
 
 /// Updates slots [begin, end).
 void Optimizer::step_some(std::size_t begin, std::size_t end, const Update& update) {
-  std::map<std::pair<at::ScalarType, bool>, KernelCall> calls;
+  std::map<std::tuple<at::ScalarType, bool, std::optional<double>, double>, KernelCall> calls;
   for (std::size_t i = begin; i < end; ++i) {
     const Slot& slot = slots_[i];
     const at::Tensor& gradient = slot.parameter.grad();
@@ -220,8 +228,9 @@ void Optimizer::step_some(std::size_t begin, std::size_t end, const Update& upda
       update_half(i, update);
       continue;
     }
-    KernelCall& call = calls[{slot.parameter.scalar_type(), slot.decay}];
-    call.decay = slot.decay;
+    const auto key =
+        std::tuple(slot.parameter.scalar_type(), slot.decay, slot.weight_decay, slot.rate);
+    KernelCall& call = calls.try_emplace(key, call_like(slot)).first->second;
     call.slots.push_back(i);
     call.parameters.push_back(slot.parameter.detach());
     call.gradients.push_back(laid_out_as(slot.parameter, gradient));
@@ -240,8 +249,14 @@ void Optimizer::count(const std::vector<at::Tensor>& steps, const Update& update
     at::_foreach_add_(steps, 1);
 }
 
+/// A call without slots for parameters that are updated as this one is.
+Optimizer::KernelCall Optimizer::call_like(const Slot& slot) {
+  return {.decay = slot.decay, .weight_decay = slot.weight_decay, .rate = slot.rate};
+}
+
 void Optimizer::run(KernelCall& call, const Update& update) {
   call.numbers = update;
+  if (call.rate != 1) call.numbers.rate = update.rate * call.rate;
   if (call.parameters.front().scalar_type() != at::kFloat)  // see float_divisor
     for (at::Tensor& gradient : call.gradients) gradient.div_(update.divisor);
   this->update(call);
@@ -268,12 +283,12 @@ void Optimizer::update_half(std::size_t i, const Update& update) {
   for (int64_t begin = 0; begin < parameter.numel(); begin += kMostCopied) {
     const int64_t length = std::min(kMostCopied, parameter.numel() - begin);
     const auto part = [&](const at::Tensor& all) { return all.narrow(0, begin, length); };
-    KernelCall call{.slots = {i},
-                    .parameters = {part(parameter).to(at::kFloat)},
-                    .gradients = {part(gradient)},
-                    .steps = {steps_[i]},
-                    .decay = slot.decay,
-                    .elements = {{begin, length}}};
+    KernelCall call = call_like(slot);
+    call.slots = {i};
+    call.parameters = {part(parameter).to(at::kFloat)};
+    call.gradients = {part(gradient)};
+    call.steps = {steps_[i]};
+    call.elements = {{begin, length}};
     run(call, update);
     part(parameter).copy_(round_at_random(call.parameters.front(), part(random)));
   }

@@ -56,11 +56,13 @@ class Optimizer : public Resumable {
   void set_steps(const std::vector<int64_t>& steps) override;
 
  protected:
-  /// The slots of one call of the kernel. They have the same dtype and decay.
+  /// The slots of one call of the kernel. They have the same dtype, decay and rate.
   struct KernelCall {
     std::vector<std::size_t> slots = {};
     std::vector<at::Tensor> parameters = {}, gradients = {}, steps = {};
     bool decay = false;
+    std::optional<double> weight_decay = {};  ///< instead of the optimizer's
+    double rate = 1;                          ///< times that of the update
     /// If it is only a part of its one slot: the first element, in the order of memory, and how
     /// many.
     std::optional<std::pair<int64_t, int64_t>> elements = {};
@@ -80,6 +82,7 @@ class Optimizer : public Resumable {
   void step_some(std::size_t begin, std::size_t end, const Update& update);
   void update_half(std::size_t slot, const Update& update);
   void count(const std::vector<at::Tensor>& steps, const Update& update) const;
+  static KernelCall call_like(const Slot& slot);
   void run(KernelCall& call, const Update& update);
 
   std::vector<Slot> slots_;  // as the kernels see them

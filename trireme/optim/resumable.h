@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct Slot {
   /// If the parameter is the master of a 16-bit weight: the weight, so that an optimizer can round
   /// the new values into it on the way (`Optimizer::rounds_weights`).
   at::Tensor weight = {};
+  double rate = 1;                          ///< times the learning rate of an update
+  std::optional<double> weight_decay = {};  ///< instead of the optimizer's; only with `decay`
 };
 
 /// A tensor that an optimizer keeps for a parameter, as a checkpoint stores it.

@@ -50,7 +50,8 @@ struct Totals {
 /// wait for them. Where several ranks compute a loss together, one of them reports it and the
 /// others have nothing.
 struct LossTotals {
-  at::Tensor sum, weight;  ///< one float64 number each; undefined: 0
+  at::Tensor sum, weight;   ///< one float64 number each; undefined: 0
+  at::Tensor correct = {};  ///< see nn::Loss; undefined: not counted
 
   void add(const nn::Loss& loss);
 };

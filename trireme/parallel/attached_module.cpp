@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/core/error.h"
+#include "trireme/nn/batch_statistics.h"
 #include "trireme/parallel/precision.h"
 #include "trireme/parallel/replicas.h"
 
@@ -11,6 +12,7 @@ namespace trireme::parallel {
 AttachedModule::AttachedModule(torch::nn::Module& module, const Mesh& mesh,
                                std::shared_ptr<Reducer> reducer, Precision precision)
     : module_(module), mesh_(mesh), reducer_(std::move(reducer)), precision_(std::move(precision)) {
+  nn::attach_batch_norms(module, mesh_);
   if (!precision_.dtypes) return;
   module.apply([&](torch::nn::Module& one) {
     if (auto* layer = dynamic_cast<nn::LayerImpl*>(&one))
@@ -30,6 +32,7 @@ void LossTotals::add(const nn::Loss& loss) {
   };
   more(sum, loss.sum);
   more(weight, loss.weight);
+  if (loss.correct.defined()) more(correct, loss.correct);
 }
 
 void AttachedModule::backward(const nn::Loss& loss, Micro micro, const at::Tensor& scale) {
@@ -114,6 +117,7 @@ Totals AttachedModule::finish(const Finish& what) {
                                           shards(), std::move(names));
   }
   const Totals totals = step_end_->finish(std::exchange(loss_, {}), what);
+  for (const auto& one : nn::batch_statistics_of(module_)) one->end_mini_batch();
   end_finish();
   return totals;
 }

@@ -167,8 +167,13 @@ void Pipeline::build_stages(nn::ModelImpl& model) {
     if (schedule_.rank_of(index) == pipe_.rank()) {
       Stage& stage = stages_.emplace_back();
       stage.index = index;
-      for (const nn::Link* link : chain_.between(begin, end))
-        stage.links.push_back({link, is_recomputed_part(chain_, link)});
+      const auto links = chain_.between(begin, end);
+      if (model.recomputes_segments())
+        stage.segments = nn::sqrt_segments(links, nn::LastSegment::Recomputed);
+      else
+        for (const nn::Link* link : links)
+          stage.segments.push_back({std::make_shared<std::vector<nn::Link>>(1, *link),
+                                    is_recomputed_part(chain_, link)});
       for (const nn::Link* link : chain_.all_between(begin, end))
         stage.layers.insert(stage.layers.end(), link->layers.begin(), link->layers.end());
       for (const auto& layer : stage.layers)

@@ -9,6 +9,7 @@
 
 #include "trireme/core/trace.h"
 #include "trireme/nn/model.h"
+#include "trireme/nn/recompute.h"
 #include "trireme/parallel/attached_module.h"
 #include "trireme/parallel/balance.h"
 #include "trireme/parallel/fully_sharded.h"
@@ -29,6 +30,8 @@ struct PipelineOptions {
   bool keep_gathered = true;
   Narrow transfers = {}, gathers = {};  ///< how activations and sharded weights travel; on the CPU
   Precision precision = {};
+  /// Off while a micro-batch goes forward whose backward follows at once; null: there is none.
+  nn::RecomputeSwitchPtr recompute = nullptr;
   std::shared_ptr<core::Trace> trace = nullptr;  ///< of every action
   CompressOptions compress = {};                 ///< how gradients are compressed on the wire
   /// How gradients are summed, whatever `compress` says; null: by `make_reducer`.

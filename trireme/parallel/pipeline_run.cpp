@@ -5,8 +5,10 @@
 #include <algorithm>
 
 #include "trireme/core/error.h"
+#include "trireme/nn/batch_statistics.h"
 #include "trireme/nn/recompute.h"
 #include "trireme/parallel/pipeline.h"
+#include "trireme/pipeline/passes.h"
 
 namespace trireme::parallel {
 
@@ -83,6 +85,8 @@ void Pipeline::run_program(const pipeline::Program& program) {
                              program.size(), schedule_.name, step_));
       expect_ahead(program, i);
       transfers_.advance();
+      if (options_.recompute != nullptr)
+        options_.recompute->on = !pipeline::backward_follows(program, i);
       run(action, micro_at(program, i));
     } catch (const std::exception& error) {
       fail(error, fmt::format("{}, action {} of {} of schedule '{}'", to_text(action), i + 1,
@@ -182,9 +186,9 @@ nn::Flow Pipeline::input_of(Stage& stage, int micro) {
 
 /// Runs the links of a stage. Returns the loss on the last stage; elsewhere `flow` is the output.
 std::optional<nn::Loss> Pipeline::compute(const Stage& stage, int micro, nn::Flow& flow) const {
-  for (const auto& [link, recomputes] : stage.links) {
-    const auto run = [one = link](nn::Flow in) { return one->forward(std::move(in)); };
-    flow = recomputes ? nn::recomputed(std::move(flow), run, link->layers) : run(std::move(flow));
+  for (nn::Segment one : stage.segments) {
+    one.recompute = one.recompute && (options_.recompute == nullptr || options_.recompute->on);
+    flow = one.forward(std::move(flow));
   }
   if (stage.index + 1 < schedule_.stages()) return std::nullopt;
   nn::Loss loss = chain_.loss(flow, micro_batch(micro).targets.to(mesh_.device()));
@@ -214,6 +218,9 @@ void Pipeline::forward(Stage& stage, int micro) {
     hand_on(stage, micro);
   }
   stage.part->attached->end_forward();
+  if (++stage.forwards % schedule_.micros == 0)
+    for (const auto& layer : stage.layers)
+      for (const auto& one : nn::batch_statistics_of(*layer)) one->end_mini_batch();
   stage.in_flight.emplace(micro, std::move(kept));
   peak_in_flight_ = std::max(peak_in_flight_, ++in_flight_);
 }

@@ -10,9 +10,12 @@ namespace trireme::parallel {
 
 using comm::scalar_type_of;
 
-/// The dtypes of a parameter.
+/// The dtypes of a parameter. One that is not trained needs no master: it is rounded once.
 inline ParameterDtypes dtypes_of(const nn::Parameter& parameter, const Precision& precision) {
-  return precision.dtypes_of(parameter.name, comm::dtype_of(parameter.tensor.scalar_type()));
+  ParameterDtypes dtypes =
+      precision.dtypes_of(parameter.name, comm::dtype_of(parameter.tensor.scalar_type()));
+  if (!parameter.tensor.requires_grad()) dtypes.master = dtypes.compute;
+  return dtypes;
 }
 
 /// An input of a model, on the device and, if its elements are real numbers, in the dtype that

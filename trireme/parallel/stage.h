@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "trireme/nn/chain.h"
+#include "trireme/nn/segments.h"
 #include "trireme/nn/weight_queue.h"
 #include "trireme/parallel/attached_module.h"
 
@@ -33,18 +33,15 @@ struct MicroInFlight {
   at::Tensor loss = {};  ///< its sum and weight, in a pipeline where they travel with gradients
 };
 
-/// A link that a stage runs; `recompute`: it is inside of a link whose layer is recomputed.
-struct StageLink {
-  const nn::Link* link = nullptr;
-  bool recompute = false;
-};
-
 /// One stage of a pipeline on the rank that runs it, with its micro-batches in flight.
 struct Stage {
   int index = 0;
-  std::vector<StageLink> links;                             ///< in order, without the head
+  /// In order, without the head. A segment is recomputed by `memory.recompute = "sqrt"`, or if it
+  /// is inside of a link whose layer is recomputed.
+  std::vector<nn::Segment> segments = {};
   std::vector<std::shared_ptr<nn::LayerImpl>> layers = {};  ///< of these links and of the head
   StagePart* part = nullptr;
+  int forwards = 0;  ///< of this step
   std::map<int, nn::Flow> inputs = {}, outputs = {};  ///< by micro-batch
   std::map<int, std::vector<at::Tensor>> gradients_in = {}, gradients_out = {};
   std::map<int, MicroInFlight> in_flight = {};

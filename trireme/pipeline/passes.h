@@ -33,4 +33,7 @@ Schedule forwards_only(const Schedule& schedule, int micros);
 /// forward to the backward (its weight half, where it is split) that releases the activations.
 std::vector<int> peak_in_flight(const Schedule& schedule);
 
+/// Is the next that the rank computes after this forward its own backward?
+bool backward_follows(const Program& program, std::size_t forward);
+
 }  // namespace trireme::pipeline

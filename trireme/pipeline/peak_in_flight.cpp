@@ -17,4 +17,15 @@ std::vector<int> peak_in_flight(const Schedule& schedule) {
   return peaks;
 }
 
+bool backward_follows(const Program& program, std::size_t forward) {
+  const Action& from = program[forward];
+  for (std::size_t i = forward + 1; i < program.size(); ++i) {
+    const Action& next = program[i];
+    if (!is_compute(next.act)) continue;
+    return (next.act == Act::Backward || next.act == Act::BackwardInput) &&
+           next.stage == from.stage && next.micro == from.micro;
+  }
+  return false;
+}
+
 }  // namespace trireme::pipeline

@@ -23,10 +23,10 @@ void warn_of_small_batches(const config::Config& config, const Trainer& trainer,
   const int64_t batch = std::min(config.batch.global, all_samples);
   if (batch < config.batch.global)
     log.warning(fmt::format(
-        "the data has {} sample{} of model.seq = {}, fewer than batch.global = {}: every step "
-        "sees {}",
-        batch, batch == 1 ? "" : "s", config.model.seq, config.batch.global,
-        batch == 1 ? "the same one" : "all of them"));
+        "the data has {} sample{}{}, fewer than batch.global = {}: every step sees {}", batch,
+        batch == 1 ? "" : "s",
+        config.model.has_images() ? "" : fmt::format(" of model.seq = {}", config.model.seq),
+        config.batch.global, batch == 1 ? "the same one" : "all of them"));
   const bool claims = claims_batches(config, trainer);
   const int64_t shared =
       claims ? std::min(config.batch.global / trainer.replicas()->count(), all_samples) : batch;
@@ -66,8 +66,13 @@ void announce(const config::Config& config, const Trainer& trainer, const data::
   const comm::Communicator& world = mesh.world();
   const bool cut = mesh.degrees().replica != world.size();
   const int64_t batch = std::min(config.batch.global, dataset.size());
-  fmt::print("{}, {:.2f}M parameters, {} rank{}{} over {}; batches of {} sample{}; {}\n",
-             config.model.kind, static_cast<double>(trainer.num_parameters()) / 1e6, world.size(),
+  const auto millions = [](int64_t count) { return static_cast<double>(count) / 1e6; };
+  const std::string trained =
+      config.lora.rank == 0
+          ? ""
+          : fmt::format(" ({:.2f}M of adapters are trained)", millions(trainer.num_trained()));
+  fmt::print("{}, {:.2f}M parameters{}, {} rank{}{} over {}; batches of {} sample{}; {}\n",
+             config.model.kind, millions(trainer.num_parameters()), trained, world.size(),
              world.size() == 1 ? "" : "s",
              cut ? fmt::format(" ({})", to_string(mesh.degrees())) : "", world.backend(), batch,
              batch == 1 ? "" : "s", config.run.dir);

@@ -9,6 +9,7 @@
 #include "trireme/parallel/data_parallel.h"
 #include "trireme/parallel/fully_sharded.h"
 #include "trireme/train/layer_times.h"
+#include "trireme/train/parameter_groups.h"
 #include "trireme/train/stages.h"
 
 namespace trireme::train {
@@ -101,7 +102,7 @@ parallel::CompressOptions compress_of(const config::Config& config) {
           .seed = static_cast<uint64_t>(config.run.seed)};
 }
 
-void check_keep(const config::Config& config, const nn::ModelImpl& model) {
+void check_patterns(const config::Config& config, const nn::ModelImpl& model) {
   const auto all = nn::parameters_of(model);
   const auto check = [&](std::string_view key, const std::vector<std::string>& patterns) {
     for (const std::string& pattern : patterns) {
@@ -114,6 +115,7 @@ void check_keep(const config::Config& config, const nn::ModelImpl& model) {
   };
   check("precision.keep", config.precision.keep);
   check("compress.keep", config.compress.keep);
+  check_groups(config.optim, all);
 }
 
 std::unique_ptr<parallel::Attached> attach(const config::Config& config, const Mesh& mesh,
@@ -136,6 +138,7 @@ std::unique_ptr<parallel::Attached> attach(const config::Config& config, const M
                           .transfers = transfers,
                           .gathers = gathers,
                           .precision = precision,
+                          .recompute = options.recompute,
                           .trace = options.trace,
                           .compress = compress_of(config),
                           .reducer = options.reducer});

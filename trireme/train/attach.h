@@ -7,6 +7,7 @@
 #include "trireme/core/trace.h"
 #include "trireme/layout/reduction.h"
 #include "trireme/nn/model.h"
+#include "trireme/nn/recompute.h"
 #include "trireme/parallel/attached.h"
 #include "trireme/parallel/balance.h"
 #include "trireme/parallel/compress_options.h"
@@ -26,14 +27,16 @@ Policy policy_of(const config::Config& config, const Degrees& degrees);
 /// How the configuration compresses gradients.
 parallel::CompressOptions compress_of(const config::Config& config);
 
-/// Throws ConfigError if a pattern of precision.keep or compress.keep matches no parameter of the
-/// model.
-void check_keep(const config::Config& config, const nn::ModelImpl& model);
+/// Throws ConfigError if a pattern of precision.keep, compress.keep or optim.groups matches no
+/// parameter of the model.
+void check_patterns(const config::Config& config, const nn::ModelImpl& model);
 
 struct AttachOptions {
   /// How the pipeline was cut into stages before, because balancing by time again could differ.
   parallel::StageSizes cut = {};
   std::shared_ptr<core::Trace> trace = nullptr;
+  /// Of the layers that are recomputed, except where their backward follows at once; may be null.
+  nn::RecomputeSwitchPtr recompute = nullptr;
   /// How gradients are summed; null: as the configuration says.
   std::shared_ptr<parallel::Reducer> reducer = nullptr;
   /// Not null: weights live on servers, which update them. Called once, with what is attached; the

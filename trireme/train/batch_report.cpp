@@ -12,6 +12,7 @@ std::string BatchReport::to_text() const {
       {"data_ms", data_ms},  {"missed", missed}, {"repeated", repeated},   {"pss_mib", pss_mib},
       {"sent_mib", sent_mib}};
   if (eval_loss) json["eval_loss"] = *eval_loss;
+  if (eval_accuracy) json["eval_accuracy"] = *eval_accuracy;
   return json.dump();
 }
 
@@ -31,6 +32,7 @@ BatchReport BatchReport::parse(const std::string& text) {
                      .pss_mib = json.at("pss_mib"),
                      .sent_mib = number("sent_mib")};
   if (json.contains("eval_loss")) report.eval_loss = number("eval_loss");
+  if (json.contains("eval_accuracy")) report.eval_accuracy = number("eval_accuracy");
   return report;
 }
 
@@ -59,6 +61,7 @@ StepReport step_of(int64_t step, const std::map<ps::Batch, std::string>& reports
     repeated += one.repeated ? 1 : 0;
     if (one.weight > 0) ++staleness[one.missed];
     if (one.eval_loss) line.eval_loss = one.eval_loss;
+    if (one.eval_accuracy) line.eval_accuracy = one.eval_accuracy;
   }
   line.loss /= line.weight;  // not a number if nothing counted
   if (!lockstep && line.weight > 0) line.grad_norm /= line.weight;

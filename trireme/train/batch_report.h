@@ -21,7 +21,7 @@ struct BatchReport {
   bool repeated = false;  ///< another worker had done the batch
   int64_t pss_mib = 0;
   double sent_mib = 0;
-  std::optional<double> eval_loss = {};
+  std::optional<double> eval_loss = {}, eval_accuracy = {};
 
   std::string to_text() const;
   /// Throws Error for another text.

@@ -16,6 +16,7 @@
 #include "trireme/train/attach.h"
 #include "trireme/train/compression_bytes.h"
 #include "trireme/train/local_training.h"
+#include "trireme/train/recomputation.h"
 #include "trireme/train/stages.h"
 
 namespace trireme::train {
@@ -24,19 +25,6 @@ namespace {
 
 using parallel::padded;
 
-nn::Batching::Recompute recompute_of(const config::Config& config) {
-  using Recompute = nn::Batching::Recompute;
-  switch (config.memory.recompute) {
-    case config::Recompute::None:
-    case config::Recompute::Sqrt:  // these two are refused until they are built
-    case config::Recompute::ExceptLast: break;
-    case config::Recompute::Block: return Recompute::Block;
-    case config::Recompute::Selective: return Recompute::Selective;
-    case config::Recompute::Cheap: return Recompute::Cheap;
-  }
-  return Recompute::None;
-}
-
 nn::Batching batching(const config::Config& config, const Degrees& degrees, int64_t item,
                       c10::DeviceType device) {
   const int64_t block = even_range(config.batch.global, degrees.samples(), 0).count;
@@ -44,8 +32,7 @@ nn::Batching batching(const config::Config& config, const Degrees& degrees, int6
           .accumulates = block > config.batch.micro,
           .item_bytes = item,
           .tensor = degrees.tensor,
-          .device = device,
-          .recompute = recompute_of(config)};
+          .device = device};
 }
 
 int64_t item_bytes(core::DType dtype) {
@@ -150,6 +137,7 @@ struct RankShare {
   nn::Batching batching;
   bool shares_weights = false;  ///< several of its stages use one weight
   int versions = 1;             ///< of its weights, in an asynchronous pipeline
+  InFlight in_flight = {};
 };
 
 Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const Degrees& all_ranks,
@@ -193,8 +181,9 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
     if (decodes_in_place && bytes.master.local == 0) masters += bytes.saved;
     const bool is_trained = one.tensor.requires_grad();
     const auto kept = [&](const StateBytes& of) { return sharded ? of.shard : of.local; };
-    all.copy += (kept(bytes.saved) + (is_trained ? states * kept(bytes.state) : 0)) /
-                ranks_in(local ? writers_of_own(bytes.same) : bytes.same, degrees);
+    if (is_trained || config.lora.rank == 0)  // a checkpoint of adapters has nothing else
+      all.copy += (kept(bytes.saved) + (is_trained ? states * kept(bytes.state) : 0)) /
+                  ranks_in(local ? writers_of_own(bytes.same) : bytes.same, degrees);
     if (local && is_trained)
       all.copy += commons * kept(bytes.state) / ranks_in(writers_of_common(bytes.same), all_ranks);
     if (sharded) unit_bytes[unit_of[one.name]] += bytes.weight.padded_local;
@@ -241,8 +230,8 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
   if (shards_gradients) all.gradients += compressed.travelling;
   all.copy += compressed.saved;
   // Otherwise the last gradients travel, and updates are made, when most activations are gone.
-  all.activations = std::max({whole.activation_bytes(own.batching), updating,
-                              shards_gradients ? 0 : travelling + compressed.travelling});
+  all.activations = std::max({activation_bytes(config, whole, own.batching, own.in_flight),
+                              updating, shards_gradients ? 0 : travelling + compressed.travelling});
   return all;
 }
 
@@ -281,19 +270,27 @@ RankShare share_of(nn::ModelImpl& whole, const pipeline::Schedule& schedule,
   const double in_flight = pipeline::peak_in_flight(schedule)[static_cast<std::size_t>(rank)];
   batching.layers = layers / stages * in_flight;
   batching.heads = head ? std::max(1.0, in_flight / stages) : 0;
-  return {nn::parameters_of(*nn::part_of_model(whole, own)), batching, shares};
+  return {.parameters = nn::parameters_of(*nn::part_of_model(whole, own)),
+          .batching = batching,
+          .shares_weights = shares,
+          .in_flight = {.stage_layers = layers / stages,
+                        .in_flight = in_flight,
+                        .backward_follows =
+                            backward_follows(schedule.programs[static_cast<std::size_t>(rank)])}};
 }
 
 }  // namespace
 
 Footprint footprint(const config::Config& config, nn::ModelImpl& whole, const Degrees& all_ranks,
                     c10::DeviceType device) {
-  check_keep(config, whole);
+  check_patterns(config, whole);
+  check_except_last(config, all_ranks);
   const core::DType compute = policy_of(config, all_ranks).precision.dtypes->compute;
   const nn::Batching of_all = batching(config, all_ranks, item_bytes(compute), device);
   const Degrees degrees = in_lockstep(config, all_ranks);
   if (degrees.pipe == 1)
-    return footprint_of(config, whole, all_ranks, {nn::parameters_of(whole), of_all, false});
+    return footprint_of(config, whole, all_ranks,
+                        {.parameters = nn::parameters_of(whole), .batching = of_all});
   const pipeline::Schedule schedule = schedule_of(config, all_ranks);
   // The times that balancing would measure are not known here.
   config::Balance how = config.pipeline.balance;

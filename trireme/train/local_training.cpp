@@ -190,7 +190,7 @@ std::unique_ptr<parallel::LocalUpdates> make_local_updates(
     const config::Config& config, const parallel::ReplicaMeshes& meshes,
     const std::vector<parallel::ParameterShard>& shards) {
   const config::Sync& keys = config.sync;
-  const auto tokens = static_cast<double>(config.model.has_attention() ? config.model.seq : 1);
+  const auto tokens = static_cast<double>(config.model.targets());
   return std::make_unique<parallel::LocalUpdates>(
       meshes, shards,
       parallel::LocalOptions{
@@ -204,6 +204,28 @@ std::unique_ptr<parallel::LocalUpdates> make_local_updates(
           .compress = compress_of(config)});
 }
 
+at::Tensor common_buffer(const at::Tensor& buffer, const parallel::ReplicaMeshes& meshes) {
+  at::Tensor sum = buffer.detach().to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true)
+                       .contiguous();
+  meshes.meeting.world().all_reduce(sum).wait();
+  const at::Tensor mean = sum / meshes.count();
+  return (buffer.is_floating_point() ? mean : mean.round()).to(buffer.options());
+}
+
+CommonBuffers::CommonBuffers(const parallel::Buffers& buffers,
+                             const parallel::ReplicaMeshes& meshes) {
+  const at::NoGradGuard guard;
+  for (const auto& [name, tensor] : buffers) {
+    own_.emplace_back(tensor, tensor.detach().clone());
+    own_.back().first.detach().copy_(common_buffer(tensor, meshes));
+  }
+}
+
+CommonBuffers::~CommonBuffers() {
+  const at::NoGradGuard guard;
+  for (const auto& [tensor, value] : own_) tensor.detach().copy_(value);
+}
+
 checkpoint::State with_replicas(checkpoint::State own, parallel::LocalUpdates& local) {
   const parallel::ReplicaMeshes& meshes = local.meshes();
   own.extra["local"] = local.own_json();
@@ -215,10 +237,14 @@ checkpoint::State with_replicas(checkpoint::State own, parallel::LocalUpdates& l
   for (checkpoint::Item& one : own.items) {
     one.same = writers_of_own(std::move(one.same));
     one.writes = one.writes && first;
-    // Frozen parameters and buffers: whoever reads by the names of the model gets replica 0's.
-    const bool of_model =
-        one.piece.name.find('/') == std::string::npos || one.piece.name.starts_with("buffer/");
-    if (of_model && !common.contains(one.piece.name) && index == 0) all.items.push_back(one);
+    // Whoever reads by the names of the model gets what replicas have in common: of buffers their
+    // mean, of frozen parameters replica 0's.
+    const bool is_buffer = one.piece.name.starts_with("buffer/");
+    const at::Tensor mean = is_buffer ? common_buffer(one.tensor, meshes) : at::Tensor();
+    const bool of_model = one.piece.name.find('/') == std::string::npos || is_buffer;
+    if (!of_model || common.contains(one.piece.name) || index != 0) continue;
+    all.items.push_back(one);
+    if (is_buffer) all.items.back().tensor = mean;
   }
   for (checkpoint::Item& one : renamed(std::move(own.items), replica_prefix(index)))
     all.items.push_back(std::move(one));

@@ -9,6 +9,7 @@
 #include "trireme/config/config.h"
 #include "trireme/format/load.h"
 #include "trireme/optim/resumable.h"
+#include "trireme/parallel/attached.h"
 #include "trireme/parallel/local_updates.h"
 
 namespace trireme::train {
@@ -36,11 +37,29 @@ RankSet writers_of_common(RankSet same);
 ///
 ///   wte.weight                       the common starting point
 ///   outer/diloco/wte.weight          what the outer optimizer remembers
+///   buffer/bn1.running_mean          the mean of the replicas'
 ///   replica.0/wte.weight             the weights of replica 0, and the state of its optimizer
 ///   replica.0/optim/exp_avg/wte.weight
 ///
 /// `own`: the state of this rank's replica. Collective.
 checkpoint::State with_replicas(checkpoint::State own, parallel::LocalUpdates& local);
+
+/// The mean of a buffer over the replicas, such as a running mean's; of counts it is rounded.
+/// Collective.
+at::Tensor common_buffer(const at::Tensor& buffer, const parallel::ReplicaMeshes& meshes);
+
+/// While it exists, the buffers have their common values, for evaluation with the common weights.
+/// To construct it is collective.
+class CommonBuffers {
+ public:
+  CommonBuffers(const parallel::Buffers& buffers, const parallel::ReplicaMeshes& meshes);
+  ~CommonBuffers();
+  CommonBuffers(const CommonBuffers&) = delete;
+  CommonBuffers& operator=(const CommonBuffers&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> own_;  // with the values of this replica
+};
 
 struct LoadedState {
   core::Json extra;  ///< to restore this replica from

@@ -84,17 +84,26 @@ const parallel::ParameterShard& shard_of(const parallel::Attached& attached,
 
 }  // namespace
 
-checkpoint::State state_of(parallel::Attached& attached, optim::Resumable& optimizer) {
+checkpoint::State weights_of(const parallel::Attached& attached, WeightsOf of) {
+  checkpoint::State state;
+  if (of != WeightsOf::Base)
+    for (const parallel::ParameterShard& one : attached.shards()) add(state, "", one, one.master);
+  if (of != WeightsOf::Adapters)
+    for (const parallel::ParameterShard& one : attached.frozen()) add(state, "", one, one.master);
+  add_empty(state, attached);
+  for (const auto& [name, tensor] : attached.buffers())
+    state.items.push_back(checkpoint::whole("buffer/" + name, tensor));
+  return state;
+}
+
+checkpoint::State state_of(parallel::Attached& attached, optim::Resumable& optimizer,
+                           WeightsOf of) {
   const Mesh& mesh = attached.mesh();
   checkpoint::State state;
   state.extra = attached.state();
-  for (const parallel::ParameterShard& one : attached.shards()) add(state, "", one, one.master);
-  for (const parallel::ParameterShard& one : attached.frozen()) add(state, "", one, one.master);
+  state.items = weights_of(attached, of).items;
   add_past_weights(state, attached);
-  add_empty(state, attached);
   add_reducer(state, attached);
-  for (const auto& [name, tensor] : attached.buffers())
-    state.items.push_back(checkpoint::whole("buffer/" + name, tensor));
   const auto& slots = optimizer.slots();
   for (const optim::OptimizerState& one : optimizer.states())
     add(state, fmt::format("optim/{}/", one.kind), shard_of(attached, slots[one.slot]), one.tensor);

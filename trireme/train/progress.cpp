@@ -47,6 +47,7 @@ std::string StepReport::to_json() const {
   if (gpu_mib) line += fmt::format(R"(,"gpu_mib":{})", *gpu_mib);
   if (floor) line += fmt::format(R"(,"floor":{})", number(*floor));
   if (eval_loss) line += fmt::format(R"(,"eval_loss":{})", number(*eval_loss));
+  if (eval_accuracy) line += fmt::format(R"(,"eval_accuracy":{})", number(*eval_accuracy));
   if (loss_scale)
     line += fmt::format(R"(,"loss_scale":{},"skipped":{})", number(*loss_scale), skipped ? 1 : 0);
   if (sent_mib) line += fmt::format(R"(,"sent_mib":{:.6g})", *sent_mib);
@@ -103,6 +104,7 @@ std::string Progress::line_of(const StepReport& report) const {
   text += fmt::format("  {} tokens/s  {} left", rate(report.tokens_per_s),
                       time_left(seconds_left(report.step)));
   if (report.eval_loss) text += fmt::format("  eval {:.4f}", *report.eval_loss);
+  if (report.eval_accuracy) text += fmt::format(" ({:.2f} % right)", 100 * *report.eval_accuracy);
   if (report.skipped) text += fmt::format("  skipped at loss scale {:.6g}", *report.loss_scale);
   return text + "\n";
 }

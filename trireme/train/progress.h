@@ -14,7 +14,7 @@ struct StepReport {
   double loss = 0, weight = 0, grad_norm = 0, lr = 0;
   double tokens_per_s = 0, step_ms = 0, data_ms = 0;
   int64_t pss_mib = 0;
-  std::optional<double> floor, eval_loss;
+  std::optional<double> floor, eval_loss, eval_accuracy;
   bool skipped = false;
   std::optional<int64_t> gpu_mib;  ///< the most that libtorch has taken from the GPU so far
   std::optional<double> loss_scale;

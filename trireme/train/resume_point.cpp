@@ -60,6 +60,10 @@ parallel::StageSizes cut_to_resume(const config::Config& config, const comm::Com
 void check_fits(const format::Checkpoint& saved, const config::Config& config,
                 const core::Json& data) {
   const core::Json& extra = saved.index().extra;
+  if (!extra.contains("optimizer"))
+    throw ConfigError(fmt::format(
+        "cannot continue {}: it holds weights only; start a new run from them by model.from=\"{}\"",
+        saved.folder(), saved.folder()));
   const auto before = config::parse(extra.value("config", ""), saved.folder());
   auto difference = config::first_difference(before, config);
   if (!difference && !config.data.allow_change)

@@ -60,10 +60,13 @@ void RunFiles::begin(int64_t step) {
   };
   metrics_.emplace(folder_ + "/metrics.jsonl", step, tell);
   if (config_.log.samples) samples_.emplace(folder_ + "/samples.jsonl", step, tell);
+  if (config_.log.tensorboard) events_.emplace(folder_, step, tell);
 }
 
 void RunFiles::add(const StepReport& report, const data::Order& order) {
-  metrics_->add(report.step, report.to_json());
+  const std::string line = report.to_json();
+  metrics_->add(report.step, line);
+  if (events_) events_->add(report.step, core::parse_json(line, "the line of a step"));
   if (samples_)
     samples_->add(report.step, fmt::format(R"({{"step":{},"samples":[{}]}})", report.step,
                                            fmt::join(order.batch(report.step - 1), ",")));

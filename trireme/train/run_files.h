@@ -7,6 +7,7 @@
 #include "trireme/comm/communicator.h"
 #include "trireme/config/config.h"
 #include "trireme/data/order.h"
+#include "trireme/train/event_file.h"
 #include "trireme/train/lines_file.h"
 #include "trireme/train/progress.h"
 #include "trireme/train/run_folder.h"
@@ -23,6 +24,7 @@ inline std::string checkpoints_of(const config::Config& config) {
 ///   run.dir/config.toml         as resolved
 ///           metrics.jsonl       one object per step
 ///           samples.jsonl       where log.samples asks for it
+///           events.*            for TensorBoard, where log.tensorboard does
 ///           checkpoints/        step-00000500/ ...
 ///           log/rank-0.log      what each rank did, with the time
 class RunFiles {
@@ -51,6 +53,7 @@ class RunFiles {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> log_;
   std::optional<LinesFile> metrics_,
       samples_;  // destroyed before the log, because they may still write to it
+  std::optional<EventFile> events_;
   std::chrono::steady_clock::time_point pss_at_{};
   int64_t pss_mib_ = 0;
 };

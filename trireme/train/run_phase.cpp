@@ -20,6 +20,8 @@
 #include "trireme/format/folder.h"
 #include "trireme/train/announce.h"
 #include "trireme/train/datasets.h"
+#include "trireme/train/first_weights.h"
+#include "trireme/train/milliseconds.h"
 #include "trireme/train/reducer_state.h"
 #include "trireme/train/resume_point.h"
 #include "trireme/train/run_files.h"
@@ -33,10 +35,6 @@ namespace trireme::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double milliseconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
 
 int64_t steps_of(const config::Config& config, const data::Order& order) {
   return config.run.epochs > 0 ? config.run.epochs * order.batches_per_epoch() : config.run.steps;
@@ -59,7 +57,7 @@ class Run {
         valid_(config.eval.every > 0 ? make_valid_dataset(config) : nullptr),
         data_facts_(facts_of(*data_)),
         mesh_(world, config::degrees_of(config, world.size()), pick_device(config, world)),
-        order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
+        order_(static_cast<uint64_t>(config.run.seed), *data_, config.batch.global),
         steps_(steps_of(config, order_)),
         until_(phase == Phase::Lockstep ? std::min(steps_, config.sync.after) : steps_),
         files_(config, world),
@@ -74,7 +72,9 @@ class Run {
   /// Returns the exit code; nothing if only the phase is over.
   std::optional<int> train() {
     check_same_data();
-    resume();
+    const bool begins_from = !config_.model.from.empty(), adapts = config_.lora.rank > 0;
+    if (begins_from && adapts) load_base();
+    if (!resume() && begins_from && !adapts) tell(load_first_weights(config_, world_, trainer_));
     if (step_ >= steps_ && step_ > 0) {
       if (leads())
         fmt::print("already at step {} ({}): raise {}, or use another run.dir\n", step_,
@@ -114,18 +114,44 @@ class Run {
     return cut_to_resume(config_, world_);
   }
 
-  /// Loads the newest complete checkpoint, if there is one.
-  void resume() {
+  void tell(const std::string& what) {
+    files_.log(what);
+    if (leads()) fmt::print("{}\n", what);
+  }
+
+  /// A checkpoint of adapters does not hold the weights that they belong to: every run reads them.
+  void load_base() {
+    tell(load_first_weights(config_, world_, trainer_));
+    base_ = fingerprint_of_first_weights(config_, world_);
+  }
+
+  /// Throws if the adapters of a checkpoint belong to other weights.
+  void check_base(const format::Checkpoint& saved) const {
+    if (base_.empty()) return;
+    const core::Json& base = saved.index().extra.at("lora").at("base");
+    if (base.value("content", base_) != base_)
+      throw ConfigError(fmt::format(
+          "cannot continue {}: its adapters belong to other weights than those that model.from = "
+          "\"{}\" has now; bring them back or use another run.dir",
+          saved.folder(), config_.model.from));
+  }
+
+  /// Loads the newest complete checkpoint; returns whether there is one.
+  bool resume() {
     const auto& [from, folder] = config_.checkpoint.resume;
-    if (from == From::Nothing) return refuse_newer(config_, -1);
+    if (from == From::Nothing) {
+      refuse_newer(config_, -1);
+      return false;
+    }
     const auto load = [&, own = trainer_.own_state()](format::Checkpoint& one) {
       check_fits(one, config_, data_facts_);
+      check_base(one);
       trainer_.load(one, own);
     };
     std::optional<format::Checkpoint> saved;
     if (from == From::Newest) {
       saved = checkpoint::load_newest(files_.checkpoints(), world_, load);
-      if (!saved) return;
+      if (!saved) return false;
     } else {
       saved = checkpoint::open(folder);
       refuse_newer(config_, saved->index().step);
@@ -142,11 +168,9 @@ class Run {
           "(sync.after = {}): start again to continue from there",
           step_, config_.sync.after));
     last_saved_ = from == From::Newest ? step_ : -1;
-    files_.log(fmt::format("continues from {}", saved->folder()));
-    if (leads()) fmt::print("continues from {}\n", saved->folder());
-    if (note.empty()) return;
-    files_.log(note);
-    if (leads()) fmt::print("{}\n", note);
+    tell(fmt::format("continues from {}", saved->folder()));
+    if (!note.empty()) tell(note);
+    return true;
   }
 
   /// Throws if a host has other data than rank 0: it would train on wrong samples.
@@ -175,7 +199,8 @@ class Run {
   /// Returns the sum of the ranks' requests to stop.
   double loop() {
     const comm::Communicator samples = mesh_.samples();
-    data::Loader loader(data_, order_, samples.rank(), samples.size(), step_);
+    data::Loader loader(data_, order_, samples.rank(), samples.size(), step_,
+                        static_cast<int>(config_.data.workers));
     double stop = 0;
     begin_lines();
     while (step_ < until_ && stop == 0) {
@@ -229,8 +254,7 @@ class Run {
     const auto crosses = [&](int64_t every) { return every > 0 && step_ / every > before / every; };
     report.step_ms = milliseconds_since(reported_);
     report.tokens_per_s = report.weight / report.step_ms * 1e3;
-    if (crosses(config_.eval.every))
-      report.eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
+    if (crosses(config_.eval.every)) evaluate(report);
     report.sent_mib = lines_.take_sent_mib();
     write(report);
     reported_ = Clock::now();
@@ -290,12 +314,17 @@ class Run {
     report.tokens_per_s = result.weight / report.step_ms * 1e3;
     const bool newest = report.step == step_;
     if (newest && due(config_.check.hash_every)) trainer_.check_same();
-    if (newest && due(config_.eval.every))
-      report.eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
+    if (newest && due(config_.eval.every)) evaluate(report);
     if (world_.size() > 1) report.sent_mib = lines_.take_sent_mib();
     if (mesh_.device().is_cuda())
       report.gpu_mib = cuda::peak_memory(mesh_.device()).reserved_bytes >> 20;
     write(report);
+  }
+
+  void evaluate(StepReport& report) {
+    const Evaluation found = trainer_.evaluate(*valid_, config_.eval.batches);
+    report.eval_loss = found.loss;
+    report.eval_accuracy = found.accuracy;
   }
 
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
@@ -304,6 +333,7 @@ class Run {
     checkpoint::State state = trainer_.state();
     state.extra["config"] = config::to_toml(config_);
     state.extra["data"] = data_facts_;
+    if (!base_.empty()) state.extra["lora"]["base"]["content"] = base_;
     if (trainer_.replicas() && config_.sync.seconds > 0)
       state.extra["used_samples"] = used_samples_;
     saver_.save(step_, state);
@@ -352,6 +382,7 @@ class Run {
   // Before anything collective, so that every rank itself reports a bad file.
   std::shared_ptr<const data::Dataset> data_, valid_;
   core::Json data_facts_;
+  std::string base_;  // of adapters: tells the weights of model.from from others
   Mesh mesh_;
   data::Order order_;
   int64_t steps_, until_;  // of the run, of the phase

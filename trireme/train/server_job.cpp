@@ -9,6 +9,7 @@
 #include "trireme/mesh/mesh.h"
 #include "trireme/nn/chain.h"
 #include "trireme/train/attach.h"
+#include "trireme/train/parameter_groups.h"
 #include "trireme/train/stages.h"
 #include "trireme/worker/compressing_filter.h"
 #include "trireme/worker/fused_rules.h"
@@ -17,6 +18,18 @@
 namespace trireme::train {
 
 namespace {
+
+/// Of the optimizer: if parameters differ in it, the factors of the pieces say the weight decay.
+config::Optim common_keys(config::Optim keys) {
+  if (!keys.groups.empty()) keys.weight_decay = 1;
+  return keys;
+}
+
+ps::PieceFactors factors_of(const config::Optim& keys, const nn::Parameter& parameter) {
+  const Recipe recipe = recipe_of(keys, parameter);
+  if (!keys.groups.empty()) return {.rate = recipe.rate, .decay = recipe.weight_decay};
+  return {.decay = optim::is_decayed(parameter.layout.whole()) ? 1.0 : 0.0};
+}
 
 std::shared_ptr<const ps::Filter> filter_of(const config::Config& config) {
   using compress::Kind;
@@ -103,7 +116,7 @@ Degrees degrees_of_worker(const config::Config& config) {
 }
 
 ps::RulePtr server_rule(const config::Config& config) {
-  const config::Optim& keys = config.optim;
+  const config::Optim keys = common_keys(config.optim);
   switch (config::updating_optimizer(config)) {
     case config::ServerOptimizer::Sgd:
       return ps::make_fused_sgd({.momentum = keys.momentum, .weight_decay = keys.weight_decay});
@@ -145,16 +158,18 @@ ps::JobConfig server_job(const config::Config& config, nn::ModelImpl& whole,
   const Policy policy = policy_of(worker, degrees);
   for (int rank = 0; rank < static_cast<int>(role.worker_ranks); ++rank) {
     const Coord coord = coord_of(rank, degrees);
-    ps::TableConfig table =
-        ps::parameter_table(fmt::format("weights-{}", rank),
-                            {.coord = coord,
-                             .degrees = degrees,
-                             .policy = policy,
-                             .parameters = stages.of_rank[static_cast<std::size_t>(coord.pipe)],
-                             .holders = [&](const std::string& name) {
-                               const auto found = stages.holders.find(name);
-                               return found == stages.holders.end() ? Holders{} : found->second;
-                             }});
+    ps::TableConfig table = ps::parameter_table(
+        fmt::format("weights-{}", rank),
+        {.coord = coord,
+         .degrees = degrees,
+         .policy = policy,
+         .parameters = stages.of_rank[static_cast<std::size_t>(coord.pipe)],
+         .holders =
+             [&](const std::string& name) {
+               const auto found = stages.holders.find(name);
+               return found == stages.holders.end() ? Holders{} : found->second;
+             },
+         .factors = [&](const nn::Parameter& one) { return factors_of(config.optim, one); }});
     if (table.pieces.empty()) continue;  // other ranks count all that this one holds
     apply_keys(table, config);
     table.rank = static_cast<uint32_t>(rank);

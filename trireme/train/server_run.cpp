@@ -53,7 +53,7 @@ class Process {
       : config_(config),
         role_(role_of(config)),
         data_(make_dataset(config)),
-        order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
+        order_(static_cast<uint64_t>(config.run.seed), *data_, config.batch.global),
         steps_(find_steps()),
         job_(make_job(whole)) {}
 

@@ -12,6 +12,7 @@
 #include "trireme/train/batch_report.h"
 #include "trireme/train/datasets.h"
 #include "trireme/train/memory.h"
+#include "trireme/train/milliseconds.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/world.h"
 
@@ -20,10 +21,6 @@ namespace trireme::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double milliseconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
 
 /// What the first rank of a worker has asked for, as the others hear of it.
 struct WorkNote {
@@ -49,7 +46,7 @@ class Worker {
         data_(make_dataset(config)),
         valid_(config.eval.every > 0 ? make_valid_dataset(config) : nullptr),
         mesh_(ranks, config::degrees_of(config, ranks.size()), pick_device(config, ranks)),
-        order_(static_cast<uint64_t>(config.run.seed), data_->size(), config.batch.global),
+        order_(static_cast<uint64_t>(config.run.seed), *data_, config.batch.global),
         reducer_(std::make_shared<ps::PushReducer>(mesh_, client)),
         trainer_(config, mesh_, build(model, mesh_),
                  static_cast<int64_t>(job_.batches() / job_.workers),
@@ -132,7 +129,9 @@ class Worker {
     if (!evaluates || lane != 0) return;
     servers().end();
     servers().read(work.clock + index + 1, work.view_version);
-    waiting_->eval_loss = trainer_.evaluate(*valid_, config_.eval.batches);
+    const Evaluation found = trainer_.evaluate(*valid_, config_.eval.batches);
+    waiting_->eval_loss = found.loss;
+    waiting_->eval_accuracy = found.accuracy;
   }
 
   /// Tells the manager what came of the step whose push was waited for last.

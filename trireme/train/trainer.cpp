@@ -9,9 +9,10 @@
 #include "trireme/comm/texts.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/bind.h"
-#include "trireme/nn/recompute.h"
 #include "trireme/parallel/step_end.h"
-#include "trireme/train/model_state.h"
+#include "trireme/train/adapter_facts.h"
+#include "trireme/train/parameter_groups.h"
+#include "trireme/train/recomputation.h"
 
 namespace trireme::train {
 
@@ -34,14 +35,13 @@ std::vector<double> learning_rates(const config::Optim& keys, int64_t steps) {
 }
 
 optim::UpdateControlOptions control_options(const config::Config& config, int64_t steps) {
-  const int64_t tokens = config.model.has_attention() ? config.model.seq : 1;
   return {.rates = learning_rates(config.optim, steps),
           .clip = config.optim.clip,
           .check_finite = config.check.finite,
           .scales = config.precision.compute == config::Dtype::Float16,
           .first_scale = config.precision.loss_scale,
           .growth = config.precision.growth,
-          .expected_weight = static_cast<double>(config.batch.global * tokens)};
+          .expected_weight = static_cast<double>(config.batch.global * config.model.targets())};
 }
 
 /// How the steps of one of several replicas are made: what it sends at meetings is no part of it,
@@ -56,10 +56,23 @@ config::Config config_of_steps(config::Config config, int replicas) {
   return config;
 }
 
+AttachOptions with_recompute(AttachOptions options, nn::RecomputeSwitchPtr recompute) {
+  options.recompute = std::move(recompute);
+  return options;
+}
+
 /// Where the numbers of a started step begin: those of UpdateControl, and whether the step skips.
 constexpr int64_t kControl = 3, kSkipped = kControl + optim::UpdateControl::kNumbers;
 
 constexpr double kLeastScale = 0x1p-10;  // below it gradients of any size would be finite
+
+/// Loss, weight, right choices, and 1 if they were counted.
+at::Tensor numbers_of(const parallel::LossTotals& totals) {
+  const bool counted = totals.correct.defined();
+  const at::Tensor correct = counted ? totals.correct : at::zeros_like(totals.sum);
+  return at::stack({totals.sum, totals.weight, correct, at::full_like(totals.sum, counted ? 1 : 0)})
+      .cpu();
+}
 
 /// The name and the shape of the whole; a rank may hold only a part.
 std::string describe(const parallel::ParameterShard& shard) {
@@ -74,8 +87,9 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
       mesh_(std::move(mesh)),
       replicas_(replica_meshes(config_, mesh_)),
       model_(prepare(std::move(model))),
+      recompute_(recompute(config_, mesh_, *model_)),
       attached_(attach(config_of_steps(config_, replicas_ ? replicas_->count() : 1), step_mesh(),
-                       *model_, options)),
+                       *model_, with_recompute(options, recompute_))),
       servers_(options.on_servers ? options.on_servers(*attached_) : nullptr),
       optimizer_(servers_ ? nullptr : make_optimizer()),
       local_(replicas_ ? make_local_updates(config_, *replicas_, attached_->shards()) : nullptr),
@@ -90,34 +104,30 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
 }
 
 std::shared_ptr<nn::ModelImpl> Trainer::prepare(std::shared_ptr<nn::ModelImpl> model) const {
-  check_keep(config_, *model);
+  check_patterns(config_, *model);
   // Set the dtype first: initial weights are computed in double and rounded once. 16-bit weights
   // are made of these masters by what is attached.
   const bool wide = config_.precision.compute == config::Dtype::Float64;
   nn::move_to(*model, wide ? at::kDouble : at::kFloat, mesh_.device());
   nn::initialize(*model, static_cast<uint64_t>(config_.run.seed));
-  if (config_.memory.recompute == config::Recompute::Block)
-    for (const auto& block : model->blocks()) nn::recompute(*block);
-  if (config_.memory.recompute == config::Recompute::Selective)
-    for (const auto& attention : model->attentions()) nn::recompute(*attention);
-  if (config_.memory.recompute == config::Recompute::Cheap) {
-    const bool released = policy_of(config_, mesh_.degrees()).sharding == Sharding::Parameters;
-    nn::recompute_cheaply(*model, released ? nn::WeightsLater::MayGo : nn::WeightsLater::Stay);
-  }
   return model;
 }
 
 std::unique_ptr<optim::Optimizer> Trainer::make_optimizer() const {
   std::vector<optim::Slot> slots;
-  for (const parallel::ParameterShard& one : shards())  // by the shape of the whole, not of a shard
+  for (const parallel::ParameterShard& one : shards()) {
+    const Recipe recipe = recipe_of(config_.optim, parameters()[one.parameter]);
     slots.push_back({.name = one.name,
                      .parameter = one.master,
-                     .decay = optim::is_decayed(parameters()[one.parameter].layout.whole()),
+                     .decay = recipe.weight_decay != 0,
                      .random_bits =
                          [one, parameter = parameters()[one.parameter]](int64_t updates) {
                            return parallel::random_bits(one, parameter, updates);
                          },
-                     .weight = one.weight.is_alias_of(one.master) ? at::Tensor() : one.weight});
+                     .weight = one.weight.is_alias_of(one.master) ? at::Tensor() : one.weight,
+                     .rate = recipe.rate,
+                     .weight_decay = recipe.weight_decay});
+  }
   const config::Optim& keys = config_.optim;
   // On the CPU the state is in the host's memory anyway.
   const bool offloads =
@@ -375,7 +385,7 @@ void Trainer::report_not_finite(const StartedStep& started, double loss) const {
       is_asynchronous() ? "other stages may have made this update" : "nothing was updated", from));
 }
 
-double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
+Evaluation Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
   check_all_taken("evaluate");
   const at::NoGradGuard guard;
   const comm::Communicator ranks = mesh_.samples();
@@ -388,22 +398,26 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
     explicit Common(Trainer& one) : trainer(one) {
       if (!trainer.local_) return;
       weights.emplace(*trainer.local_);
+      buffers.emplace(trainer.attached_->buffers(), *trainer.replicas_);
       trainer.attached_->updated();
     }
     ~Common() {
       if (!weights) return;
+      buffers.reset();
       weights.reset();
       trainer.attached_->updated();
     }
     Trainer& trainer;
     std::optional<parallel::LocalUpdates::CommonWeights> weights;
+    std::optional<CommonBuffers> buffers;
   } const common(*this);
   const int64_t limit =
       batches > 0 ? std::min(dataset.size(), batches * config_.batch.global) : dataset.size();
   const Range mine = even_range(limit, ranks.size(), ranks.rank());
   // Every rank runs as many micro-batches as the first, which has most: the last may be empty.
   const int64_t most = even_range(limit, ranks.size(), 0).count;
-  at::Tensor totals = at::zeros({2}, at::kDouble);
+  // Loss, weight, right choices, and whether there are any choices.
+  at::Tensor totals = at::zeros({4}, at::kDouble);
   std::vector<nn::MicroBatch> micros;
   for (int64_t begin = 0; begin < most; begin += config_.batch.micro) {
     const int64_t end = std::min(mine.count, begin + config_.batch.micro);
@@ -418,18 +432,23 @@ double Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
     if (micros.size() < attached_->evaluated_at_once() && begin + config_.batch.micro < most)
       continue;
     const parallel::LossTotals some = attached_->evaluate(micros);
-    if (some.sum.defined()) totals += at::stack({some.sum, some.weight}).cpu();
+    if (some.sum.defined()) totals += numbers_of(some);
     micros.clear();
   }
   mesh_.world().all_reduce(totals).wait();
-  return totals[0].item<double>() / totals[1].item<double>();
+  const auto* const sums = totals.data_ptr<double>();
+  return {.loss = sums[0] / sums[1],
+          .accuracy = sums[3] > 0 ? std::optional(sums[2] / sums[1]) : std::nullopt};
 }
 
 checkpoint::State Trainer::own_state() const {
   check_all_taken("state");
   core::check(!servers_, "Trainer::state: the servers have the state of this run");
-  checkpoint::State state = state_of(*attached_, *optimizer_);
+  const bool adapts = config_.lora.rank > 0;
+  checkpoint::State state =
+      state_of(*attached_, *optimizer_, adapts ? WeightsOf::Adapters : WeightsOf::All);
   state.extra["update"] = control_.to_json();
+  if (adapts) state.extra["lora"] = facts_of_adapters(config_);
   return state;
 }
 
@@ -452,10 +471,26 @@ std::string Trainer::restore() {
   return loaded_.note;
 }
 
+checkpoint::State Trainer::weights() const {
+  return weights_of(*attached_, config_.lora.rank > 0 ? WeightsOf::Base : WeightsOf::All);
+}
+
+void Trainer::begin_from_weights() {
+  if (local_) local_->restart();
+  attached_->updated();
+}
+
 int64_t Trainer::num_parameters() const {
   int64_t count = 0;
   for (const nn::Parameter& one : nn::parameters_of(*model_))
     count += Box{{}, one.layout.whole()}.numel();
+  return count;
+}
+
+int64_t Trainer::num_trained() const {
+  int64_t count = 0;
+  for (const nn::Parameter& one : nn::parameters_of(*model_))
+    if (one.tensor.requires_grad()) count += Box{{}, one.layout.whole()}.numel();
   return count;
 }
 

@@ -21,6 +21,7 @@
 #include "trireme/train/attach.h"
 #include "trireme/train/batch_upload.h"
 #include "trireme/train/local_training.h"
+#include "trireme/train/model_state.h"
 #include "trireme/train/step_graph.h"
 
 namespace trireme::train {
@@ -35,6 +36,12 @@ struct StepResult {
   /// Of replicas that train on their own, if they have met after this step. The numbers above are
   /// those of this rank's replica.
   std::optional<parallel::Meeting> meeting = {};
+};
+
+/// The mean loss, and the part of the choices that are right, of a model that makes such.
+struct Evaluation {
+  double loss = 0;
+  std::optional<double> accuracy = {};
 };
 
 /// A model, what it is attached to, and its optimizer: turns batches into updates.
@@ -77,8 +84,8 @@ class Trainer {
   /// Where replicas train on their own: their meshes.
   const std::optional<parallel::ReplicaMeshes>& replicas() const { return replicas_; }
 
-  /// The mean loss over a dataset, each sample once; at most `batches` batches, 0: all. Collective.
-  double evaluate(const data::Dataset& dataset, int64_t batches);
+  /// Over a dataset, each sample once; at most `batches` batches, 0: all. Collective.
+  Evaluation evaluate(const data::Dataset& dataset, int64_t batches);
 
   /// Everything that must be saved to continue as if nothing had happened. Collective.
   checkpoint::State state() const;
@@ -95,6 +102,11 @@ class Trainer {
     loaded_ = {extra, ""};
     restore();
   }
+
+  /// The weights and buffers of this rank, without adapters, which may be filled from elsewhere
+  /// before the first step; `begin_from_weights` then follows.
+  checkpoint::State weights() const;
+  void begin_from_weights();
 
   /// `on_sums` is called in every step when all sums of gradients are complete, before their norm
   /// is computed; `on_gradients` after that, before they are used: with the number to divide them
@@ -130,6 +142,7 @@ class Trainer {
   const std::string& graph_obstacle() const { return graph_.obstacle(); }
 
   int64_t num_parameters() const;
+  int64_t num_trained() const;
   int64_t gradient_bytes() const { return attached_->gradient_bytes(); }
 
  private:
@@ -182,6 +195,7 @@ class Trainer {
   Mesh mesh_;
   std::optional<parallel::ReplicaMeshes> replicas_;  // if they train on their own
   std::shared_ptr<nn::ModelImpl> model_;
+  nn::RecomputeSwitchPtr recompute_;  // of its layers; or null
   std::unique_ptr<parallel::Attached> attached_;
   std::unique_ptr<ps::ServerParallel> servers_;  // if weights live there; then
   std::unique_ptr<optim::Optimizer> optimizer_;  // there is no optimizer here

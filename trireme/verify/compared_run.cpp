@@ -31,7 +31,7 @@ ComparedRun::ComparedRun(const TrainingSetup& setup, const config::Config& confi
     : setup_(setup),
       config_(config),
       mesh_(mesh),
-      order_(static_cast<uint64_t>(config.run.seed), setup.data->size(), config.batch.global),
+      order_(static_cast<uint64_t>(config.run.seed), *setup.data, config.batch.global),
       steps_(options.steps),
       trainer_(config, mesh_, train::build(setup.model, mesh_), options.steps,
                {.cut = options.cut}),
@@ -70,7 +70,7 @@ std::vector<TensorRecord> ComparedRun::step(int64_t step) {
 std::vector<TensorRecord> ComparedRun::end() {
   auto records = state();
   const FirstOf some(*setup_.data, config_.batch.global + 1);
-  records.push_back(scalar(TensorRole::Evaluation, "evaluation", trainer_.evaluate(some, 0)));
+  records.push_back(scalar(TensorRole::Evaluation, "evaluation", trainer_.evaluate(some, 0).loss));
   return records;
 }
 

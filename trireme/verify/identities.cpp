@@ -92,8 +92,7 @@ std::map<std::string, at::Tensor> weights_after(const TrainingSetup& setup,
                                                 const config::Config& config, const Mesh& mesh,
                                                 int64_t steps) {
   train::Trainer trainer(config, mesh, train::build(setup.model, mesh), steps);
-  const data::Order order(static_cast<uint64_t>(config.run.seed), setup.data->size(),
-                          config.batch.global);
+  const data::Order order(static_cast<uint64_t>(config.run.seed), *setup.data, config.batch.global);
   const comm::Communicator& ranks = mesh.samples();
   for (int64_t step = 1; step <= steps; ++step)
     trainer.step(step,

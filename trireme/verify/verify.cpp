@@ -13,6 +13,7 @@
 #include "trireme/comm/texts.h"
 #include "trireme/config/validate.h"
 #include "trireme/core/error.h"
+#include "trireme/nn/batch_statistics.h"
 #include "trireme/train/stages.h"
 #include "trireme/train/world.h"
 #include "trireme/verify/compared_run.h"
@@ -219,6 +220,26 @@ void check_comparable(const config::Config& config, const Degrees& degrees) {
         config.pipeline.schedule, degrees.pipe));
 }
 
+/// Batch norm makes the rows of a micro-batch depend on each other, so one rank must have the
+/// micro-batches of the mesh: of all ranks together. Returns how many rows those of one rank have.
+/// Throws ConfigError where the mesh cuts batches in a way that one rank cannot.
+int64_t rows_of_reference(const TrainingSetup& setup, ComparedRun& on_mesh,
+                          const Degrees& degrees) {
+  const config::Batch& batch = setup.config.batch;
+  if (nn::batch_statistics_of(on_mesh.trainer().model()).empty()) return batch.micro;
+  const int ranks = degrees.samples();
+  const int64_t most = even_range(batch.global, ranks, 0).count;
+  if (most <= batch.micro) return batch.global;
+  const int64_t samples = setup.data->size();
+  if (ranks == 1 && batch.global % batch.micro == 0 && samples % batch.global == 0)
+    return batch.micro;
+  throw ConfigError(fmt::format(
+      "verify: the model has batch norms, which normalize each micro-batch by itself, and {} cuts "
+      "batches of {} samples into other micro-batches than one rank does; use batch.micro={}, so "
+      "that a rank has one",
+      to_string(degrees), batch.global, most));
+}
+
 }  // namespace
 
 Report verify(const TrainingSetup& setup, const comm::Communicator& world, const Degrees& degrees,
@@ -234,7 +255,9 @@ Report verify(const TrainingSetup& setup, const comm::Communicator& world, const
   on_mesh.emplace(setup, config, Mesh(world, degrees, device),
                   ComparedRun::Options{.plant = options.plant, .steps = options.steps});
   std::optional<Reference> reference;
-  if (world.rank() == 0) reference.emplace(setup, config, exact, device, options);
+  config::Config alone = config, alone_exact = exact;
+  alone.batch.micro = alone_exact.batch.micro = rows_of_reference(setup, *on_mesh, degrees);
+  if (world.rank() == 0) reference.emplace(setup, alone, alone_exact, device, options);
   TemporaryFolder folder(world);
   const bool rounds = options.dtype != Dtype::Float64, plants = options.plant != Mistake::None;
 

@@ -74,7 +74,9 @@ TableConfig parameter_table(const std::string& name, const HeldParameters& held)
          reductions_of(one.layout, holders, held.degrees, held.coord, held.policy, dtypes)) {
       if (!box.counts || box.kept.count == 0) continue;
       pieces.push_back(piece_of(one.name, one.layout, box));
-      table.factors.push_back({.decay = optim::is_decayed(one.layout.whole()) ? 1.0 : 0.0});
+      table.factors.push_back(
+          held.factors ? held.factors(one)
+                       : PieceFactors{.decay = optim::is_decayed(one.layout.whole()) ? 1.0 : 0.0});
     }
     values->add(one);
   }

@@ -18,6 +18,9 @@ struct HeldParameters {
   std::vector<nn::Parameter> parameters = {};
   /// The pipe ranks that hold a parameter of this name; empty: this rank's only.
   std::function<Holders(const std::string& name)> holders = {};
+  /// Of the rule's learning rate and weight decay; empty: parameters of fewer than two dims are not
+  /// decayed.
+  std::function<PieceFactors(const nn::Parameter& parameter)> factors = {};
 };
 
 /// Makes the dense table of a rank: the boxes, or the shards of boxes, that count on this rank. So
@@ -29,8 +32,8 @@ struct HeldParameters {
 ///     ln.weight, the same          table 0                    gets it from rank 0
 ///
 /// Only parameters that are trained are in it. The first values are those of the parameters, or
-/// follow from their rules where they have no memory. A parameter of fewer than two dims is not
-/// decayed. Rule, consistency and the rest are the caller's.
+/// follow from their rules where they have no memory. Rule, consistency and the rest are the
+/// caller's.
 TableConfig parameter_table(const std::string& name, const HeldParameters& held);
 
 /// The table of a module that each worker runs as a whole. All processes of the job must build the

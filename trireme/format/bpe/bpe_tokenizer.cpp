@@ -136,7 +136,7 @@ void Bpe::take_vocab() {
 void Bpe::take_merges() {
   auto table = std::make_unique<MergeTable>(facts_.merges.size());
   for (size_t rank = 0; rank < facts_.merges.size(); ++rank) {
-    const auto& [left, right] = facts_.merges[rank];
+    const std::string &left = facts_.merges[rank].first, &right = facts_.merges[rank].second;
     const auto id = [&](const std::string& name) {
       const auto found = ids_.find(name);
       need(found != ids_.end(), "merge {} is '{} {}', but '{}' is not in the vocabulary", rank,

@@ -14,8 +14,9 @@ struct Pcre2Free {
   void operator()(pcre2_match_data* match) const { pcre2_match_data_free(match); }
 };
 
-/// PCRE2's \s holds U+180E, which is no white space since Unicode 6.3.
-std::string with_white_space(const std::string& pattern) {
+/// As the library of Hugging Face's tokenizers reads the pattern. PCRE2's \s holds U+180E, which is
+/// no white space since Unicode 6.3. Other escapes, such as \w and \b, mean other characters there.
+std::string translated(const std::string& pattern) {
   std::string all;
   for (size_t i = 0; i < pattern.size(); ++i) {
     const bool escaped = pattern[i] == '\\' && i + 1 < pattern.size();
@@ -24,6 +25,11 @@ std::string with_white_space(const std::string& pattern) {
       continue;
     }
     const char what = pattern[++i];
+    const bool letter = (what >= 'a' && what <= 'z') || (what >= 'A' && what <= 'Z') ||
+                        (what >= '0' && what <= '9');
+    if (letter && std::string_view("sSdDpPrnt").find(what) == std::string_view::npos)
+      throw Error(
+          fmt::format("the split pattern '{}' has \\{}, which is not supported", pattern, what));
     if (what == 's')
       all += R"(\p{White_Space})";
     else if (what == 'S')
@@ -37,7 +43,7 @@ std::string with_white_space(const std::string& pattern) {
 class RegexSplitter : public Splitter {
  public:
   explicit RegexSplitter(const std::string& pattern) {
-    const std::string text = with_white_space(pattern);
+    const std::string text = translated(pattern);
     int number = 0;
     size_t place = 0;
     code_.reset(

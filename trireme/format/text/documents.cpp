@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <limits>
 #include <memory>
 
 #include "trireme/core/error.h"
+#include "trireme/core/units.h"
 #include "trireme/format/file.h"
 #include "trireme/format/json_object.h"
+#include "trireme/format/mapped_file.h"
 
 namespace trireme::format {
 
@@ -70,18 +73,49 @@ void for_each_line(std::string_view text,
   }
 }
 
+bool has_lines(const std::string& path) {
+  return path.ends_with(".jsonl");
+}
+
+namespace {
+
+void take_line(std::string_view line, const std::string& where,
+               const std::function<void(std::string_view)>& take) {
+  const core::Json json = parse_untrusted(line, where, 64);
+  const std::string document = JsonObject(json, where, "its object").text("text");
+  if (!document.empty()) take(document);
+}
+
+}  // namespace
+
 void for_each_document(const std::string& path, const std::function<void(std::string_view)>& take) {
-  const std::string text = read_file(path, kMostDocumentBytes);
-  if (!path.ends_with(".jsonl")) {
-    if (!text.empty()) take(text);
-    return;
+  for_each_document(DocumentRange{path, 0, std::numeric_limits<int64_t>::max()}, take);
+}
+
+void for_each_document(const DocumentRange& range,
+                       const std::function<void(std::string_view)>& take) {
+  if (File::open(range.path).bytes() <= range.begin) return;  // what is empty cannot be mapped
+  const MappedFile file(range.path);
+  const std::string_view text(file.data(), static_cast<size_t>(file.bytes()));
+  if (!has_lines(range.path)) {
+    if (file.bytes() > kMostDocumentBytes)
+      throw Error(fmt::format("{} has {}, more than the limit of {} for one document", range.path,
+                              core::format_bytes(file.bytes()),
+                              core::format_bytes(kMostDocumentBytes)));
+    return take(text);
   }
-  for_each_line(text, [&](int64_t number, std::string_view line) {
-    const std::string where = fmt::format("{}: line {}", path, number);
-    const std::string document =
-        JsonObject(parse_untrusted(line, where, 64), where, "its object").text("text");
-    if (!document.empty()) take(document);
-  });
+  // A line that began before the range belongs to the range before.
+  const auto from = static_cast<size_t>(range.begin);
+  size_t at = from == 0 ? 0 : std::min(text.find('\n', from - 1), text.size() - 1) + 1;
+  auto number = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+  while (at < text.size() && static_cast<int64_t>(at) < range.end) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view line = text.substr(at, end - at);
+    ++number;
+    if (line.find_first_not_of(" \t\r") != line.npos)
+      take_line(line, fmt::format("{}: line {}", range.path, number), take);
+    at = end + 1;
+  }
 }
 
 DocumentEncoder::DocumentEncoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {

@@ -15,10 +15,23 @@ namespace trireme::format {
 /// is not there, and for a folder without files.
 std::vector<std::string> document_files(const std::vector<std::string>& paths);
 
+/// Whether each line of the file is a document of its own: NAME.jsonl.
+bool has_lines(const std::string& path);
+
+/// Bytes [begin, end) of a file of documents.
+struct DocumentRange {
+  std::string path;
+  int64_t begin = 0, end = 0;
+};
+
 /// Calls `take` with each document of a file: of NAME.jsonl, the "text" of the object on each line;
 /// any other file is one document. Documents without text are passed over. Throws Error with file
 /// and line.
 void for_each_document(const std::string& path,
+                       const std::function<void(std::string_view text)>& take);
+
+/// The same for those whose first byte is in the range.
+void for_each_document(const DocumentRange& range,
                        const std::function<void(std::string_view text)>& take);
 
 /// Calls `take` with the number, from 1, and the text of each line that is not blank.

@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "cli/config_text.h"
+#include "cli/confusion_svg.h"
+#include "cli/rank_commands.h"
+#include "models/registry.h"
+#include "trireme/config/mesh.h"
+#include "trireme/core/error.h"
+#include "trireme/format/file.h"
+#include "trireme/infer/measure.h"
+#include "trireme/infer/weights.h"
+#include "trireme/train/datasets.h"
+#include "trireme/train/world.h"
+
+namespace trireme::cli {
+
+namespace {
+
+bool sees_images(const config::Config& config) {
+  return config.model.kind == "resnet" || config.model.kind == "vit";
+}
+
+/// Without an optimizer the weights fit where training needs a shard or a stage: those axes become
+/// copies.
+Degrees copies_of(const Degrees& trained) {
+  return {.replica = trained.pipe * trained.replica * trained.shard, .tensor = trained.tensor};
+}
+
+at::ScalarType dtype_of(const config::Config& config, bool gpu) {
+  switch (config.precision.compute) {
+    case config::Dtype::Float64: return at::kDouble;
+    case config::Dtype::BFloat16: return gpu ? at::kBFloat16 : at::kFloat;
+    case config::Dtype::Float16: return gpu ? at::kHalf : at::kFloat;
+    case config::Dtype::Float32: break;
+  }
+  return at::kFloat;
+}
+
+void print(const config::Config& config, const infer::Measured& of) {
+  const double loss = of.loss();
+  fmt::print("loss        {:.4f}\n", loss);
+  if (!sees_images(config)) fmt::print("perplexity  {:.4g}\n", std::exp(loss));
+  fmt::print("accuracy    {:.2f} %  ({} of {}{})\n", 100 * of.accuracy(), of.correct, of.targets,
+             sees_images(config) ? "" : " tokens");
+}
+
+int measure_on(const comm::Communicator& world, config::Config config,
+               const infer::StoredModel& stored, const std::string& out) {
+  const Degrees degrees = copies_of(config::degrees_of(config, world.size()));
+  const Mesh mesh(world, degrees, train::pick_device(config, world));
+  config.tensor.sequence = false;  // the head sees a few positions at a time
+  const bool has_valid = config.data.kind == config::DataKind::Markov || !config.data.valid.empty();
+  const auto data = has_valid ? train::make_valid_dataset(config) : train::make_dataset(config);
+  const auto weights = infer::open_weights(stored, config);
+  const auto model =
+      infer::load_model(*weights, mesh, dtype_of(config, mesh.device().is_cuda()),
+                        [&](const Mesh& on) { return models::make_model(config, on); });
+  const infer::Measured measured =
+      infer::measure(*model, *data, mesh,
+                     {.rows = config.batch.micro,
+                      .samples = config.eval.batches * config.batch.global,
+                      .classes = sees_images(config) ? config.model.classes : 0});
+  if (world.rank() == 0) {
+    fmt::print("{}, on {} samples of {}\n", stored.folder, measured.samples,
+               has_valid ? "the validation data" : "the training data (data.valid is empty)");
+    print(config, measured);
+    std::fflush(stdout);
+    if (!out.empty()) format::write_file(out, draw_confusions(measured.confusions));
+  }
+  world.barrier();  // no rank exits before the result is printed
+  return 0;
+}
+
+}  // namespace
+
+int eval(const std::vector<std::string>& args) {
+  const config::Config config = load_config(args.at(2), {args.begin() + 3, args.end()});
+  const infer::StoredModel stored = infer::find_model(args.at(0));
+  const std::string& out = args.at(1);
+  if (!out.empty() && !sees_images(config))
+    throw ConfigError(
+        fmt::format("--out {}: a confusion matrix is of images, and model.kind is \"{}\"", out,
+                    config.model.kind));
+  return train::with_ranks(config, [&](const comm::Communicator& world) {
+    return measure_on(world, config, stored, out);
+  });
+}
+
+}  // namespace trireme::cli

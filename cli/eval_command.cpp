@@ -1,0 +1,43 @@
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <fstream>
+
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "trireme/core/error.h"
+
+namespace trireme::cli {
+
+namespace {
+
+constexpr const char* kEvalPurpose =
+    "Measures a trained model: loss and accuracy, of text also the perplexity.";
+
+constexpr const char* kEvalExamples =
+    "  trireme eval configs/gpt-small.toml --checkpoint runs/gpt-small\n"
+    "  trireme eval configs/gpt-small.toml --checkpoint runs/gpt-small eval.batches=2\n\n"
+    "FOLDER is a step's folder, or that of a run, whose newest step it takes. The model and the\n"
+    "data are those of CONFIG: data.valid, else the training data. eval.batches says how much of\n"
+    "it (0: all). Of images, --out draws a confusion matrix. It runs on mesh.tensor ranks for "
+    "each\n"
+    "copy of the model, and the other axes of the mesh become copies that share the samples.\n";
+
+}  // namespace
+
+int eval_command(const std::vector<std::string>& args) {
+  Arguments arguments("trireme eval", kEvalPurpose);
+  arguments.usage("CONFIG --checkpoint FOLDER [KEY=VALUE]... [--out FILE.svg]");
+  arguments.footer(kEvalExamples);
+  std::string checkpoint, out;
+  arguments.value("--checkpoint", checkpoint, "the weights");
+  arguments.value("--out", out, "images: draw the confusion matrix to this SVG file");
+  const auto words = arguments.parse_anywhere(args);  // the file and its overrides
+  if (checkpoint.empty())
+    throw ConfigError("--checkpoint is missing: name the folder of a run, or of one of its steps");
+  if (!out.empty() && !std::ofstream(out, std::ios::app))
+    throw ConfigError(fmt::format("--out {}: {}", out, core::errno_text(errno)));
+  return train_ranks({"eval", checkpoint, out}, words, "trireme eval");
+}
+
+}  // namespace trireme::cli
