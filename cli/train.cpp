@@ -122,7 +122,8 @@ int train_check(const std::vector<std::string>& args) {
   const config::Config asked = config;
   const bool on_servers = config.sync.on_servers();
   if (on_servers) config = train::config_of_worker(config);
-  const int ranks = on_servers ? train::degrees_of_worker(config).world() : train::planned_ranks(config);
+  const int ranks =
+      on_servers ? train::degrees_of_worker(config).world() : train::planned_ranks(config);
   const Degrees degrees = refuse_early(config, ranks);
   const auto model = models::make_whole(config, degrees);
   int64_t count = 0, trained = 0;

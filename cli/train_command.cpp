@@ -44,7 +44,7 @@ constexpr const char* kTrainExamples =
 
 /// Under another launcher each rank reads the file by itself, so a pipe would not last.
 void refuse_pipe(const std::string& path) {
-  struct stat status{};
+  struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
     throw ConfigError(
         fmt::format("{} is not a regular file, and under a launcher every rank reads it: write the "
@@ -78,10 +78,9 @@ namespace {
 /// again later must not choose a newer one, nor servers a damaged one each for itself.
 void name_checkpoint(const config::Config& config, std::vector<std::string>& command) {
   if (config.checkpoint.resume.from != config::Resume::From::Newest) return;
-  const std::string newest =
-      format::newest_whole(config.run.dir + "/checkpoints", [](const std::string& sentence) {
-        fmt::print(stderr, "trireme train: {}\n", sentence);
-      });
+  const std::string newest = format::newest_whole(
+      config.run.dir + "/checkpoints",
+      [](const std::string& sentence) { fmt::print(stderr, "trireme train: {}\n", sentence); });
   command.push_back("checkpoint.resume=" + (newest.empty() ? "never" : newest));
 }
 

@@ -55,7 +55,7 @@ class Roles : public testing::Test {
     return {.environment = {{"ROLES_MARKER", marker_},
                             {"TMPDIR", scratch_.path()},
                             {"SCRATCH", scratch_.path()}},
-            .deadline = 20s};
+            .deadline = 60s};
   }
   /// `trireme run --servers 2 --workers 2 OPTIONS PROGRAM`
   static std::vector<std::string> words(std::vector<std::string> options,

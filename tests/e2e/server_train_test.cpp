@@ -185,15 +185,17 @@ class ServedForLong : public Served {
 /// Each of the kinds, then any.
 std::string victim(int number, std::mt19937& random) {
   constexpr std::array kFirst{"server 1", "worker 0", "manager 0", "server 2"};
-  constexpr std::array kAll{"manager 0", "server 0", "server 1", "server 2", "worker 0", "worker 1"};
+  constexpr std::array kAll{"manager 0", "server 0", "server 1",
+                            "server 2",  "worker 0", "worker 1"};
   return number < 4 ? kFirst.at(static_cast<size_t>(number)) : kAll.at(random() % kAll.size());
 }
 
 TEST_F(ServedForLong, KilledProcessesLeaveTheBitsOfAnUndisturbedRun) {
   const Keys copied = keys() + Keys{"sync.copies=1"};
   const std::string marker = unique_marker();
-  Command run(train_arguments(config_, dir("killed"), copied),
-              {.environment = {{"TRIREME_TEST_MARK", marker}}, .deadline = num_kills() * kPatience});
+  Command run(
+      train_arguments(config_, dir("killed"), copied),
+      {.environment = {{"TRIREME_TEST_MARK", marker}}, .deadline = num_kills() * kPatience});
   std::mt19937 random(1);
   for (int i = 0; i < num_kills(); ++i) {
     const std::string name = victim(i, random);
@@ -280,7 +282,8 @@ TEST_F(Served, ADamagedCheckpointIsReplacedByTheOneBefore) {
   file.close();
   const auto result = train("hurt", keys + Keys{"run.steps=10"});
   EXPECT_THAT(result.err, HasSubstr(newest + " is damaged and passed over: "));
-  EXPECT_THAT(result.out, HasSubstr("continues from " + dir("hurt") + "/checkpoints/step-00000004"));
+  EXPECT_THAT(result.out,
+              HasSubstr("continues from " + dir("hurt") + "/checkpoints/step-00000004"));
   EXPECT_TRUE(is_there(newest + ".damaged"));
   EXPECT_EQ(texts_of(dir("hurt"), "loss"), texts_of(dir("calm"), "loss"));
 }

@@ -62,13 +62,13 @@ class PsProcesses {
  private:
   void start(const std::string& role, uint32_t index, const Environment& environment = {}) {
     std::vector<std::string> arguments = {TRIREME_BINARY_DIR "/bin/ps_node",
-                                                role,
-                                                std::to_string(index),
-                                                place_,
-                                                std::to_string(job_.servers),
-                                                std::to_string(job_.workers),
-                                                std::to_string(job_.copies),
-                                                std::to_string(job_.batches)};
+                                          role,
+                                          std::to_string(index),
+                                          place_,
+                                          std::to_string(job_.servers),
+                                          std::to_string(job_.workers),
+                                          std::to_string(job_.copies),
+                                          std::to_string(job_.batches)};
     if (job_.counts) arguments.push_back("counts");
     all_[fmt::format("{} {}", role, index)] = std::make_unique<Command>(
         arguments,

@@ -11,8 +11,8 @@ namespace trireme::format {
 Candidates::Candidates(std::string folder, Warn warn)
     : folder_(std::move(folder)), warn_(std::move(warn)), steps_(list(folder_)) {
   for (const std::string& path : list_unfinished(folder_))
-    warn_(fmt::format("{} is passed over: it has no {}, so it was never finished", path,
-                      kIndexName));
+    warn_(
+        fmt::format("{} is passed over: it has no {}, so it was never finished", path, kIndexName));
 }
 
 std::string Candidates::next(std::optional<Checkpoint>& opened) {

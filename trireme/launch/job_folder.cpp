@@ -43,7 +43,8 @@ net::Fd try_lock(const std::string& folder) {
   if (!file && errno != ENOENT)
     throw Error(fmt::format("cannot write '{}': {}", path, core::errno_text(errno)));
   if (!file || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return {};
-  struct stat locked {}, there {};
+  struct stat locked {
+  }, there{};
   const bool is_there = ::fstat(file.get(), &locked) == 0 && ::stat(path.c_str(), &there) == 0 &&
                         locked.st_ino == there.st_ino;
   return is_there ? std::move(file) : net::Fd();
@@ -116,8 +117,7 @@ net::Fd JobFolder::make_and_lock() const {
                               core::errno_text(errno)));
     if (net::Fd lock = try_lock(where_)) return lock;
     if (net::Clock::now() > until)
-      throw Error(
-          fmt::format("another job runs in '{}': end it, or use another folder", where_));
+      throw Error(fmt::format("another job runs in '{}': end it, or use another folder", where_));
     std::this_thread::sleep_for(kLookAgain);
   }
 }

@@ -228,7 +228,8 @@ bool Supervisor::ended_in_order() const {
 int Supervisor::conclude() {
   if (ended_in_order()) {
     // Where managers say that they stopped early, one that does not has done all work.
-    const bool says_so = std::ranges::find(options_.answers, kStoppedEarly) != options_.answers.end();
+    const bool says_so =
+        std::ranges::find(options_.answers, kStoppedEarly) != options_.answers.end();
     const bool is_done = says_so && !failure_;
     return is_done || interrupted_by_ == SIGINT ? 0 : 128 + interrupted_by_;
   }

@@ -12,9 +12,9 @@ namespace trireme::ps {
 /// A page of the size that the processor knows beside the usual 4 KiB.
 constexpr size_t kLargePage = size_t{2} << 20;
 
-/// Asks for large pages where whole ones lie in this memory. A table of rows is larger than what the
-/// processor remembers of small pages, so that finding the page of a random row takes longer than
-/// reading the row. Where the system has none, nothing changes.
+/// Asks for large pages where whole ones lie in this memory. A table of rows is larger than what
+/// the processor remembers of small pages, so that finding the page of a random row takes longer
+/// than reading the row. Where the system has none, nothing changes.
 void advise_large_pages(void* memory, size_t bytes) noexcept;
 
 /// Memory in pieces of one size, cut out of large pages. Pieces that come back are used again;

@@ -36,7 +36,8 @@ std::unique_ptr<ManagerPlace> manager_in_folder(const std::string& folder,
 
 /// etcd://host:port[,host:port...][/prefix]: in a cluster of etcd, under PREFIX/JOB. The manager
 /// holds a lease. One that has lost it can write nothing more, and CommError ends it. The keys of a
-/// job that is over go; those of one that failed stay, and a job of the same name goes on from them.
+/// job that is over go; those of one that failed stay, and a job of the same name goes on from
+/// them.
 constexpr std::string_view kEtcdScheme = "etcd://";
 constexpr std::chrono::seconds kLeaseTime{5};
 std::unique_ptr<ManagerPlace> manager_in_etcd(const std::string& where, const std::string& job,

@@ -34,7 +34,7 @@ class EndSignals {
  public:
   EndSignals() {
     count_ = 0;
-    struct sigaction counts{};
+    struct sigaction counts {};
     counts.sa_handler = [](int) { ++count_; };
     counts.sa_flags = SA_RESTART;
     for (size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &counts, &before_[i]);
