@@ -13,7 +13,8 @@ namespace trireme::format::chat {
 
 namespace {
 
-constexpr int64_t kMostSteps = 20'000'000;
+constexpr int64_t kMostSteps =
+    300'000;  // a conversation of thousands of messages takes a part of them
 constexpr size_t kMostNamespaces = 100;  // each may hold the next
 constexpr size_t kMostOutput = 64 << 20, kMostMade = 256 << 20;
 
