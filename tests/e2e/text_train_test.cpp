@@ -105,8 +105,8 @@ TEST(TextTraining, OnConversationsLearnsTheAnswersOnly) {
   const Scratch folder;
   const std::string talk = put_conversations(folder), samples = folder / "samples.jsonl",
                     tokenizer = folder / "bpe";
-  done({kTrireme, "data", "train-tokenizer", tokenizer, put_text(folder), "--vocab", "300", "--special",
-        "<|endoftext|>,<|im_start|>,<|im_end|>"});
+  done({kTrireme, "data", "train-tokenizer", tokenizer, put_text(folder), "--vocab", "300",
+        "--special", "<|endoftext|>,<|im_start|>,<|im_end|>"});
   done({python_with_torch(), kSamples, "chat", talk, samples, tokenizer + "/tokenizer.json", "64"});
   expect_torchs_losses(
       folder, "talk",
@@ -115,8 +115,10 @@ TEST(TextTraining, OnConversationsLearnsTheAnswersOnly) {
   // An epoch is 4 batches of 10: its weight is the number of all targets.
   int64_t targets = 0;
   std::istringstream lines(bytes_of(samples));
-  for (std::string line; std::getline(lines, line);)
-    for (const auto& each : core::Json::parse(line)["target"]) targets += each != -100;
+  for (std::string line; std::getline(lines, line);) {
+    const core::Json sample = core::Json::parse(line);
+    for (const auto& each : sample["target"]) targets += each != -100;
+  }
   const auto weights = numbers_of(folder / "talk", "weight");
   ASSERT_GE(weights.size(), 4u);
   EXPECT_EQ(weights[0] + weights[1] + weights[2] + weights[3], static_cast<double>(targets));

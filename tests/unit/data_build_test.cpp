@@ -66,7 +66,10 @@ TEST(DataBuild, GoesOnAfterItWasStoppedAnywhere) {
   const auto bytes = load_tokenizer("bytes");
   build_tokens(*bytes, job_in(folder, "whole", 2));
   struct Stopped {};
-  // Stopped after each number of parts, as by a kill: what was being written is left behind.
+  // Stopped after several numbers of parts, as by a kill: what was being written is left behind.
+  // Parts that come together are told together, so that the build may be over before the last
+  // numbers.
+  int stops = 0;
   for (int stop = 1; stop < 20; stop += 3) {
     const std::string name = "stopped" + std::to_string(stop);
     int seen = 0;
@@ -76,12 +79,17 @@ TEST(DataBuild, GoesOnAfterItWasStoppedAnywhere) {
         throw Stopped();
       }
     };
-    EXPECT_THROW(build_tokens(*bytes, job_in(folder, name, 1), until), Stopped);
-    EXPECT_NE(::access((folder / (name + ".bin")).c_str(), F_OK), 0) << "nothing half-written";
+    try {
+      build_tokens(*bytes, job_in(folder, name, 1), until);
+    } catch (const Stopped&) {
+      ++stops;
+      EXPECT_NE(::access((folder / (name + ".bin")).c_str(), F_OK), 0) << "nothing half-written";
+    }
     build_tokens(*bytes, job_in(folder, name, 3));
     EXPECT_EQ(bytes_of(folder / (name + ".bin")), bytes_of(folder / "whole.bin"));
     EXPECT_EQ(bytes_of(folder / (name + ".idx")), bytes_of(folder / "whole.idx"));
   }
+  EXPECT_GE(stops, 1);
 }
 
 TEST(DataBuild, RefusesToGoOnWithOtherFilesOrAnotherTokenizer) {
