@@ -80,6 +80,7 @@ class Interpreter {
     const List all = elements_of(evaluate(one.conditions[0]));
     if (all.empty() && one.branches.size() > 1) return run_all(one.branches[1]);
     for (size_t i = 0; i < all.size(); ++i) {
+      count_step();
       Dict scope;
       bind(one.targets, all[i], scope);
       scope.emplace_back("loop", loop_of(all, i));
