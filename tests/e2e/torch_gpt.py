@@ -86,6 +86,7 @@ def samples_of(path, seq):
 
 
 def main():
+    torch.set_num_threads(1)  # threads of tiny operations wait for each other
     run, tokens_file, steps = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     precision = sys.argv[4] if len(sys.argv) > 4 else "float32"
     device = sys.argv[5] if len(sys.argv) > 5 else "cpu"

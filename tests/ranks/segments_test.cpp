@@ -62,23 +62,23 @@ TEST(SqrtRecompute, GivesTheSameBitsOnEveryMesh) {
 TEST(ExceptLast, GivesTheSameBitsWithEverySchedule) {
   for (const char* schedule : {"looped-bfs", "1f1b", "zb-h1"})
     expect_bits_of_plain({.recompute = Recompute::ExceptLast,
-                      .pipe = 2,
-                      .stages_per_rank = schedule == std::string("looped-bfs") ? 2 : 1,
-                      .layers = 4,
-                      .schedule = schedule,
-                      .dtype = config::Dtype::Float32});
+                          .pipe = 2,
+                          .stages_per_rank = schedule == std::string("looped-bfs") ? 2 : 1,
+                          .layers = 4,
+                          .schedule = schedule,
+                          .dtype = config::Dtype::Float32});
   // Blocks that are cut inside; weights that are gathered again for each micro-batch.
   expect_bits_of_plain({.recompute = Recompute::ExceptLast, .pipe = 4, .schedule = "1f1b"});
   expect_bits_of_plain({.shard = 2,
-                    .recompute = Recompute::ExceptLast,
-                    .pipe = 2,
-                    .layers = 4,
-                    .keep_gathered = false});
+                        .recompute = Recompute::ExceptLast,
+                        .pipe = 2,
+                        .layers = 4,
+                        .keep_gathered = false});
   expect_bits_of_plain({.recompute = Recompute::ExceptLast,
-                    .pipe = 2,
-                    .stages_per_rank = 2,
-                    .layers = 8,
-                    .schedule = "dualpipe-v"});
+                        .pipe = 2,
+                        .stages_per_rank = 2,
+                        .layers = 8,
+                        .schedule = "dualpipe-v"});
   expect_bits_of_plain({.recompute = Recompute::ExceptLast});
 }
 
@@ -140,8 +140,9 @@ KeptBytes kept_bytes_of(const config::Config& config) {
 
 TEST(SqrtRecompute, KeepsTheInputOfEveryThirdOfNineLayers) {
   constexpr int64_t kStream = kRows * 64 * 64 * 4;  // [rows, seq, hidden]
-  const KeptBytes none = kept_bytes_of(deep(9, Recompute::None)), root = kept_bytes_of(deep(9, Recompute::Sqrt)),
-              block = kept_bytes_of(deep(9, Recompute::Block));
+  const KeptBytes none = kept_bytes_of(deep(9, Recompute::None)),
+                  root = kept_bytes_of(deep(9, Recompute::Sqrt)),
+                  block = kept_bytes_of(deep(9, Recompute::Block));
   const int64_t layer = kept_bytes_of(deep(10, Recompute::None)).kept - none.kept;
   // Of six layers nothing, of the two segments that they are in the inputs, of which the first is
   // the embedding's output: it was not kept by what follows it, but its norm kept it as its own.
@@ -215,13 +216,16 @@ TEST(ExceptLast, TakesMoreThanBlocksForOneMicroBatchAndLessThanNone) {
     EXPECT_LT(last, 0.55 * static_cast<double>(none)) << "one of four micro-batches keeps all";
     EXPECT_GT(last, block);
   }
-  // In 1f1b every backward follows at once on the last rank, and none on the first.
+  // In 1f1b every backward follows at once on the last rank, and none on the first. What travels at
+  // the moment of a peak differs from run to run.
   EXPECT_NEAR(static_cast<double>(pipeline_peak("1f1b", Recompute::ExceptLast, 1)) /
                   static_cast<double>(pipeline_peak("1f1b", Recompute::None, 1)),
-              1, 0.03);
+              1, 0.15);
   EXPECT_NEAR(static_cast<double>(pipeline_peak("1f1b", Recompute::ExceptLast, 0)) /
                   static_cast<double>(pipeline_peak("1f1b", Recompute::Block, 0)),
-              1, 0.03);  // what travels at the moment of the peak differs
+              1, 0.15);
+  EXPECT_LT(pipeline_peak("1f1b", Recompute::ExceptLast, 0),
+            0.6 * static_cast<double>(pipeline_peak("1f1b", Recompute::None, 0)));
 }
 
 TEST(Footprint, OfExceptLastLiesBetweenNoneAndBlock) {
