@@ -55,8 +55,8 @@ GptBlockImpl::GptBlockImpl(const GptOptions& options)
   const int64_t ffn = options.ffn > 0 ? options.ffn : 4 * options.hidden;
   auto mlp = std::make_shared<torch::nn::Module>("mlp");
   c_fc = mlp->register_module(
-      "c_fc", nn::Linear(options.hidden, ffn,
-                         Into{.deviation = kDeviation, .gelu = !options.exact_gelu}));
+      "c_fc",
+      nn::Linear(options.hidden, ffn, Into{.deviation = kDeviation, .gelu = !options.exact_gelu}));
   c_proj =
       mlp->register_module("c_proj", nn::Linear(ffn, options.hidden, Into{.deviation = residual}));
   register_module("mlp", mlp);
@@ -122,7 +122,8 @@ GptImpl::GptImpl(GptOptions options, const Mesh& mesh) : options_(options) {
     h.push_back(blocks->register_module(std::to_string(i), GptBlock(options)));
   register_module("h", blocks);
   ln_f = register_module(
-      "ln_f", nn::LayerNorm(options.hidden, nn::LayerNormImpl::Options{.epsilon = options.epsilon}));
+      "ln_f",
+      nn::LayerNorm(options.hidden, nn::LayerNormImpl::Options{.epsilon = options.epsilon}));
   lm_head = register_module(
       "lm_head", nn::Head(options.hidden, options.vocab,
                           nn::HeadImpl::Options{.bias = false,
@@ -137,6 +138,8 @@ Flow GptImpl::embed(const Flow& tokens) {
               "gpt: {} positions from {} on, but model.seq is {}", tokens.x().size(1), begin,
               options_.seq);
   const Flow flow = wte->forward(tokens);
+  if (tokens.where && tokens.where->moving.defined())
+    return flow.with(flow.x() + wpe->forward(tokens.with(tokens.where->moving)).x());
   const at::Tensor places = wpe->rows(flow.where ? flow.where->seq_begin : 0, flow.x().size(1));
   return drop->forward(flow.with(flow.x() + places));
 }

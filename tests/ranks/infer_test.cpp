@@ -110,6 +110,62 @@ TEST(KvCache, TakesSeveralPositionsAtOnceAnywhere) {
   }
 }
 
+/// gpt, and llama with and without tables of positions that depend on the length of the text.
+TEST(KvCache, AttendsAtAPositionThatIsATensor) {
+  const at::Tensor text = tokens_of(78);
+  for (const auto& model : language_models()) {
+    const at::NoGradGuard guard;
+    const at::Tensor all = logits_of(*model, text);
+    nn::KvCaches caches(model);
+    ASSERT_TRUE(caches.may_move());
+    model->forward(text.narrow(1, 0, 60));
+    const int64_t moves = caches.moves();
+    caches.reserve(70);
+    EXPECT_EQ(caches.moves(), moves + 1) << "64 positions were there";
+    for (int64_t i = 60; i < 78; ++i) {
+      if (i == 75) {  // as it is, in between
+        const auto plain = std::make_shared<const nn::Where>(nn::Where{.seq_begin = i});
+        const at::Tensor y = model->forward(nn::Flow(text.narrow(1, i, 1), plain)).x();
+        EXPECT_TRUE(torch::allclose(y[0][0], all[0][i], 1e-11, 1e-11)) << i;
+        continue;
+      }
+      // Only the tensor says where it is.
+      const auto where = std::make_shared<const nn::Where>(nn::Where{.moving = at::tensor({i})});
+      const at::Tensor y = model->forward(nn::Flow(text.narrow(1, i, 1), where)).x();
+      caches.grown_to(i + 1);
+      EXPECT_TRUE(torch::allclose(y[0][0], all[0][i], 1e-11, 1e-11)) << i;
+    }
+  }
+}
+
+TEST(KvCache, SaysWhichModelsDependOnTheLength) {
+  models::LlamaOptions options = kLlama;
+  options.rotary.scaling = nn::RotaryScaling::Dynamic;
+  const auto model = prepared(std::make_shared<models::LlamaImpl>(options, mesh_of_one()));
+  EXPECT_FALSE(nn::KvCaches(model).may_move());
+}
+
+TEST(Decoder, RepeatsItsStepsOnAGpu) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no GPU";
+  const at::Tensor text = tokens_of(78);
+  for (const auto& model : language_models()) {
+    const at::Tensor all = logits_of(*model, text);
+    model->to(at::Device(at::kCUDA, 0));
+    Decoder decoder(model);
+    decoder.repeat_steps(70);  // the rest as it is
+    for (const int64_t prompt : {3, 60, 1}) {
+      decoder.restart();
+      for (int64_t i = 0; i < 78;) {
+        const int64_t count = i == 0 ? prompt : 1;
+        const at::Tensor logits = decoder.feed(text.narrow(1, i, count)).cpu();
+        i += count;
+        EXPECT_TRUE(torch::allclose(logits, all.select(1, i - 1), 1e-11, 1e-11))
+            << "prompt " << prompt << ", position " << i;
+      }
+    }
+  }
+}
+
 TEST(Decoder, RefusesAModelThatDoesNotAttend) {
   const auto mlp = std::make_shared<models::MlpImpl>(models::MlpOptions{}, mesh_of_one());
   EXPECT_THAT(outcome_of<ConfigError>([&] { Decoder decoder(mlp); }),

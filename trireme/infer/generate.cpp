@@ -27,6 +27,7 @@ End generate(Decoder& decoder, const comm::Communicator& group, const std::vecto
     throw ConfigError(fmt::format("the prompt has {} tokens, and the model has {} positions",
                                   prompt.size(), limit));
   const at::NoGradGuard guard;
+  if (options.seq > 0 && group.size() == 1) decoder.repeat_steps(options.seq);
   Sampler sampler(options.sampling);
   at::Tensor next = at::tensor(prompt, at::kLong).view({1, -1});
   for (int64_t i = 0; i < options.tokens; ++i) {

@@ -20,7 +20,10 @@ struct Where {
   std::vector<int64_t> sample_ids = {};  ///< one per row
   int64_t seq_begin = 0;                 ///< the first position that this rank has
   std::optional<Range> cut_from = {};    ///< if this rank has a part of the positions: all of them
-  bool recomputing = false;              ///< true when backward recomputes the call
+  /// One position, as a number on the device, in place of `seq_begin`: for a call that is recorded
+  /// once and repeated at other positions (infer::Decoder on a GPU).
+  at::Tensor moving = {};
+  bool recomputing = false;  ///< true when backward recomputes the call
   /// What losses are multiplied by before backward, so that small gradients do not vanish in
   /// float16: one number on the device. Undefined: 1. A layer that adds a loss of its own to the
   /// model's must multiply its gradient by it.

@@ -223,16 +223,21 @@ at::Tensor CausalAttentionImpl::attend(const Flow& qkv) const {
   const int64_t begin = qkv.where != nullptr ? qkv.where->seq_begin : 0;
   // The projection has all positions, also where those between the layers are cut, and the Flow
   // says where they begin.
+  const bool moves = qkv.where != nullptr && qkv.where->moving.defined();
+  core::check(!moves || cache_ != nullptr, "attention at a moving position needs a cache");
   std::optional<cuda::RotaryHeads> rotary;
-  if (options_.rotary != nullptr) rotary = options_.rotary->heads(qkv.x(), begin, heads, kv_heads);
+  if (options_.rotary != nullptr)
+    rotary = moves ? options_.rotary->heads_at(qkv.where->moving, cache_->capacity(), qkv.x(),
+                                               heads, kv_heads)
+                   : options_.rotary->heads(qkv.x(), begin, heads, kv_heads);
   const bool plain = options_.dropout == 0 || !is_training();
   if (plain && cache_ == nullptr)
-    return causal_attention(qkv.x(), heads, kv_heads, rotary ? &*rotary : nullptr,
-                            options_.sees);
+    return causal_attention(qkv.x(), heads, kv_heads, rotary ? &*rotary : nullptr, options_.sees);
   const at::Tensor placed = rotary ? turned(qkv.x(), *rotary) : qkv.x();
   const QueryKeyValue all = parts_of(placed, heads, kv_heads);
   // The cache keeps keys that are turned, and never turns them again.
-  if (cache_ != nullptr) return cache_->attend(all, begin);
+  if (cache_ != nullptr)
+    return moves ? cache_->attend_at(qkv.where->moving, all) : cache_->attend(all, begin);
   return with_dropout(all, qkv.where.get(), parts[0].begin / head);
 }
 
@@ -250,8 +255,7 @@ at::Tensor CausalAttentionImpl::with_dropout(const QueryKeyValue& parts, const W
     scores = scores.masked_fill(at::ones({T, T}, q.options().dtype(at::kBool)).triu(1),
                                 -std::numeric_limits<double>::infinity());
   const auto wide = at::promote_types(q.scalar_type(), at::kFloat);
-  const auto chances =
-      at::softmax(scores, -1, wide).to(q.scalar_type());
+  const auto chances = at::softmax(scores, -1, wide).to(q.scalar_type());
   const DropoutElements elements{
       .first_position = first_head, .width = T * T, .features = {0, T * T}};
   const auto mask =

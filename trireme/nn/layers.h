@@ -59,10 +59,11 @@ class LayerNormImpl : public LayerImpl {
 };
 TORCH_MODULE(LayerNorm);
 
-/// Each position attends to itself and to those before it, or to all. One Linear projects to q, k and v: its
-/// rows are q of all heads, then k, then v of `kv_heads` heads each. If the two projections are cut
-/// by column and by row, each rank has some of the heads. A second tensor is a residual stream, to
-/// which the result is added. With `rotary`, q and k turn by their positions, which the Flow tells.
+/// Each position attends to itself and to those before it, or to all. One Linear projects to q, k
+/// and v: its rows are q of all heads, then k, then v of `kv_heads` heads each. If the two
+/// projections are cut by column and by row, each rank has some of the heads. A second tensor is a
+/// residual stream, to which the result is added. With `rotary`, q and k turn by their positions,
+/// which the Flow tells.
 class CausalAttentionImpl : public LayerImpl {
  public:
   struct Options {
@@ -79,6 +80,12 @@ class CausalAttentionImpl : public LayerImpl {
 
   /// Keeps keys and values from now on, for a model that writes a text; nullptr: no longer.
   void set_cache(std::shared_ptr<KvCache> cache) { cache_ = std::move(cache); }
+  const std::shared_ptr<KvCache>& cache() const { return cache_; }
+  /// Does a position depend on how long the text is? Then calls at a moving position are refused.
+  bool depends_on_length() const {
+    return options_.rotary != nullptr &&
+           options_.rotary->options().scaling == RotaryScaling::Dynamic;
+  }
 
  protected:
   Flow compute(const Flow& in) override;

@@ -106,9 +106,8 @@ void Rotary::make_tables(int64_t positions, int64_t length, const at::TensorOpti
   length_ = length;
 }
 
-cuda::RotaryHeads Rotary::heads(const at::Tensor& qkv, int64_t begin, int64_t q, int64_t kv) const {
-  const at::NoGradGuard no_gradients;
-  const int64_t end = begin + qkv.size(1);
+/// Makes the tables anew if they do not reach to `end`, or are for another length, dtype or device.
+void Rotary::require_tables(int64_t end, const at::Tensor& qkv) const {
   const bool depends = options_.scaling == RotaryScaling::Dynamic;
   const int64_t length = depends ? std::max(end, options_.trained_on) : 0;
   const auto like = qkv.options().dtype(table_dtype(qkv));
@@ -118,11 +117,30 @@ cuda::RotaryHeads Rotary::heads(const at::Tensor& qkv, int64_t begin, int64_t q,
     const int64_t twice = cosines_.defined() && !depends ? 2 * cosines_.size(0) : 0;
     make_tables(std::max({end, options_.trained_on, twice}), length, like);
   }
+}
+
+cuda::RotaryHeads Rotary::heads(const at::Tensor& qkv, int64_t begin, int64_t q, int64_t kv) const {
+  const at::NoGradGuard no_gradients;
+  require_tables(begin + qkv.size(1), qkv);
   return {.q = q,
           .kv = kv,
           .neighbours = options_.pairs == RotaryPairs::Neighbours,
           .cosines = cosines_.narrow(0, begin, qkv.size(1)),
           .sines = sines_.narrow(0, begin, qkv.size(1))};
+}
+
+cuda::RotaryHeads Rotary::heads_at(const at::Tensor& moving, int64_t end, const at::Tensor& qkv,
+                                   int64_t q, int64_t kv) const {
+  const at::NoGradGuard no_gradients;
+  core::check(options_.scaling != RotaryScaling::Dynamic,
+              "rotary positions: dynamic scaling depends on the length of the text, so a call "
+              "cannot be repeated at another position");
+  require_tables(end, qkv);
+  return {.q = q,
+          .kv = kv,
+          .neighbours = options_.pairs == RotaryPairs::Neighbours,
+          .cosines = cosines_.index_select(0, moving),
+          .sines = sines_.index_select(0, moving)};
 }
 
 at::Tensor turned(const at::Tensor& qkv, const cuda::RotaryHeads& heads) {

@@ -52,9 +52,14 @@ class Rotary {
 
   /// What turns q and k of the projection [B, T, (q + 2 kv) D] at the positions [begin, begin + T).
   cuda::RotaryHeads heads(const at::Tensor& qkv, int64_t begin, int64_t q, int64_t kv) const;
+  /// The same at one position that only the device knows, less than `end`. The tables then stay
+  /// where they are until `end` grows. Throws MisuseError where the tables depend on the length.
+  cuda::RotaryHeads heads_at(const at::Tensor& moving, int64_t end, const at::Tensor& qkv,
+                             int64_t q, int64_t kv) const;
 
  private:
   void make_tables(int64_t positions, int64_t length, const at::TensorOptions& like) const;
+  void require_tables(int64_t end, const at::Tensor& qkv) const;
 
   RotaryOptions options_;
   // The tables of the last call, and the length of a sequence that they are for. Training always
