@@ -41,6 +41,18 @@ set(trireme_own_filesystem
   LINKER:--undefined=_ZNSt10filesystem7__cxx1118directory_iteratorppEv)
 link_libraries(stdc++)
 add_link_options(${trireme_own_filesystem})
+# Our loops run on libtorch's threads, so they need the OpenMP library that it loads, and no second one:
+# that of its own folder, if it has one.
+file(GLOB TRIREME_OPENMP ${TORCH_INSTALL_PREFIX}/lib/libgomp*.so* ${TORCH_INSTALL_PREFIX}/lib/lib*omp5*.so*)
+if(TRIREME_OPENMP)
+  list(GET TRIREME_OPENMP 0 TRIREME_OPENMP)
+else()
+  find_package(OpenMP QUIET COMPONENTS CXX)
+  set(TRIREME_OPENMP ${OpenMP_CXX_LIBRARIES})
+endif()
+if(NOT TRIREME_OPENMP)
+  message(STATUS "Trireme: no OpenMP library; a rank computes some layers on one thread only")
+endif()
 message(STATUS "Trireme: libtorch ${Torch_VERSION} in ${TORCH_INSTALL_PREFIX}")
 
 find_package(Threads REQUIRED)

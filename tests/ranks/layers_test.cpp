@@ -8,7 +8,9 @@
 
 #include <cmath>
 #include <map>
+#include <mutex>
 #include <set>
+#include <thread>
 
 #include "support/tiny.h"
 #include "trireme/core/error.h"
@@ -16,6 +18,7 @@
 #include "trireme/nn/gelu.h"
 #include "trireme/nn/loss.h"
 #include "trireme/nn/matmul.h"
+#include "trireme/nn/parallel_loop.h"
 #include "trireme/nn/parameters.h"
 
 namespace trireme::test {
@@ -229,6 +232,22 @@ TEST(Linear, KeepsItsInputOnlyForAWeightThatIsTrained) {
   };
   EXPECT_EQ(kept_bytes(false), 0) << "the graph holds an input that nobody will read";
   EXPECT_GT(kept_bytes(true), 0);
+}
+
+TEST(ParallelLoop, RunsOnLibtorchsThreads) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(2);
+  std::mutex lock;
+  std::set<std::thread::id> threads;
+  std::vector<int> visits(1000);
+  nn::parallel_loop(0, 1000, 1, [&](int64_t begin, int64_t end) {
+    const std::lock_guard guard(lock);
+    threads.insert(std::this_thread::get_id());
+    for (int64_t i = begin; i < end; ++i) ++visits[static_cast<std::size_t>(i)];
+  });
+  at::set_num_threads(before);
+  EXPECT_THAT(visits, ::testing::Each(1));
+  EXPECT_EQ(threads.size(), 2u) << "without OpenMP at::parallel_for is a plain loop";
 }
 
 }  // namespace

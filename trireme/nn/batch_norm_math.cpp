@@ -1,6 +1,5 @@
 #include "trireme/nn/batch_norm_math.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -11,6 +10,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "trireme/nn/batch_norm_loops.h"
+#include "trireme/nn/parallel_loop.h"
 
 namespace trireme::nn::batch_norm {
 
@@ -53,7 +53,7 @@ void by_type(const at::Tensor& x, Body body) {
 template <class Body>
 void for_planes(const Shape& shape, Body body) {
   const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, shape.rows()));
-  at::parallel_for(0, shape.channels, grain, [&](int64_t begin, int64_t end) {
+  parallel_loop(0, shape.channels, grain, [&](int64_t begin, int64_t end) {
     for (int64_t channel = begin; channel < end; ++channel)
       for (int64_t sample = 0; sample < shape.samples; ++sample)
         body(channel, (sample * shape.channels + channel) * shape.pixels);
@@ -72,7 +72,7 @@ template <class Body>
 void for_blocks(const Shape& shape, Body body) {
   const int64_t size = rows_in_block(shape);
   const int64_t grain = std::max<int64_t>(1, kGrain / (size * shape.channels));
-  at::parallel_for(0, num_blocks(shape), grain, [&](int64_t begin, int64_t end) {
+  parallel_loop(0, num_blocks(shape), grain, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block)
       body(block, block * size, std::min(size, shape.rows() - block * size));
   });

@@ -1,7 +1,6 @@
 #include "trireme/nn/dropout.h"
 
 #include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 
 #include <array>
 #include <cmath>
@@ -10,6 +9,7 @@
 #include "trireme/core/hash.h"
 #include "trireme/core/philox.h"
 #include "trireme/cuda/dropout.h"
+#include "trireme/nn/parallel_loop.h"
 
 namespace trireme::nn {
 
@@ -75,7 +75,7 @@ at::Tensor dropout_mask(const LayerImpl& layer, const Where* where, double proba
       at::kHalf, at::kBFloat16, mask.scalar_type(), "dropout_mask", [&] {
         auto* to = mask.data_ptr<scalar_t>();
         const auto keep = static_cast<scalar_t>(1 / (1 - probability));
-        at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
+        parallel_loop(0, rows, 1, [&](int64_t begin, int64_t end) {
           for (int64_t row = begin; row < end; ++row)
             for (int64_t i = 0; i < runs; ++i)
               fill_mask<scalar_t>(

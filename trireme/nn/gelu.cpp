@@ -1,9 +1,9 @@
 #include "trireme/nn/gelu.h"
 
-#include <ATen/Parallel.h>
 #include <torch/autograd.h>
 
 #include "trireme/nn/gelu_kernels.h"
+#include "trireme/nn/parallel_loop.h"
 
 namespace trireme::nn {
 
@@ -19,7 +19,7 @@ struct GeluTanh : ag::Function<GeluTanh> {
     const at::Tensor y = at::empty_like(x);
     const auto* from = x.data_ptr<float>();
     auto* to = y.data_ptr<float>();
-    at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    parallel_loop(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
       gelu_kernels().forward(from + begin, to + begin, end - begin);
     });
     return y;
@@ -33,7 +33,7 @@ struct GeluTanh : ag::Function<GeluTanh> {
     const at::Tensor dx = at::empty_like(x);
     const auto *from = x.data_ptr<float>(), *by = dy.data_ptr<float>();
     auto* to = dx.data_ptr<float>();
-    at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    parallel_loop(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
       gelu_kernels().backward(from + begin, by + begin, to + begin, end - begin);
     });
     return {dx};

@@ -1,6 +1,5 @@
 #include "trireme/nn/matmul.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -20,6 +19,7 @@
 #include "trireme/cuda/gelu.h"
 #include "trireme/cuda/matmul.h"
 #include "trireme/nn/matvec.h"
+#include "trireme/nn/parallel_loop.h"
 
 namespace trireme::nn {
 
@@ -88,7 +88,7 @@ at::Tensor vector_product(const at::Tensor& x, const at::Tensor& weight) {
   const at::Tensor y = empty_rows(x, rows);
   const float *from = weight.const_data_ptr<float>(), *by = x.const_data_ptr<float>();
   auto* to = y.mutable_data_ptr<float>();
-  at::parallel_for(0, rows, std::max<int64_t>(1, kFewestFloats / width),
+  parallel_loop(0, rows, std::max<int64_t>(1, kFewestFloats / width),
                    [&](int64_t begin, int64_t end) {
                      matvec_kernel()(from + begin * width, by, to + begin, end - begin, width);
                    });

@@ -1,6 +1,5 @@
 #include "trireme/nn/parameters.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
 #include <cmath>
@@ -13,6 +12,7 @@
 #include "trireme/core/philox.h"
 #include "trireme/nn/bind.h"
 #include "trireme/nn/layer.h"
+#include "trireme/nn/parallel_loop.h"
 
 namespace trireme::nn {
 
@@ -77,7 +77,7 @@ void for_each_row(const Box& box, int64_t begin, int64_t count, const std::vecto
                   until = std::min(begin + count, (row + 1) * run);
     fill(from - begin, first + (from - row * run), until - from);
   };
-  at::parallel_for(begin / run, (begin + count - 1) / run + 1, 4096 / run + 1,
+  parallel_loop(begin / run, (begin + count - 1) / run + 1, 4096 / run + 1,
                    [&](int64_t first, int64_t last) {
                      for (int64_t row = first; row < last; ++row) fill_row(row);
                    });

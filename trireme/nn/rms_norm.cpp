@@ -59,7 +59,7 @@ Gradients gradients_on_cpu(const at::Tensor& dy, const at::Tensor& x, const at::
   each_float(wide.scalar_type(), [&]<class T>(T) {
     const RmsNormRows<T> in{wide.data_ptr<T>(), g.data_ptr<T>(), width, T(0)};
     const T* also_data = more.defined() ? more.data_ptr<T>() : nullptr;
-    at::parallel_for(0, blocks, 1, [&](int64_t first, int64_t last) {
+    parallel_loop(0, blocks, 1, [&](int64_t first, int64_t last) {
       for (int64_t block = first; block < last; ++block)
         row_kernels<T>().rms_norm_backward(in, rstd.data_ptr<T>(), by.data_ptr<T>(), also_data,
                                            dx.data_ptr<T>(), parts.data_ptr<T>() + block * width,

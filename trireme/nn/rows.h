@@ -1,8 +1,10 @@
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+
+#include "trireme/nn/parallel_loop.h"
 #include "trireme/nn/row_kernels.h"
 
 namespace trireme::nn {
@@ -32,7 +34,7 @@ void each_float(at::ScalarType dtype, const Body& body) {
 template <class Body>
 void over_rows(const at::Tensor& x, const Body& body) {
   constexpr int64_t kElems = 16384;  // of a thread at least
-  at::parallel_for(0, rows_in(x), std::max<int64_t>(1, kElems / x.size(-1)), body);
+  parallel_loop(0, rows_in(x), std::max<int64_t>(1, kElems / x.size(-1)), body);
 }
 
 }  // namespace trireme::nn
