@@ -35,7 +35,7 @@ examples:  ## build only the programs of examples/ (build/bin/01_hello_ranks ...
 test: build  ## run every test that this machine can run
 	@$(patiently) test ctest --test-dir $(BUILD) -j 4 --output-on-failure --no-tests=error
 
-bench:  ## time collectives, training, cut layers, sharded state and pipelines against their peers, interleaved
+bench:  ## time collectives, training, cut layers, sharded state, pipelines, images, tokenizers, import, export and generation against their peers, interleaved
 	@scripts/setup bench
 	@test -x $(BUILD)/bin/against_mpi || rm -f $(BUILD)/CMakeCache.txt
 	@$(MAKE) --no-print-directory build
@@ -44,6 +44,10 @@ bench:  ## time collectives, training, cut layers, sharded state and pipelines a
 	@bench/tensor
 	@bench/shard
 	@bench/pipe
+	@bench/images
+	@bench/tokenize
+	@bench/exchange
+	@bench/generate
 
 soak: build  ## the long proofs: theorems as a table, methods beside lockstep, tokenizers on a million strings, the parameter server under 50 kills and in 100,000 worlds (1 hour)
 	@bench/convergence
