@@ -49,13 +49,13 @@ bench:  ## time collectives, training, cut layers, sharded state, pipelines, ima
 	@bench/exchange
 	@bench/generate
 
-soak: build  ## the long proofs: theorems as a table, methods beside lockstep, tokenizers on a million strings, the parameter server under 50 kills and in 100,000 worlds (1 hour)
+soak: build  ## the long proofs: theorems as a table, methods beside lockstep, tokenizers on a million strings for each family, the parameter server under 50 kills and in 100,000 worlds (1 hour)
 	@bench/convergence
 	@bench/methods
 	@bench/talk
 	@TRIREME_PS_KILLS=47 $(BUILD)/bin/ps_process_test --gtest_filter='*AnyOfThemMayBeKilled'
 	@mkdir -p runs/tokenizers
-	@.venv/bin/python3 tests/e2e/hf_tokenizers.py $(BUILD)/bin/tokenize_texts runs/tokenizers 30000000 250000
+	@.venv/bin/python3 tests/e2e/hf_tokenizers.py $(BUILD)/bin/tokenize_texts runs/tokenizers 30000000 1000000
 	@PS_FIRST=1001 PS_SEEDS=100000 $(BUILD)/bin/ps_test --gtest_filter='*KeepsItsPromises*'
 
 format:  ## clang-format the tree
