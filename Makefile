@@ -35,7 +35,7 @@ examples:  ## build only the programs of examples/ (build/bin/01_hello_ranks ...
 test: build  ## run every test that this machine can run
 	@$(patiently) test ctest --test-dir $(BUILD) -j 4 --output-on-failure --no-tests=error
 
-bench:  ## time collectives, training, cut layers, sharded state and pipelines against their peers, interleaved
+bench:  ## time collectives, training, cut layers, sharded state, pipelines, images, tokenizers, import, export and generation against their peers, interleaved
 	@scripts/setup bench
 	@test -x $(BUILD)/bin/against_mpi || rm -f $(BUILD)/CMakeCache.txt
 	@$(MAKE) --no-print-directory build
@@ -44,14 +44,18 @@ bench:  ## time collectives, training, cut layers, sharded state and pipelines a
 	@bench/tensor
 	@bench/shard
 	@bench/pipe
+	@bench/images
+	@bench/tokenize
+	@bench/exchange
+	@bench/generate
 
-soak: build  ## the long proofs: theorems as a table, methods beside lockstep, tokenizers on a million strings, the parameter server under 50 kills and in 100,000 worlds (1 hour)
+soak: build  ## the long proofs: theorems as a table, methods beside lockstep, tokenizers on a million strings for each family, the parameter server under 50 kills and in 100,000 worlds (1 hour)
 	@bench/convergence
 	@bench/methods
 	@bench/talk
 	@TRIREME_PS_KILLS=47 $(BUILD)/bin/ps_process_test --gtest_filter='*AnyOfThemMayBeKilled'
 	@mkdir -p runs/tokenizers
-	@.venv/bin/python3 tests/e2e/hf_tokenizers.py $(BUILD)/bin/tokenize_texts runs/tokenizers 30000000 250000
+	@.venv/bin/python3 tests/e2e/hf_tokenizers.py $(BUILD)/bin/tokenize_texts runs/tokenizers 30000000 1000000
 	@PS_FIRST=1001 PS_SEEDS=100000 $(BUILD)/bin/ps_test --gtest_filter='*KeepsItsPromises*'
 
 format:  ## clang-format the tree

@@ -17,12 +17,11 @@ constexpr const char* kEvalPurpose =
 constexpr const char* kEvalExamples =
     "  trireme eval configs/gpt-small.toml --checkpoint runs/gpt-small\n"
     "  trireme eval configs/gpt-small.toml --checkpoint runs/gpt-small eval.batches=2\n\n"
-    "FOLDER is a step's folder, or that of a run, whose newest step it takes. The model and the\n"
-    "data are those of CONFIG: data.valid, the test images of idx and cifar, else the training\n"
-    "data. eval.batches says how much of\n"
-    "it (0: all). Of images, --out draws a confusion matrix. It runs on mesh.tensor ranks for "
-    "each\n"
-    "copy of the model, and the other axes of the mesh become copies that share the samples.\n";
+    "FOLDER is a step's folder, that of a run, whose newest step it takes, or a Hugging Face\n"
+    "folder. The model and the data are those of CONFIG: data.valid, the test images of idx\n"
+    "and cifar, else the training data. eval.batches says how much of it (0: all). Of images,\n"
+    "--out draws a confusion matrix. It runs on mesh.tensor ranks for each copy of the model,\n"
+    "and the other axes of the mesh become copies that share the samples.\n";
 
 }  // namespace
 
@@ -31,7 +30,7 @@ int eval_command(const std::vector<std::string>& args) {
   arguments.usage("CONFIG --checkpoint FOLDER [KEY=VALUE]... [--out FILE.svg]");
   arguments.footer(kEvalExamples);
   std::string checkpoint, out;
-  arguments.value("--checkpoint", checkpoint, "the weights");
+  arguments.value("--checkpoint", checkpoint, "the weights: of a run, or of Hugging Face");
   arguments.value("--out", out, "images: draw the confusion matrix to this SVG file");
   const auto words = arguments.parse_anywhere(args);  // the file and its overrides
   if (checkpoint.empty())

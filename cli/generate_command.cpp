@@ -21,13 +21,14 @@ constexpr const char* kGenerateExamples =
     "  trireme generate runs/gpt-small --prompt \"1 2\" --temperature 0 --tensor 2\n\n"
     "(That model was trained on generated data, so it reads and writes the numbers of tokens. One\n"
     "that was trained on text takes a prompt such as \"In the beginning\".)\n\n"
-    "CHECKPOINT is a step's folder, or the folder of a run, whose newest step it takes. The text\n"
-    "ends after N tokens, with the token that ends a document, or where the model has no more\n"
-    "positions. The random number of a token depends on the seed and its place in the text "
-    "only.\n\n"
-    "The tokenizer is the one of the configuration (data.tokenizer), or a tokenizer.json in the\n"
-    "checkpoint or its run. A model of generated data, or of token files of an unknown tokenizer,\n"
-    "reads and writes the numbers of tokens.\n";
+    "CHECKPOINT is a step's folder, or the folder of a run, whose newest step it takes.\n"
+    "HF_FOLDER is a folder of Hugging Face (config.json, safetensors files, tokenizer.json)\n"
+    "of a model that 'trireme ckpt import' knows. The text ends after N tokens, with the\n"
+    "token that ends a document, or where the model has no more positions. The random number\n"
+    "of a token depends on the seed and its place in the text only.\n\n"
+    "The tokenizer is the one of the configuration (data.tokenizer), or a tokenizer.json in\n"
+    "the folder or its run. A model of generated data, or of token files of an unknown\n"
+    "tokenizer, reads and writes the numbers of tokens.\n";
 
 double number_in(const char* option, const std::string& text, double low, double high) {
   double value = 0;
@@ -41,7 +42,7 @@ double number_in(const char* option, const std::string& text, double low, double
 
 int generate_command(const std::vector<std::string>& args) {
   Arguments arguments("trireme generate", kGeneratePurpose);
-  arguments.usage("CHECKPOINT --prompt TEXT [OPTIONS]");
+  arguments.usage("CHECKPOINT|HF_FOLDER --prompt TEXT [OPTIONS]");
   arguments.footer(kGenerateExamples);
   std::string prompt, temperature = "1", top_p = "1", tokenizer, dtype, device = "auto";
   int64_t tokens = 128, seed = 1;

@@ -15,6 +15,12 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/layout/rank_set.h
   trireme/layout/reduction.h
   trireme/config/config.h
+  trireme/format/tokenizer.h
+  trireme/format/chat/chat_template.h
+  trireme/format/images/image_set.h
+  trireme/exchange/import.h
+  trireme/exchange/export.h
+  trireme/exchange/merge.h
   trireme/pipeline/action.h
   trireme/pipeline/schedule.h
   trireme/pipeline/generators.h
@@ -87,5 +93,15 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/data/dataset.h
   trireme/data/order.h
   trireme/data/loader.h
+  trireme/data/tokens.h
+  trireme/data/text.h
+  trireme/data/conversations.h
+  trireme/data/images.h
+  trireme/data/blend.h
+  trireme/infer/weights.h
+  trireme/infer/decoder.h
+  trireme/infer/sampler.h
+  trireme/infer/generate.h
+  trireme/infer/measure.h
   trireme/train/checkpoints.h
   trireme/verify/verify.h)

@@ -1,17 +1,43 @@
 // Real images: scikit-learn's handwritten digits in MNIST's form, from the files to a trained
 // model.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
+#include <sstream>
 
 #include "support/training.h"
 
 namespace trireme::test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+constexpr int kDigits = 10;
+using Confusions = std::array<std::array<int, kDigits>, kDigits>;  // [true class][taken for]
+
+/// The counts of a picture that `trireme eval --out` drew, as an XML parser reads them.
+Confusions confusions_in(const std::string& svg) {
+  const auto read = run_patiently(
+      {python_with_torch(), "-c",
+       "import re, sys, xml.etree.ElementTree as t\n"
+       "for e in t.parse(sys.argv[1]).getroot().iter():\n"
+       "    m = re.fullmatch(r'class (\\d+) taken for (\\d+): (\\d+)', e.text or '')\n"
+       "    if m: print(*m.groups())\n",
+       svg});
+  EXPECT_EQ(read.code, 0) << read.err;
+  Confusions counts{};
+  int cells = 0;
+  std::istringstream words(read.out);
+  for (std::size_t row = 0, column = 0, count = 0; words >> row >> column >> count; ++cells)
+    counts.at(row).at(column) = static_cast<int>(count);
+  EXPECT_EQ(cells, kDigits * kDigits) << "each pair of classes once";
+  return counts;
+}
 
 class RealDigits : public testing::Test {
  protected:
@@ -51,15 +77,57 @@ every = 120
     return run_patiently(train_arguments(folder_ / "digits.toml", dir, std::move(overrides)));
   }
 
+  /// `trireme eval` of a run, which must succeed; returns what it prints.
+  std::string eval(const std::string& dir, std::vector<std::string> more) const {
+    more.insert(more.begin(), {kTrireme, "eval", folder_ / "digits.toml", "--checkpoint", dir});
+    const auto result = run_patiently(std::move(more));
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  }
+  /// How often each digit is among the test images.
+  std::array<int, kDigits> labels() const {
+    constexpr std::size_t kHeaderBytes = 8;
+    std::array<int, kDigits> counts{};
+    for (const char label : bytes_of(folder_ / "t10k-labels-idx1-ubyte").substr(kHeaderBytes))
+      ++counts.at(static_cast<std::size_t>(label));
+    return counts;
+  }
+
   Scratch folder_;
 };
 
-TEST_F(RealDigits, TrainToOver97Percent) {
-  const auto result = train(folder_ / "run");
+TEST_F(RealDigits, TrainToOver97PercentAndAreToldApart) {
+  const std::string run = folder_ / "run", svg = folder_ / "confusions.svg";
+  const auto result = train(run);
   ASSERT_EQ(result.code, 0) << result.err;
-  const auto accuracy = numbers_of(folder_ / "run", "eval_accuracy");
+  const auto accuracy = numbers_of(run, "eval_accuracy"), loss = numbers_of(run, "eval_loss");
   ASSERT_EQ(accuracy.size(), 2u);
   EXPECT_GT(accuracy.back(), 0.97);
+
+  // The last step again: what training has measured, and which digit was taken for which.
+  const std::string measured = eval(run, {"--out", svg});
+  const Confusions counts = confusions_in(svg);
+  int right = 0, all = 0;
+  const auto there = labels();
+  for (std::size_t digit = 0; digit < kDigits; ++digit) {
+    int of_digit = 0;
+    for (const int count : counts.at(digit)) of_digit += count;
+    EXPECT_EQ(of_digit, there.at(digit)) << digit;
+    right += counts.at(digit).at(digit);
+    all += of_digit;
+  }
+  EXPECT_EQ(all, 297);
+  EXPECT_NEAR(static_cast<double>(right) / all, accuracy.back(), 1e-9);
+  EXPECT_THAT(bytes_of(svg), HasSubstr(fmt::format("{} of {} right", right, all)));
+  EXPECT_THAT(measured, AllOf(HasSubstr("step-00000240, on 297 samples of the validation data\n"),
+                              HasSubstr(fmt::format("loss        {:.4f}\n", loss.back())),
+                              HasSubstr(fmt::format("accuracy    {:.2f} %  ({} of 297)\n",
+                                                    100 * accuracy.back(), right)),
+                              ::testing::Not(HasSubstr("perplexity"))));
+  // Without data.valid they are the test images beside the others; fewer of them are enough to
+  // look at.
+  EXPECT_THAT(eval(run, {"data.valid=", "eval.every=0", "mesh.replica=1", "eval.batches=2"}),
+              HasSubstr("on 100 samples of the test images\n"));
 }
 
 TEST_F(RealDigits, GiveTheSameLossesWithAnyNumberOfWorkersAndAfterAResume) {

@@ -46,7 +46,8 @@ struct Transformers : testing::Test {
   static std::string config(const std::string& from) {
     const std::string file = *scratch / "from.toml";
     std::ofstream(file) << "run.steps = 20\nmodel.from = \"" << from << "\"\n"
-                        << "data.path = \"" << *scratch / "tokens.bin" << "\"\n"
+                        << "data.path = \"" << *scratch / "tokens.bin"
+                        << "\"\n"
                         << "batch.global = 6\nbatch.micro = 2\noptim.warmup = 3\nrun.threads = 1\n"
                            "precision.compute = \"float64\"\nlog.samples = true\n";
     return file;
@@ -68,12 +69,13 @@ TEST_F(Transformers, ReadsWhatWeExportAndWeReadWhatItSaves) {
                "60000"});
     pairs.insert(pairs.end(), {theirs, *scratch / name + "-back"});
   }
-  EXPECT_EQ(pairs.size(), 1u + 2 * 8);
+  EXPECT_EQ(pairs.size(), 1u + 2 * test::kNumModelsOfTransformers);
   must_peer(pairs);
 }
 
 TEST_F(Transformers, TrainsToTheSameLosses) {
-  const std::vector<std::string> names = {"gpt2", "gpt2-untied", "qwen"};
+  const std::vector<std::string> names = {"gpt2",         "gpt2-untied", "llama", "llama-tied",
+                                          "llama-scaled", "llama-yarn",  "qwen",  "qwen-tied"};
   std::vector<double> ours;
   std::vector<std::string> question{"losses", *scratch / "tokens.bin"};
   for (const std::string& name : names) {
@@ -96,7 +98,7 @@ TEST_F(Transformers, TrainsToTheSameLosses) {
 }
 
 TEST_F(Transformers, StartsOnAnyMesh) {
-  for (const std::string name : {"gpt2", "llama"}) {
+  for (const std::string name : {"gpt2", "llama", "qwen"}) {
     SCOPED_TRACE(name);
     const std::vector<std::string> steps{"run.steps=4"};
     const auto one = losses(hf(name), name + "-one", steps);
@@ -142,7 +144,7 @@ TEST_F(Transformers, AreNotReadAgainByARunThatResumes) {
   losses(from, "parts", {"checkpoint.every=2", "run.steps=8", "optim.schedule=constant"});
   std::filesystem::remove_all(from);
   must_run(test::train_arguments(config(from), *scratch / "parts",
-                             {"checkpoint.every=2", "optim.schedule=constant"}));
+                                 {"checkpoint.every=2", "optim.schedule=constant"}));
   const auto parts = numbers_of(*scratch / "parts", "loss");
   EXPECT_EQ(parts, whole);
   const auto result = run_patiently(test::train_arguments(config(from), *scratch / "new"));

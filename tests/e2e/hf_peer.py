@@ -6,6 +6,7 @@
     make OUT             makes small random models of every kind, each a folder with answers
     answer FOLDER...     writes answers.safetensors: the logits of some tokens, in float32, and the text that follows the
                          first of them
+    write FOLDER TOKENS PROMPT    prints the prompt and the likeliest tokens after it, by the folder's own tokenizer
     same A B [A B]...    fails unless both folders give the same logits, bit for bit, and the same text
     losses TOKENS_FILE FOLDER RUN_DIR [FOLDER RUN_DIR]...    prints the losses of runs, each trained again from FOLDER in
                                                              float64
@@ -25,14 +26,16 @@ from pathlib import Path
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
-                          Qwen2Config, Qwen2ForCausalLM)
+from transformers import (AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig,
+                          LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM)
 
 VOCAB, SEQ = 61, 16
 LLAMA = dict(vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
              max_position_embeddings=SEQ, bos_token_id=1, eos_token_id=None)
 SCALED = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=8)
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=4, rope_theta=10000.0)
+LINEAR = dict(rope_type="linear", factor=2.0, rope_theta=1e6)
 
 
 def gpt2(**other):
@@ -45,6 +48,10 @@ def llama(**other):
     return LlamaForCausalLM(LlamaConfig(**{**LLAMA, **other}))
 
 
+def qwen(**other):
+    return Qwen2ForCausalLM(Qwen2Config(**{**LLAMA, "num_key_value_heads": 2, **other}))
+
+
 MODELS = {
     "gpt2": lambda: gpt2(),
     "gpt2-untied": lambda: gpt2(tie_word_embeddings=False, n_inner=96),
@@ -52,8 +59,10 @@ MODELS = {
     "llama": lambda: llama(num_key_value_heads=2),
     "llama-tied": lambda: llama(num_key_value_heads=1, tie_word_embeddings=True),
     "llama-scaled": lambda: llama(num_key_value_heads=4, rope_parameters=dict(SCALED, rope_theta=500000.0)),
+    "llama-yarn": lambda: llama(num_key_value_heads=2, rope_parameters=YARN),
     "llama-f16": lambda: llama(num_key_value_heads=2).to(torch.float16),
-    "qwen": lambda: Qwen2ForCausalLM(Qwen2Config(**{**LLAMA, "num_key_value_heads": 2})),
+    "qwen": lambda: qwen(),
+    "qwen-tied": lambda: qwen(num_key_value_heads=1, tie_word_embeddings=True, rope_parameters=LINEAR),
 }
 
 
@@ -68,8 +77,6 @@ def make(out):
         for parameter in made.parameters():  # norms and biases are not random by themselves
             parameter.data += (torch.randn(parameter.shape) * 0.1).to(parameter.dtype)
         made.save_pretrained(out / name, max_shard_size="40KB" if name in ("gpt2", "llama") else "5GB")
-
-
         answer(out / name)
 
 
@@ -79,6 +86,14 @@ def answer(folder):
     tokens = ids(model.config.vocab_size, 12)
     text = model.generate(tokens[:1, :5], max_new_tokens=11, do_sample=False)
     save_file({"tokens": tokens, "text": text, "logits": model(tokens).logits}, folder / "answers.safetensors")
+
+
+@torch.no_grad()
+def write(folder, count, prompt):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer(prompt, return_tensors="pt").input_ids
+    text = open_model(folder).generate(ids, max_new_tokens=int(count), do_sample=False)
+    print(prompt + tokenizer.decode(text[0, ids.size(1):]))
 
 
 def open_model(folder):
@@ -140,7 +155,9 @@ def losses(tokens_file, folder, run):
 
 def run(command, *words):
     paths = [Path(each) for each in words]
-    if command == "make":
+    if command == "write":
+        write(*words)
+    elif command == "make":
         make(*paths)
     elif command == "answer":
         for folder in paths:

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 
+#include "support/hf_model.h"
 #include "support/training.h"
 #include "trireme/core/error.h"
 #include "trireme/core/json.h"
@@ -172,6 +174,53 @@ TEST(GenerateCommand, ContinuesATextOfNumbersTheSameOnTwoRanks) {
   EXPECT_EQ(written({"--temperature", "0", "--seed", "5"}), written({"--temperature", "0"}));
   EXPECT_EQ(written({"--temperature", "0"}),
             written({"--temperature", "0", "--top-p", "0.5", "--tensor", "2"}));
+}
+
+TEST(GenerateCommand, WritesTheSameTextWithALlamaOnTwoRanks) {
+  const Scratch folder;
+  const std::string dir = trained(folder, {"model.kind=llama", "model.heads=4", "model.kv_heads=2",
+                                           "model.tie=false", "checkpoint.every=0"});
+  const auto written = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"generate", dir, "--prompt", "1 2 3", "--tokens", "12"});
+    const auto result = run(std::move(options));
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  };
+  const std::string sampled = written({"--seed", "5", "--dtype", "float64"});
+  EXPECT_THAT(sampled, ::testing::MatchesRegex("1 2 3( [0-9]+){12}\n"));
+  EXPECT_EQ(written({"--seed", "5", "--dtype", "float64", "--tensor", "2"}), sampled);
+  EXPECT_EQ(written({"--temperature", "0", "--tensor", "2"}), written({"--temperature", "0"}));
+}
+
+/// The head's row i is 1 + i / 10000, and what comes to the head is ones: the last token is the
+/// likeliest, as far as the dtype tells rows apart. Of equals the first is taken.
+TEST(GenerateCommand, ComputesInTheDtypeThatIsAskedFor) {
+  constexpr int64_t kVocab = 31, kHidden = 12;
+  const Scratch folder;
+  HfModel model = hf_gpt2("F32", {.hidden = kHidden, .vocab = kVocab, .tie = false});
+  for (auto& [name, tensor] : model.tensors) std::ranges::fill(tensor.bytes, '\0');
+  const auto set = [&](const std::string& name, int64_t element, float value) {
+    std::memcpy(model.tensors.at(name).bytes.data() + element * int64_t{sizeof value}, &value,
+                sizeof value);
+  };
+  for (int64_t i = 0; i < kHidden; ++i) set("transformer.ln_f.bias", i, 1);
+  for (int64_t i = 0; i < kVocab * kHidden; ++i)
+    set("lm_head.weight", i, 1 + 1e-4F * static_cast<float>(i / kHidden));
+  model.write(folder / "hf");
+  const auto written = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"generate", folder / "hf", "--prompt", "3", "--tokens", "2",
+                                     "--temperature", "0", "--device", "cpu"});
+    return run(std::move(options));
+  };
+  EXPECT_EQ(written({}).out, "3 30 30\n");
+  EXPECT_EQ(written({"--dtype", "float64"}).out, "3 30 30\n");
+  EXPECT_EQ(written({"--dtype", "float16"}).out, "3 25 25\n") << "10 bits: steps of 0.00098";
+  EXPECT_EQ(written({"--dtype", "bfloat16"}).out, "3 0 0\n") << "7 bits: steps of 0.0078";
+  const auto unknown = written({"--dtype", "float8"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_EQ(unknown.out, "");
+  EXPECT_EQ(unknown.err,
+            "trireme generate: --dtype float8: must be float32, float64, bfloat16 or float16\n");
 }
 
 TEST(GenerateCommand, SaysWhatIsWrongInOneSentence) {

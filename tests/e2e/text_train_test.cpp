@@ -1,11 +1,11 @@
 // Training on text and on conversations, beside PyTorch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <sstream>
 
 #include "support/command.h"
+#include "support/real_text.h"
 #include "support/scratch.h"
 #include "support/training.h"
 #include "trireme/core/json.h"
@@ -19,18 +19,6 @@ CommandResult done(std::vector<std::string> argv) {
   CommandResult result = run_patiently(std::move(argv));
   EXPECT_EQ(result.code, 0) << result.err << result.out;
   return result;
-}
-
-/// The King James Bible of Debian's bible-kjv, or else the documentation of this checkout.
-std::string put_text(const Scratch& folder) {
-  const std::string path = folder / "text.txt";
-  const bool has_bible = ::access("/usr/bin/bible", X_OK) == 0;
-  if (!has_bible)
-    std::cerr << "no bible-kjv here (scripts/setup installs it); docs/ is the text instead\n";
-  const std::string all = "cat " TRIREME_SOURCE_DIR "/docs/*.md";
-  put_bytes(path, done({"/bin/sh", "-c", has_bible ? "bible -l0 gen1:1-rev22:21" : all}).out);
-  EXPECT_GT(bytes_of(path).size(), 100'000u);
-  return path;
 }
 
 std::vector<double> numbers_in(const std::string& text) {

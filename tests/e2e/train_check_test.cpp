@@ -33,9 +33,44 @@ TEST(Check, NeedsNoData) {
   const auto dry =
       run_patiently({kTrireme, "train", TRIREME_SOURCE_DIR "/configs/gpt2-124m.toml", "--dry-run"});
   EXPECT_EQ(dry.out, result.out);
-  const auto llama = checked(TRIREME_SOURCE_DIR "/configs/llama-60m.toml", {});
-  EXPECT_EQ(llama.code, 0) << llama.err;
-  EXPECT_THAT(llama.out, HasSubstr("llama: 58073600 parameters"));
+}
+
+/// What `--check` says of a file in configs/.
+std::string model_of(const std::string& name) {
+  const std::pair<const char*, const char*> lines[] = {
+      {"bench.toml", "gpt: 5285376 parameters"},
+      {"finetune-lora.toml", "of adapters are trained)"},
+      {"gpt-small.toml", "gpt: 367"},
+      {"gpt2-124m.toml", "gpt: 124475904 parameters"},
+      {"llama-60m.toml", "llama: 58073600 parameters"},
+      {"mlp.toml", "mlp: "},
+      {"mnist.toml", "resnet: "},
+      {"resnet18-cifar.toml", "resnet: 11173962 parameters"}};
+  for (const auto& [file, line] : lines)
+    if (name == file) return line;
+  ADD_FAILURE() << "configs/" << name << " is not known here: say what --check prints of it";
+  return "";
+}
+
+TEST(Check, OfEveryConfigurationOfTheTreeSaysWhatItNeeds) {
+  const Scratch folder;
+  // finetune-lora starts from a Hugging Face folder: one of the same kind of model, a small one.
+  fs::create_directory(folder / "data");
+  ASSERT_EQ(run_patiently(train_arguments(tiny_config(folder), folder / "run",
+                                          {"run.steps=0", "mesh.replica=1"}))
+                .code,
+            0);
+  ASSERT_EQ(run_patiently({kTrireme, "ckpt", "export", folder / "run", folder / "data/gpt2"}).code,
+            0);
+  for (const auto& file : fs::directory_iterator(TRIREME_SOURCE_DIR "/configs")) {
+    SCOPED_TRACE(file.path());
+    const auto result = run_patiently({"bash", "-c",
+                                       "cd " + folder.path() + " && exec " + kTrireme + " train " +
+                                           file.path().string() + " --check"});
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_THAT(result.out, AllOf(HasSubstr(model_of(file.path().filename())),
+                                  HasSubstr("mesh of "), HasSubstr("together")));
+  }
 }
 
 TEST(Check, LooksAtFilesThatAreThere) {

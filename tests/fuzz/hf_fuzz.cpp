@@ -1,5 +1,5 @@
-// Any bytes as a Hugging Face folder: refused with a sentence, or every tensor can be read under our
-// name. The input is the three texts of a folder, each after its length:
+// Any bytes as a Hugging Face folder: refused with a sentence, or every tensor can be read under
+// our name. The input is the three texts of a folder, each after its length:
 //
 //     2 bytes, config.json | 2 bytes, model.safetensors.index.json (0: none) | model.safetensors
 #include <sys/stat.h>

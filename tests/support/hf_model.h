@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <string>
@@ -24,10 +25,14 @@ struct HfModel {
   core::Json config;
   std::map<std::string, Tensor> tensors;
 
+  /// Of a large one, 1 MiB is random and is repeated.
   void add(const std::string& name, const std::string& dtype, std::vector<int64_t> shape) {
-    const int64_t bytes = *format::checked_bytes(dtype, shape);
-    tensors[name] = {dtype, std::move(shape),
-                     random_bytes(bytes, static_cast<unsigned>(tensors.size() + 1))};
+    const auto bytes = static_cast<std::size_t>(*format::checked_bytes(dtype, shape));
+    constexpr std::size_t kMostRandom = 1 << 20;
+    std::string all = random_bytes(static_cast<int64_t>(std::min(bytes, kMostRandom)),
+                                   static_cast<unsigned>(tensors.size() + 1));
+    while (all.size() < bytes) all.append(all, 0, bytes - all.size());
+    tensors[name] = {dtype, std::move(shape), std::move(all)};
   }
 
   /// Writes it as `files` files.
@@ -54,8 +59,9 @@ struct HfModel {
       writer.finish();
     }
     if (files > 1)
-      format::write_file(folder + "/model.safetensors.index.json",
-                         core::Json{{"metadata", core::Json::object()}, {"weight_map", map}}.dump());
+      format::write_file(
+          folder + "/model.safetensors.index.json",
+          core::Json{{"metadata", core::Json::object()}, {"weight_map", map}}.dump());
   }
 };
 
@@ -66,9 +72,10 @@ struct HfSizes {
 
 inline HfModel hf_gpt2(const std::string& dtype, HfSizes of = {}) {
   HfModel model;
-  model.config = {{"model_type", "gpt2"},   {"n_layer", of.layers},  {"n_embd", of.hidden},
-                  {"n_head", of.heads},     {"n_inner", of.ffn},     {"n_positions", of.seq},
-                  {"vocab_size", of.vocab}, {"eos_token_id", 7},     {"tie_word_embeddings", of.tie}};
+  model.config = {
+      {"model_type", "gpt2"},   {"n_layer", of.layers}, {"n_embd", of.hidden},
+      {"n_head", of.heads},     {"n_inner", of.ffn},    {"n_positions", of.seq},
+      {"vocab_size", of.vocab}, {"eos_token_id", 7},    {"tie_word_embeddings", of.tie}};
   const int64_t h = of.hidden;
   model.add("transformer.wte.weight", dtype, {of.vocab, h});
   model.add("transformer.wpe.weight", dtype, {of.seq, h});

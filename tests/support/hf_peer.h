@@ -58,14 +58,18 @@ class HfPeer {
 
   const Scratch folder_;
   int asked_ = 0;
-  Command process_{{python_with_torch(), TRIREME_SOURCE_DIR "/tests/e2e/hf_peer.py", folder_.path()},
-                   {.deadline = std::chrono::minutes(15)}};
+  Command process_{
+      {python_with_torch(), TRIREME_SOURCE_DIR "/tests/e2e/hf_peer.py", folder_.path()},
+      {.deadline = std::chrono::minutes(15)}};
 };
 
 inline std::string must_peer(const std::vector<std::string>& args) {
   static HfPeer peer;
   return peer.ask(args);
 }
+
+/// How many models hf_peer.py makes.
+constexpr int kNumModelsOfTransformers = 10;
 
 /// The folder of the models that transformers makes, made once.
 inline std::string models_of_transformers() {

@@ -16,7 +16,7 @@ struct ExportOptions {
   std::optional<int64_t> vocab = {};  ///< fewer rows, or more: the mean of the others
   std::string dtype = {};             ///< "F32", ...; empty: as the checkpoint has it
   int64_t file_bytes = kMostFileBytes;
-  std::string tokenizer = {};  ///< a folder with tokenizer files; empty: see `find_carried`
+  std::string tokenizer = {};  ///< a folder with tokenizer files; empty: see `carried_for`
   std::function<void(const Progress&)> progress = {};
 };
 

@@ -26,7 +26,7 @@ struct Conversation {
   std::vector<Answer> answers;
 };
 
-/// A chat template in the part of Jinja that templates of chat models use (docs/data.md). Its
+/// A chat template in the part of Jinja that templates of chat models use (docs/text.md). Its
 /// spaces around tags are those of Hugging Face: trim_blocks and lstrip_blocks.
 class ChatTemplate {
  public:
