@@ -17,14 +17,14 @@ namespace trireme::test {
 namespace {
 
 using comm::Communicator;
-using nn::ContextKind;
 
 // Sums of up to a hundred terms of size 1 in another order, in float64.
 constexpr double kSameSums = 1e-12;
 
-constexpr std::pair<ContextKind, const char*> kKinds[] = {{ContextKind::Ring, "ring"},
-                                                          {ContextKind::Ulysses, "ulysses"},
-                                                          {ContextKind::Gather, "gather"}};
+constexpr std::pair<nn::ContextKind, const char*> kNamedKinds[] = {
+    {nn::ContextKind::Ring, "ring"},
+    {nn::ContextKind::Ulysses, "ulysses"},
+    {nn::ContextKind::Gather, "gather"}};
 
 struct Shape {
   int64_t rows = 2, heads = 4, kv_heads = 2, head = 8, positions = 12;
@@ -86,7 +86,7 @@ at::Tensor columns_of(const at::Tensor& x, const Positions& positions, int64_t d
 }
 
 /// This rank's part of the same.
-std::vector<at::Tensor> shared(const Inputs& in, const Communicator& group, ContextKind kind) {
+std::vector<at::Tensor> shared(const Inputs& in, const Communicator& group, nn::ContextKind kind) {
   const Positions mine = head_and_tail(in.q.size(2), group.size(), group.rank());
   const auto leaf = [&](const at::Tensor& x) { return columns_of(x, mine, 2).requires_grad_(); };
   const at::Tensor q = leaf(in.q), k = leaf(in.k), v = leaf(in.v);
@@ -102,7 +102,7 @@ std::vector<at::Tensor> shared(const Inputs& in, const Communicator& group, Cont
   return {y.detach(), q.grad(), k.grad(), v.grad()};
 }
 
-void check(const Shape& of, int ranks, ContextKind kind, const char* name) {
+void check(const Shape& of, int ranks, nn::ContextKind kind, const char* name) {
   const Inputs in(of);
   const auto wanted = plainly(in);
   run_world(kThreads, ranks, [&](const Communicator& world) {
@@ -136,21 +136,21 @@ TEST(ContextAttention, IsThatOfOneRankForRandomShapes) {
                    .positions = pick(2 * ranks, 45),
                    .documents = number % 3 == 1,
                    .dropout = number % 4 == 3};
-    for (const auto& [kind, name] : kKinds)
-      if (kind != ContextKind::Ulysses || of.heads >= ranks) check(of, ranks, kind, name);
+    for (const auto& [kind, name] : kNamedKinds)
+      if (kind != nn::ContextKind::Ulysses || of.heads >= ranks) check(of, ranks, kind, name);
     if (::testing::Test::HasFailure()) return;
   }
 }
 
 TEST(ContextAttention, MayLeaveRanksWithoutPositions) {
   for (const int64_t positions : {1, 2, 3, 5, 7})
-    for (const auto& [kind, name] : kKinds)
+    for (const auto& [kind, name] : kNamedKinds)
       check({.rows = 1, .heads = 4, .kv_heads = 2, .head = 3, .positions = positions}, 4, kind,
             name);
 }
 
 TEST(ContextAttention, IsThatOfOneRankWhereDocumentsAreLongAndShort) {
-  for (const auto& [kind, name] : kKinds)
+  for (const auto& [kind, name] : kNamedKinds)
     check({.rows = 3, .heads = 3, .kv_heads = 3, .head = 4, .positions = 61, .documents = true}, 3,
           kind, name);
 }
@@ -160,7 +160,7 @@ TEST(ContextAttention, RefusesFewerHeadsThanRanksForUlyssesAndPositionsThatAreOt
     const auto x = [](int64_t heads, int64_t positions) {
       return at::zeros({1, heads, positions, 4}, at::kDouble);
     };
-    const auto said = [&](ContextKind kind, const nn::QueryKeyValue& parts,
+    const auto said = [&](nn::ContextKind kind, const nn::QueryKeyValue& parts,
                           const Positions& positions) -> std::string {
       try {
         nn::context_attention(parts, {world, kind}, {.positions = positions});
@@ -171,11 +171,11 @@ TEST(ContextAttention, RefusesFewerHeadsThanRanksForUlyssesAndPositionsThatAreOt
     };
     const Positions mine = head_and_tail(12, 3, world.rank());
     const auto few = x(2, 4);
-    EXPECT_THAT(said(ContextKind::Ulysses, {few, few, few}, mine),
+    EXPECT_THAT(said(nn::ContextKind::Ulysses, {few, few, few}, mine),
                 ::testing::HasSubstr("deals 2 heads to 3 ranks"));
-    EXPECT_THAT(said(ContextKind::Ring, {few, few, few}, {}),
+    EXPECT_THAT(said(nn::ContextKind::Ring, {few, few, few}, {}),
                 ::testing::HasSubstr("must know which positions this rank has"));
-    EXPECT_THAT(said(ContextKind::Ring, {few, few, few}, {{{0, 4}}, 12}),
+    EXPECT_THAT(said(nn::ContextKind::Ring, {few, few, few}, {{{0, 4}}, 12}),
                 ::testing::HasSubstr("has 4 positions (0-3 of 12), but should have"));
   });
 }

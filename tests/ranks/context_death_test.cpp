@@ -12,10 +12,9 @@ namespace trireme::test {
 namespace {
 
 using namespace std::chrono_literals;
-using nn::ContextKind;
 
 /// Forward and backward, again and again.
-Doing attending(ContextKind kind) {
+Doing attending(nn::ContextKind kind) {
   return {.name = "attention", .said = "", .once = [kind](const comm::Communicator& world) {
             const Positions mine = head_and_tail(600, world.size(), world.rank());
             const auto leaf = [&] {
@@ -29,7 +28,8 @@ Doing attending(ContextKind kind) {
 
 TEST(ContextDeath, IsNamedByEveryoneAndLeavesNothing) {
   Leftovers left;
-  for (const ContextKind kind : {ContextKind::Ring, ContextKind::Ulysses, ContextKind::Gather}) {
+  for (const nn::ContextKind kind :
+       {nn::ContextKind::Ring, nn::ContextKind::Ulysses, nn::ContextKind::Gather}) {
     for (const int victim : {0, 2}) {
       run_ranks(3,
                 [&](const Rank& self) {

@@ -12,6 +12,7 @@
 #include "trireme/core/error.h"
 #include "trireme/format/folder.h"
 #include "trireme/format/load.h"
+#include "trireme/nn/bind.h"
 
 namespace trireme::test {
 namespace {

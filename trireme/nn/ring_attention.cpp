@@ -107,7 +107,7 @@ class Exchange {
   at::Tensor wait() {
     received_.wait();
     sent_.wait();
-    out_ = {};
+    out_ = at::Tensor();
     return std::move(in_);
   }
 

@@ -104,7 +104,7 @@ void Rotary::make_tables(int64_t positions, int64_t length, const at::TensorOpti
   cosines_ = (angles.cos() * frequencies.amplitude).to(like.device(), like.dtype());
   sines_ = (angles.sin() * frequencies.amplitude).to(like.device(), like.dtype());
   length_ = length;
-  picked_cosines_ = picked_sines_ = {};
+  picked_cosines_ = picked_sines_ = at::Tensor();
 }
 
 /// Makes the tables anew if they do not reach to `end`, or are for another length, dtype or device.
