@@ -72,7 +72,7 @@ namespace {
 
 void share_sequences(torch::nn::Module& root, const Mesh& mesh, ContextKind kind) {
   if (mesh.size(Axis::Context) == 1) return;
-  for (const auto& item : root.named_modules())
+  for (const auto& item : root.named_modules("", /*include_self=*/false))
     if (auto* attention = dynamic_cast<CausalAttentionImpl*>(item.value().get()))
       attention->share_sequence({mesh.group(Axis::Context), kind}, mesh.size(Axis::Tensor));
 }
