@@ -90,6 +90,11 @@ BlockAttention block_attention(const at::Tensor& q, const at::Tensor& k, const a
   if (is_fused_on_cpu(q, mask)) {
     const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
         q, keys, values, 0.0, mask.causal, added(mask, q));
+    if (mask.hidden.defined()) {  // of rows that see nothing the kernel gives no -inf
+      const at::Tensor blind = mask.hidden.all(-1);
+      lse.masked_fill_(blind, kHidden);
+      out.masked_fill_(blind.unsqueeze(-1), 0);
+    }
     return {out, lse};
   }
   if (is_fused_on_gpu(q, mask)) {
