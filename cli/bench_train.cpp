@@ -28,7 +28,7 @@ int time_steps(const config::Config& config, const comm::Communicator& world) {
   const train::TensorMemory tensors;
   const Mesh mesh(world, config::degrees_of(config, world.size()),
                   train::pick_device(config, world));
-  const auto data = train::make_dataset(config);
+  const auto data = train::part_of(train::make_dataset(config), config, mesh);
   const data::Order order(static_cast<uint64_t>(config.run.seed), *data, config.batch.global);
   const auto model = [&](const Mesh& on) { return models::make_model(config, on); };
   train::Trainer trainer(config, mesh, train::build(model, mesh), config.run.steps);

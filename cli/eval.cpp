@@ -40,7 +40,8 @@ Measuring data_of(config::Config config) {
 /// Without an optimizer the weights fit where training needs a shard or a stage: those axes become
 /// copies.
 Degrees copies_of(const Degrees& trained) {
-  return {.replica = trained.pipe * trained.replica * trained.shard, .tensor = trained.tensor};
+  return {.replica = trained.pipe * trained.replica * trained.shard * trained.context,
+          .tensor = trained.tensor};
 }
 
 at::ScalarType dtype_of(const config::Config& config, bool gpu) {

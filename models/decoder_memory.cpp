@@ -26,7 +26,7 @@ Sizes sizes_of(const DecoderShape& shape, const nn::Batching& of) {
   const int64_t heads = (shape.heads + cut - 1) / cut, kv = (shape.kv_heads + cut - 1) / cut;
   const int64_t wide = (shape.ffn + cut - 1) / cut;
   Sizes sizes;
-  sizes.all = of.rows * shape.seq;
+  sizes.all = of.rows * ((shape.seq + of.context - 1) / of.context);
   sizes.own = shape.sequence == nn::Sequence::Cut ? (sizes.all + cut - 1) / cut : sizes.all;
   sizes.stream = sizes.own * hidden;
   sizes.whole_stream = sizes.all * hidden;

@@ -112,8 +112,10 @@ nn::Link GptBlockImpl::link(const std::string& name) {
                       .run = [this](const Flow& in) { return narrow(in); }}}};
 }
 
-GptImpl::GptImpl(GptOptions options, const Mesh& mesh) : options_(options) {
-  require_uncut(mesh, "gpt");
+GptImpl::GptImpl(GptOptions options, const Mesh& mesh)
+    : options_(options),
+      positions_(head_and_tail(options.seq, mesh.size(Axis::Context), mesh.coord(Axis::Context))) {
+  require_uncut(mesh, "gpt", {Axis::Expert});
   wte = register_module("wte", nn::Embedding(options.vocab, options.hidden, kDeviation));
   wpe = register_module("wpe", nn::Embedding(options.seq, options.hidden, kPositionDeviation));
   drop = register_module("drop", nn::Dropout(options.dropout));
@@ -129,18 +131,19 @@ GptImpl::GptImpl(GptOptions options, const Mesh& mesh) : options_(options) {
                           nn::HeadImpl::Options{.bias = false,
                                                 .deviation = kDeviation,
                                                 .tied = options.tie ? wte->weight : at::Tensor()}));
-  nn::cut(*this, kPlan, mesh, options.sequence);
+  nn::cut(*this, kPlan, mesh, options.sequence, options.context);
 }
 
 Flow GptImpl::embed(const Flow& tokens) {
-  const int64_t begin = tokens.where ? tokens.where->seq_begin : 0;
-  core::check(begin + tokens.x().size(1) <= options_.seq,
-              "gpt: {} positions from {} on, but model.seq is {}", tokens.x().size(1), begin,
-              options_.seq);
+  const Positions here =
+      (tokens.where ? tokens.where->positions : Positions()).of(tokens.x().size(1));
+  core::check(here.whole() <= options_.seq, "gpt: {} positions from {} on, but model.seq is {}",
+              tokens.x().size(1), here.first(), options_.seq);
   const Flow flow = wte->forward(tokens);
   if (tokens.where && tokens.where->moving.defined())
     return flow.with(flow.x() + wpe->forward(tokens.with(tokens.where->moving)).x());
-  const at::Tensor places = wpe->rows(flow.where ? flow.where->seq_begin : 0, flow.x().size(1));
+  const at::Tensor places =
+      wpe->rows(flow.where ? flow.where->positions.ranges(flow.x().size(1)) : here.ranges());
   return drop->forward(flow.with(flow.x() + places));
 }
 
@@ -160,7 +163,7 @@ nn::Chain GptImpl::chain() {
 }
 
 std::optional<nn::MicroBatch> GptImpl::example(int64_t rows) const {
-  return nn::counting_tokens(rows, options_.seq, options_.vocab);
+  return nn::counting_tokens(rows, positions_, options_.vocab);
 }
 
 Flow GptImpl::compute(const Flow& tokens) {

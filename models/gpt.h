@@ -16,6 +16,7 @@ struct GptOptions {
   double dropout = 0, attention_dropout = 0;
   bool tie = true;                            ///< the head's weight is the token embedding's
   nn::Sequence sequence = nn::Sequence::Cut;  ///< between the layers that the tensor axis cuts
+  nn::ContextKind context = nn::ContextKind::Ring;  ///< attention over the context axis
   // What other models that are made of these blocks do differently.
   nn::Sees sees = nn::Sees::Past;
   double epsilon = 1e-5;    ///< of norms
@@ -75,6 +76,7 @@ class GptImpl : public nn::ModelImpl {
   nn::Flow embed(const nn::Flow& tokens);
 
   GptOptions options_;
+  Positions positions_;  // of a full sequence, that this rank has
   nn::Embedding wte{nullptr}, wpe{nullptr};
   nn::Dropout drop{nullptr};
   std::vector<GptBlock> h;

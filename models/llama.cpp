@@ -121,8 +121,10 @@ nn::Link LlamaBlockImpl::link(const std::string& name) {
                       .run = [this](const Flow& in) { return narrow(in); }}}};
 }
 
-LlamaImpl::LlamaImpl(LlamaOptions options, const Mesh& mesh) : options_(completed(options)) {
-  require_uncut(mesh, "llama");
+LlamaImpl::LlamaImpl(LlamaOptions options, const Mesh& mesh)
+    : options_(completed(options)),
+      positions_(head_and_tail(options.seq, mesh.size(Axis::Context), mesh.coord(Axis::Context))) {
+  require_uncut(mesh, "llama", {Axis::Expert});
   embed = register_module("embed", nn::Embedding(options_.vocab, options_.hidden, kLlamaDeviation));
   drop = register_module("drop", nn::Dropout(options_.dropout));
   auto blocks = std::make_shared<torch::nn::Module>("layers");
@@ -138,7 +140,7 @@ LlamaImpl::LlamaImpl(LlamaOptions options, const Mesh& mesh) : options_(complete
                nn::HeadImpl::Options{.bias = false,
                                      .deviation = kLlamaDeviation,
                                      .tied = options_.tie ? embed->weight : at::Tensor()}));
-  nn::cut(*this, kLlamaPlan, mesh, options_.sequence);
+  nn::cut(*this, kLlamaPlan, mesh, options_.sequence, options_.context);
 }
 
 Flow LlamaImpl::embedded(const Flow& tokens) {
@@ -161,7 +163,7 @@ nn::Chain LlamaImpl::chain() {
 }
 
 std::optional<nn::MicroBatch> LlamaImpl::example(int64_t rows) const {
-  return nn::counting_tokens(rows, options_.seq, options_.vocab);
+  return nn::counting_tokens(rows, positions_, options_.vocab);
 }
 
 Flow LlamaImpl::compute(const Flow& tokens) {

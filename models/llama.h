@@ -22,6 +22,7 @@ struct LlamaOptions {
   double dropout = 0, attention_dropout = 0;
   bool tie = true;                            ///< the head's weight is the token embedding's
   nn::Sequence sequence = nn::Sequence::Cut;  ///< between the layers that the tensor axis cuts
+  nn::ContextKind context = nn::ContextKind::Ring;  ///< attention over the context axis
 };
 
 /// norm_1 -> attention -> + -> norm_2 -> SwiGLU mlp -> +, with dropout before each sum.
@@ -74,6 +75,7 @@ class LlamaImpl : public nn::ModelImpl {
   nn::Flow embedded(const nn::Flow& tokens);
 
   LlamaOptions options_;
+  Positions positions_;  // of a full sequence, that this rank has
   nn::Embedding embed{nullptr};
   nn::Dropout drop{nullptr};
   std::vector<LlamaBlock> layers;

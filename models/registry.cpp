@@ -47,6 +47,15 @@ std::shared_ptr<nn::ModelImpl> make_vit(const config::Config& config, const Mesh
       mesh);
 }
 
+nn::ContextKind context_kind(config::ContextKind kind) {
+  switch (kind) {
+    case config::ContextKind::Ring: break;
+    case config::ContextKind::Ulysses: return nn::ContextKind::Ulysses;
+    case config::ContextKind::Gather: return nn::ContextKind::Gather;
+  }
+  return nn::ContextKind::Ring;
+}
+
 nn::RotaryScaling scaling_of(config::RopeScaling scaling) {
   switch (scaling) {
     case config::RopeScaling::None: return nn::RotaryScaling::None;
@@ -82,7 +91,8 @@ LlamaOptions llama_options(const config::Config& config) {
           .dropout = wanted.dropout,
           .attention_dropout = wanted.attention_dropout,
           .tie = wanted.tie,
-          .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole};
+          .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole,
+          .context = context_kind(config.context.kind)};
 }
 
 std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& mesh) {
@@ -102,7 +112,8 @@ std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& me
                    .dropout = wanted.dropout,
                    .attention_dropout = wanted.attention_dropout,
                    .tie = wanted.tie,
-                   .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole},
+                   .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole,
+                   .context = context_kind(config.context.kind)},
         mesh);
   if (wanted.kind == "mlp")
     return std::make_shared<MlpImpl>(MlpOptions{.layers = wanted.layers,

@@ -124,7 +124,8 @@ TEST(KvCache, AttendsAtAPositionThatIsATensor) {
     EXPECT_EQ(caches.moves(), moves + 1) << "64 positions were there";
     for (int64_t i = 60; i < 78; ++i) {
       if (i == 75) {  // as it is, in between
-        const auto plain = std::make_shared<const nn::Where>(nn::Where{.seq_begin = i});
+        const auto plain =
+            std::make_shared<const nn::Where>(nn::Where{.positions = Positions::from(i)});
         const at::Tensor y = model->forward(nn::Flow(text.narrow(1, i, 1), plain)).x();
         EXPECT_TRUE(torch::allclose(y[0][0], all[0][i], 1e-11, 1e-11)) << i;
         continue;
@@ -176,7 +177,7 @@ TEST(KvCache, RefusesAGap) {
   const auto model = gpt(mesh_of_one());
   const nn::KvCaches caches(model);
   const at::NoGradGuard guard;
-  const auto at = std::make_shared<const nn::Where>(nn::Where{.seq_begin = 5});
+  const auto at = std::make_shared<const nn::Where>(nn::Where{.positions = Positions::from(5)});
   EXPECT_THAT(outcome_of<MisuseError>([&] { model->forward(nn::Flow(tokens_of(2), at)); }),
               HasSubstr("positions 5 to 7 were asked for, but the cache ends at 0"));
 }

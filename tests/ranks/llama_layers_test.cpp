@@ -116,7 +116,7 @@ TEST(LlamaLayers, RotaryTurnsPairsByTheirPosition) {
     const nn::Rotary rotary(options_of(pairs));
     const auto ours = [&](const Inputs& in) {
       const at::Tensor qkv = in[0] * 1;  // memory of its own: it is written to
-      return nn::turned(qkv, rotary.heads(qkv, kBegin, kQ, kKv));
+      return nn::turned(qkv, rotary.heads(qkv, Positions::from(kBegin), kQ, kKv));
     };
     const auto formula = [&](const Inputs& in) {
       const auto heads = in[0].unflatten(2, {kQ + 2 * kKv, 8});

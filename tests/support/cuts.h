@@ -14,6 +14,7 @@
 #include "models/registry.h"
 #include "support/backends.h"
 #include "trireme/data/loader.h"
+#include "trireme/train/datasets.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::test {
@@ -40,6 +41,9 @@ struct Case {
   /// What else is trained in another way: its name, and the keys.
   std::string otherwise = {};
   std::function<void(config::Config&)> change = {};
+  int context = 1;
+  config::ContextKind how = config::ContextKind::Ring;  ///< of context
+  bool documents = false;  ///< every third token ends one; attention does not cross that
 };
 
 inline std::string describe(const Case& c) {
@@ -50,11 +54,17 @@ inline std::string describe(const Case& c) {
   if (c.pipe > 1)
     text += fmt::format(" pipe {} {} x {} by {} micro {} keep_gathered {}", c.pipe, c.schedule,
                         c.stages_per_rank, to_string(c.balance), c.micro, c.keep_gathered);
-  return text + " " + c.otherwise;
+  if (c.context > 1)
+    text += fmt::format(" context {} {} seq {}", c.context, to_string(c.how), c.seq);
+  return text + (c.documents ? " documents " : " ") + c.otherwise;
 }
 
 inline Degrees degrees_of(const Case& c) {
-  return {.pipe = c.pipe, .replica = c.replica, .shard = c.shard, .tensor = c.tensor};
+  return {.pipe = c.pipe,
+          .replica = c.replica,
+          .shard = c.shard,
+          .context = c.context,
+          .tensor = c.tensor};
 }
 
 inline config::Config config_of(const Case& c) {
@@ -80,6 +90,7 @@ inline config::Config config_of(const Case& c) {
     config.model.rope_seq = 16;
   }
   config.tensor.sequence = c.sequence;
+  config.context.kind = c.how;
   config.memory.recompute = c.recompute;
   config.memory.shard = c.what;
   config.pipeline.schedule = c.schedule;
@@ -102,7 +113,13 @@ struct Labelled final : data::Dataset {
     const auto all = (torch::arange(c.seq + 1, torch::kLong) * (i + 3) + i * i) % c.vocab;
     auto target = all.narrow(0, 1, c.seq).clone();
     if (c.masked) target.masked_fill_((torch::arange(c.seq) + i) % 3 == 0, nn::kIgnored);
-    return {all.narrow(0, 0, c.seq).clone(), target};
+    data::Sample sample{all.narrow(0, 0, c.seq).clone(), target};
+    if (c.documents) {  // of 1 to 5 positions
+      const at::Tensor places = torch::arange(c.seq);
+      sample.documents = torch::where((places * (i + 2)) % 5 < 2, places, 0);
+      sample.documents = std::get<0>(sample.documents.cummax(0));
+    }
+    return sample;
   }
   Case c;
 };
@@ -116,13 +133,13 @@ inline Outcome train(const Case& c, const Mesh& mesh) {
   const config::Config config = config_of(c);
   const auto model = [&](const Mesh& on) { return models::make_model(config, on); };
   train::Trainer trainer(config, mesh, train::build(model, mesh), kSteps);
-  const Labelled data(c);
-  const data::Order order(3, data.size(), c.batch);
+  const auto data = train::part_of(std::make_shared<Labelled>(c), config, mesh);
+  const data::Order order(3, data->size(), c.batch);
   const auto replicas = mesh.samples();
   Outcome outcome;
   for (int step = 1; step <= kSteps; ++step) {
     const auto result = trainer.step(
-        step, data::Loader::read(data, order, replicas.rank(), replicas.size(), step - 1));
+        step, data::Loader::read(*data, order, replicas.rank(), replicas.size(), step - 1));
     outcome.losses.push_back(result.loss);
     outcome.norms.push_back(result.grad_norm);
   }
@@ -155,8 +172,8 @@ inline void expect_same(const Outcome& got, const Outcome& alone, const Mesh& me
 
 /// One rank's outcome does not depend on how it would be cut.
 inline const Outcome& alone(const Case& c) {
-  static std::map<std::tuple<std::string, bool, bool, std::vector<int64_t>>, Outcome> known;
-  const auto key = std::tuple(c.kind + c.otherwise, c.tie, c.masked,
+  static std::map<std::tuple<std::string, bool, bool, bool, std::vector<int64_t>>, Outcome> known;
+  const auto key = std::tuple(c.kind + c.otherwise, c.tie, c.masked, c.documents,
                               std::vector{c.heads, c.kv_heads, c.batch, c.seq, c.vocab, c.layers});
   auto found = known.find(key);
   if (found == known.end()) found = known.emplace(key, train(c, mesh_of_one())).first;

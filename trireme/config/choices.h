@@ -52,13 +52,10 @@ struct Words<Graph> {
 enum class DataKind : uint8_t { Markov, Tokens, Text, JsonLines, Idx, Cifar, Images };
 template <>
 struct Words<DataKind> {
-  static constexpr Word<DataKind> all[] = {{"markov", DataKind::Markov},
-                                           {"tokens", DataKind::Tokens},
-                                           {"text", DataKind::Text},
-                                           {"jsonl", DataKind::JsonLines},
-                                           {"idx", DataKind::Idx},
-                                           {"cifar", DataKind::Cifar},
-                                           {"images", DataKind::Images}};
+  static constexpr Word<DataKind> all[] = {
+      {"markov", DataKind::Markov},   {"tokens", DataKind::Tokens}, {"text", DataKind::Text},
+      {"jsonl", DataKind::JsonLines}, {"idx", DataKind::Idx},       {"cifar", DataKind::Cifar},
+      {"images", DataKind::Images}};
 };
 /// Are its samples images with labels, and not texts?
 constexpr bool has_images(DataKind kind) {
@@ -129,11 +126,12 @@ struct Words<RateSchedule> {
                                                {"constant", RateSchedule::Constant}};
 };
 
-enum class ContextKind : uint8_t { Ring, Ulysses };
+enum class ContextKind : uint8_t { Ring, Ulysses, Gather };
 template <>
 struct Words<ContextKind> {
   static constexpr Word<ContextKind> all[] = {{"ring", ContextKind::Ring},
-                                              {"ulysses", ContextKind::Ulysses}};
+                                              {"ulysses", ContextKind::Ulysses},
+                                              {"gather", ContextKind::Gather}};
 };
 
 enum class Dtype : uint8_t { Float32, Float64, BFloat16, Float16 };
@@ -155,12 +153,10 @@ struct Words<Master> {
 enum class Recompute : uint8_t { None, Block, Selective, Cheap, Sqrt, ExceptLast };
 template <>
 struct Words<Recompute> {
-  static constexpr Word<Recompute> all[] = {{"none", Recompute::None},
-                                            {"block", Recompute::Block},
-                                            {"selective", Recompute::Selective},
-                                            {"cheap", Recompute::Cheap},
-                                            {"sqrt", Recompute::Sqrt},
-                                            {"except_last", Recompute::ExceptLast}};
+  static constexpr Word<Recompute> all[] = {
+      {"none", Recompute::None},           {"block", Recompute::Block},
+      {"selective", Recompute::Selective}, {"cheap", Recompute::Cheap},
+      {"sqrt", Recompute::Sqrt},           {"except_last", Recompute::ExceptLast}};
 };
 
 enum class ShardedState : uint8_t { Optimizer, Gradients, Parameters };

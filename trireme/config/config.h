@@ -77,6 +77,8 @@ struct Data {
   int64_t workers = 1;
   int64_t samples = 8192;
   bool allow_change = false;
+  bool documents = false;  ///< attention stops where a document ends
+  int64_t eod = -1;        ///< the token that ends a document; below 0: the tokenizer's
   bool operator==(const Data&) const = default;
 
   /// Those of the blend, or the one that kind and path name.

@@ -137,7 +137,13 @@ bool has_32_bits(const Config& config) {
 constexpr Switch kSwitches[] = {
     {"data.path", "data.kind", reads_files, "data.kind=tokens"},
     {"data.valid", "data.kind", reads_files, "data.kind=tokens"},
-    {"data.tokenizer", "data.kind", reads_text, "data.kind=text"},
+    {"data.tokenizer", "data.kind",
+     [](const Config& c) {
+       return reads_text(c) || (c.data.documents && reads(c, DataKind::Tokens));
+     },
+     "data.kind=text"},
+    {"data.eod", "data.documents", [](const Config& c) { return c.data.documents; },
+     "data.documents=true"},
     {"data.chat", "data.kind", reads_conversations, "data.kind=jsonl"},
     {"data.valid", "eval.every", evaluates, "eval.every=100"},
     {"data.path", "data.kind", [](const Config& c) { return c.data.blend.empty(); },
@@ -148,8 +154,8 @@ constexpr Switch kSwitches[] = {
     {"model.kv_heads", "model.kind", has_attention, "model.kind=gpt"},
     {"model.ffn", "model.kind", has_attention, "model.kind=gpt"},
     {"model.attention_dropout", "model.kind", has_attention, "model.kind=gpt"},
-    {"model.tie", "model.kind",
-     [](const Config& c) { return has_attention(c) && has_tokens(c); }, "model.kind=gpt"},
+    {"model.tie", "model.kind", [](const Config& c) { return has_attention(c) && has_tokens(c); },
+     "model.kind=gpt"},
     {"model.seq", "model.kind", has_tokens, "model.kind=gpt"},
     {"model.vocab", "model.kind", has_tokens, "model.kind=gpt"},
     {"model.layers", "model.kind", has_width, "model.kind=vit"},
@@ -191,6 +197,8 @@ constexpr Switch kSwitches[] = {
     {"optim.final", "optim.schedule",
      [](const Config& c) { return c.optim.schedule != RateSchedule::Constant; },
      "optim.schedule=cosine"},
+    {"context", "mesh.context", [](const Config& c) { return c.mesh.context > 1; },
+     "mesh.context=2"},
     {"tensor", "mesh.tensor", [](const Config& c) { return c.mesh.tensor > 1; }, "mesh.tensor=2"},
     {"pipeline", "mesh.pipe", is_pipeline, "mesh.pipe=2"},
     {"pipeline.keep_gathered", "mesh.shard", is_sharded, "mesh.shard=2"},
@@ -233,7 +241,8 @@ constexpr Switch kSwitches[] = {
     {"log.trace", "sync.kind", not_on_servers, "sync.kind=lockstep"},
     {"compress.kind", "mesh.replica",
      [](const Config& c) {
-       return c.mesh.replica != 1 || c.mesh.shard != 1 || c.sync.on_servers();
+       return c.mesh.replica != 1 || c.mesh.shard != 1 || c.mesh.context != 1 ||
+              c.sync.on_servers();
      },
      "mesh.replica=2"},
     {"compress.ratio", "compress.kind", sends_some, "compress.kind=topk"},

@@ -117,7 +117,8 @@ const Key kTable[] = {
     {KEY(model.batch_norm), "resnet: statistics of all ranks' rows, or of each rank's",
      one_of<BatchNormKind>()},
     {KEY(model.patch), "vit: height and width of a patch", kSize},
-    {KEY(model.from), "first weights: a checkpoint, or a Hugging Face folder; model's sizes are its"},
+    {KEY(model.from),
+     "first weights: a checkpoint, or a Hugging Face folder; model's sizes are its"},
     {KEY(model.experts), "moe-gpt: experts in a layer", kSize, Built::Later},
     {KEY(model.top_k), "moe-gpt: experts that see a token", kSize, Built::Later},
     {KEY(model.capacity), "moe-gpt: an expert's share of tokens; 0: dropless", kNotNegative,
@@ -134,6 +135,10 @@ const Key kTable[] = {
     {KEY(data.workers), "threads of a rank that read samples", kWorkers},
     {KEY(data.samples), "markov: samples in an epoch", {.at_least = 1}},
     {KEY(data.allow_change), "allow a run to continue on other data"},
+    {KEY(data.documents), "text, tokens: attention does not look beyond the border of a document"},
+    {KEY(data.eod),
+     "documents: the token that ends one; -1: that of data.tokenizer",
+     {.at_least = -1, .fits_int = true}},
 
     {KEY(batch.global), "samples per optimizer step, over all ranks", kSize},
     {KEY(batch.micro), "most samples of a rank's micro-batch", kSize},
@@ -150,8 +155,7 @@ const Key kTable[] = {
     {KEY(optim.schedule), "learning rate after the warmup", one_of<RateSchedule>()},
     {KEY(optim.warmup), "steps of linear warmup", kCount},
     {KEY(optim.final), "last learning rate as a fraction of lr", {.at_least = 0, .at_most = 1}},
-    {"optim.groups",
-     TABLES(optim.groups),
+    {"optim.groups", TABLES(optim.groups),
      "parameters with another lr or weight_decay: [{match, lr, weight_decay}, ...]"},
 
     {KEY(lora.rank), "rank of low-rank adapters; 0: none", kSizeOrAuto},
@@ -162,12 +166,11 @@ const Key kTable[] = {
     {KEY(mesh.shard), "ranks that share one copy's state; 0: what is left", kSizeOrAuto},
     {KEY(mesh.tensor), "ranks that share each layer", kSize},
     {KEY(mesh.pipe), "ranks in a pipeline of stages", kSize},
-    {KEY(mesh.context), "ranks that share a sequence", kSize, Built::Later},
+    {KEY(mesh.context), "ranks that share a sequence", kSize},
     {KEY(mesh.expert), "ranks that share the experts; divides replica x shard x context", kSize,
      Built::Later},
 
-    {KEY(context.kind), "attention over a sequence that is cut", one_of<ContextKind>(),
-     Built::Later},
+    {KEY(context.kind), "attention over a sequence that is cut", one_of<ContextKind>()},
 
     {KEY(tensor.sequence), "sequence parallelism inside tensor parallel regions"},
 

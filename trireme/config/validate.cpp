@@ -75,11 +75,12 @@ void validate_sizes(const Model& model, const Batch& batch) {
 void validate_images(const Config& config) {
   if (!config.model.has_images()) return;
   const Recompute recompute = config.memory.recompute;
-  need(config.model.kind != "resnet" ||
-           (recompute != Recompute::Selective && recompute != Recompute::Cheap),
-       "memory.recompute = \"{}\" saves nothing in a resnet: it has no attention, and its norms are "
-       "one pass with their ReLU; use \"block\"",
-       to_string(recompute));
+  need(
+      config.model.kind != "resnet" ||
+          (recompute != Recompute::Selective && recompute != Recompute::Cheap),
+      "memory.recompute = \"{}\" saves nothing in a resnet: it has no attention, and its norms are "
+      "one pass with their ReLU; use \"block\"",
+      to_string(recompute));
   const auto& blend = config.data.blend;
   const auto is_of_images = [](const DataSource& one) { return has_images(one.kind); };
   need(std::ranges::all_of(config.data.sources(), is_of_images),
@@ -98,12 +99,55 @@ void validate_heads(const Model& model, int64_t tensor) {
          heads);
 }
 
+/// The ranks of the context axis share each sequence.
+void validate_context(const Config& config) {
+  const auto& [model, mesh] = std::tie(config.model, config.mesh);
+  if (mesh.context == 1) return;
+  need(model.has_attention() && !model.has_images(),
+       "mesh.context = {} cuts sequences along their length, which model.kind = \"{}\" cannot do; "
+       "use \"gpt\" or \"llama\"",
+       mesh.context, model.kind);
+  need(model.seq >= 2 * mesh.context,
+       "mesh.context = {} cuts a sequence in {} pieces, a head and a tail for each rank, but "
+       "model.seq = {}; use mesh.context={} or less",
+       mesh.context, 2 * mesh.context, model.seq, std::max<int64_t>(1, model.seq / 2));
+  const int64_t heads = mesh.tensor <= model.kv_heads
+                            ? model.kv_heads / mesh.tensor * (model.heads / model.kv_heads)
+                            : model.heads / mesh.tensor;
+  need(config.context.kind != ContextKind::Ulysses || heads >= mesh.context,
+       "context.kind = \"ulysses\" deals the heads of a rank to mesh.context = {}, but "
+       "model.heads = {} over mesh.tensor = {} are {} on a rank; use context.kind = \"ring\"",
+       mesh.context, model.heads, mesh.tensor, heads);
+}
+
+/// Documents are told apart by the token that ends one.
+void validate_documents(const Config& config) {
+  if (!config.data.documents) return;
+  need(config.model.has_attention() && !config.model.has_images(),
+       "data.documents = true is for attention over tokens, which model.kind = \"{}\" has not; "
+       "leave it out",
+       config.model.kind);
+  for (const DataSource& one : config.data.sources())
+    need(one.kind == DataKind::Tokens || one.kind == DataKind::Text,
+         "data.documents = true needs samples of several documents, and one of data.kind = \"{}\" "
+         "is a single one; use \"tokens\" or \"text\", or leave data.documents out",
+         to_string(one.kind));
+  need(config.data.eod < config.model.vocab, "data.eod = {} is not below model.vocab = {}",
+       config.data.eod, config.model.vocab);
+  const auto is_text = [](const DataSource& one) { return one.kind == DataKind::Text; };
+  need(config.data.eod >= 0 || !config.data.tokenizer.empty() ||
+           std::ranges::all_of(config.data.sources(), is_text),
+       "data.documents = true needs to know which token ends a document: set data.eod, or "
+       "data.tokenizer");
+}
+
 /// A group's learning rate follows that of all others, as a factor of it.
 void validate_groups(const Config& config) {
   for (std::size_t i = 0; i < config.optim.groups.size(); ++i) {
     const ParameterGroup& group = config.optim.groups[i];
     need(config.optim.lr > 0 || group.lr.value_or(0) == 0,
-         "optim.groups[{}].lr = {} follows the schedule of optim.lr = 0, which stays 0; set optim.lr "
+         "optim.groups[{}].lr = {} follows the schedule of optim.lr = 0, which stays 0; set "
+         "optim.lr "
          "over 0, and a last group {{match = \"*\", lr = 0}} for what should not move",
          i, group.lr.value_or(0));
     need(config.sync.optimizer != ServerOptimizer::Adagrad || group.weight_decay.value_or(0) == 0,
@@ -181,7 +225,9 @@ void validate(const Config& config) {
   validate_model(config.model);
   validate_sizes(config.model, config.batch);
   if (config.model.has_attention()) validate_heads(config.model, mesh.tensor);
+  validate_context(config);
   validate_sources(data);
+  validate_documents(config);
   const auto is_generated = [](const DataSource& one) { return one.kind == DataKind::Markov; };
   need(std::ranges::all_of(data.sources(), is_generated) || config.eval.every == 0 ||
            !data.valid.empty(),

@@ -108,6 +108,12 @@ Sample Blend::get_in_epoch(int64_t index, int64_t epoch) const {
   return sources_[place.source].data->get_in_epoch(place.index, place.epoch);
 }
 
+Sample Blend::get_positions(int64_t index, std::optional<int64_t> epoch,
+                            const Positions& positions) const {
+  const Place place = place_of(index, epoch.value_or(0));
+  return sources_[place.source].data->get_positions(place.index, place.epoch, positions);
+}
+
 std::string Blend::identity() const {
   std::string all;
   for (const Source& source : sources_)

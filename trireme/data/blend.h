@@ -65,6 +65,8 @@ class Blend : public Dataset {
   int64_t size() const override { return size_; }
   Sample get(int64_t index) const override { return get_in_epoch(index, 0); }
   Sample get_in_epoch(int64_t index, int64_t epoch) const override;
+  Sample get_positions(int64_t index, std::optional<int64_t> epoch,
+                       const Positions& positions) const override;
   bool is_shuffled() const override { return true; }
   std::string identity() const override;
   /// The mean of the sources', by weight; nothing if one of them has none.

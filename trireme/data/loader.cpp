@@ -49,15 +49,21 @@ void put_together(const std::vector<Sample>& samples, Batch& batch) {
   if (batch.sample_ids.empty()) {
     batch.inputs = no_rows(samples.front().input);
     batch.targets = no_rows(samples.front().target);
+    if (samples.front().documents.defined()) batch.documents = no_rows(samples.front().documents);
     return;
   }
-  std::vector<at::Tensor> inputs, targets;
+  std::vector<at::Tensor> inputs, targets, documents;
   for (const Sample& sample : samples) {
     inputs.push_back(sample.input);
     targets.push_back(sample.target);
+    if (sample.documents.defined()) documents.push_back(sample.documents);
   }
   batch.inputs = at::stack(inputs);
   batch.targets = at::stack(targets);
+  core::check(documents.empty() || documents.size() == samples.size(),
+              "{} of {} samples of a batch say where documents begin; all must, or none",
+              documents.size(), samples.size());
+  if (!documents.empty()) batch.documents = at::stack(documents);
 }
 
 }  // namespace

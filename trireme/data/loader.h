@@ -18,6 +18,7 @@ struct Batch {
   int64_t number = 0;               ///< counted from 0 over all epochs
   std::vector<int64_t> sample_ids;  ///< of this rank's rows
   at::Tensor inputs, targets;       ///< [rows, ...]; 0 rows where the rank has no samples
+  at::Tensor documents = {};        ///< Sample::documents of each row, or undefined
   /// Of the ranks that share the batch: rows of the one that has the most, of the one that has the
   /// fewest, and of all together.
   int64_t largest_block = 0, smallest_block = 0, all_rows = 0;

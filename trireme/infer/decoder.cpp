@@ -36,7 +36,8 @@ at::Tensor Decoder::feed(const at::Tensor& tokens) {
   core::check(tokens.dim() == 2 && tokens.size(1) > 0,
               "Decoder::feed: tokens are [rows, positions], at least one");
   const at::Tensor logits =
-      repeats(tokens) ? repeat(tokens) : logits_of(tokens.to(device_), {.seq_begin = position_});
+      repeats(tokens) ? repeat(tokens)
+                      : logits_of(tokens.to(device_), {.positions = Positions::from(position_)});
   position_ += tokens.size(1);
   return logits;
 }
@@ -72,7 +73,7 @@ at::Tensor Decoder::repeat(const at::Tensor& token) {
   }
   step_->token.copy_(token);
   step_->position.fill_(position_);
-  const nn::Where where{.seq_begin = position_, .moving = step_->position};
+  const nn::Where where{.positions = Positions::from(position_), .moving = step_->position};
   if (first) {
     step_->logits = logits_of(step_->token, where);
   } else {

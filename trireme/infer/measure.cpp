@@ -82,15 +82,18 @@ Measured measure(nn::ModelImpl& model, const data::Dataset& dataset, const Mesh&
   Sums sums(options.classes);
   for (int64_t begin = 0; begin < mine.count; begin += options.rows) {
     const int64_t end = std::min(mine.count, begin + options.rows);
-    std::vector<at::Tensor> inputs, targets;
+    std::vector<at::Tensor> inputs, targets, documents;
     for (int64_t i = begin; i < end; ++i) {
       data::Sample sample = dataset.get(mine.begin + i);
       inputs.push_back(std::move(sample.input));
       targets.push_back(std::move(sample.target));
+      if (sample.documents.defined()) documents.push_back(std::move(sample.documents));
     }
+    auto where = std::make_shared<nn::Where>();
+    if (!documents.empty()) where->documents = at::stack(documents).to(mesh.device());
     const at::Tensor x = at::stack(inputs);
     nn::Flow flow(x.to(mesh.device(), x.is_floating_point() ? dtype : x.scalar_type()),
-                  std::make_shared<const nn::Where>());
+                  std::move(where));
     for (const nn::Link& link : chain.links) flow = link.forward(std::move(flow));
     add_logits(chain.head, flow, at::stack(targets).to(mesh.device()), sums);
     sums.add_samples(end - begin);

@@ -46,6 +46,11 @@ class Mesh {
 
   /// The ranks that share the samples of a batch.
   const comm::Communicator& samples() const { return group(sample_axes()); }
+  /// The ranks that share the tokens of a batch: those of `samples`, and those that share each
+  /// sequence with them.
+  const comm::Communicator& tokens() const {
+    return group({Axis::Replica, Axis::Shard, Axis::Context});
+  }
 
   const Degrees& degrees() const { return degrees_; }
   const Coord& coord() const { return coord_; }

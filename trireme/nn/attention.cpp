@@ -3,6 +3,9 @@
 #include <ATen/Context.h>
 #include <torch/autograd.h>
 
+#include <cmath>
+#include <limits>
+
 #include "trireme/comm/dtype.h"
 #include "trireme/cuda/kernel.h"
 #include "trireme/nn/rotary.h"
@@ -41,8 +44,7 @@ struct CudnnAttention : ag::Function<CudnnAttention> {
     const auto [q, k, v] = parts_of(qkv, layer->heads, layer->kv_heads);
     const auto [out, lse, cum_q, cum_k, max_q, max_k, seed, offset, debug] =
         at::_scaled_dot_product_cudnn_attention(q, k, v, std::nullopt,
-                                                /*compute_log_sumexp=*/true, 0.0,
-                                                layer->is_causal);
+                                                /*compute_log_sumexp=*/true, 0.0, layer->is_causal);
     layer->max_q = max_q;
     layer->max_k = max_k;
     context->saved_data["layer"] = c10::IValue::make_capsule(layer);
@@ -84,6 +86,38 @@ QueryKeyValue parts_of(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
   return {heads_of(parts[0]), heads_of(parts[1]), heads_of(parts[2])};
 }
 
+at::Tensor visible(const Positions& queries, const Positions& keys, const at::Tensor& documents,
+                   c10::Device device) {
+  const auto as_tensor = [&](const Positions& positions) {
+    return at::tensor(positions.each(), at::kLong).to(device);
+  };
+  const at::Tensor q = as_tensor(queries).unsqueeze(1), k = as_tensor(keys);
+  const at::Tensor past = (k <= q).unsqueeze(0).unsqueeze(0);
+  if (!documents.defined()) return past;
+  return at::logical_and(past, k >= documents.to(device).unsqueeze(1).unsqueeze(3));
+}
+
+at::Tensor plain_attention(const QueryKeyValue& parts, const at::Tensor& seen,
+                           const at::Tensor& keep) {
+  const auto& [q, k, v] = parts;
+  const int64_t repeat = q.size(1) / k.size(1);
+  const auto keys = repeat != 1 ? k.repeat_interleave(repeat, 1) : k;
+  const auto values = repeat != 1 ? v.repeat_interleave(repeat, 1) : v;
+  // Divided before the product, which could overflow in float16.
+  auto scores = at::matmul(q / std::sqrt(double(q.size(3))), keys.transpose(-2, -1));
+  if (seen.defined())
+    scores = scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
+  const auto wide = at::promote_types(q.scalar_type(), at::kFloat);
+  const auto chances = at::softmax(scores, -1, wide).to(q.scalar_type());
+  return at::matmul(keep.defined() ? chances * keep : chances, values);
+}
+
+at::Tensor masked_attention(const QueryKeyValue& parts, const at::Tensor& seen) {
+  const auto& [q, k, v] = parts;
+  return at::scaled_dot_product_attention(q, k, v, seen, 0.0, /*is_causal=*/false, std::nullopt,
+                                          /*enable_gqa=*/q.size(1) != k.size(1));
+}
+
 at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
                             const cuda::RotaryHeads* rotary, Sees sees) {
   const bool is_causal = sees == Sees::Past;
@@ -97,8 +131,8 @@ at::Tensor causal_attention(const at::Tensor& qkv, int64_t heads, int64_t kv_hea
   }
   const at::Tensor placed = rotary != nullptr ? turned(qkv, *rotary) : qkv;
   const auto [q, k, v] = parts_of(placed, heads, kv_heads);
-  const at::Tensor y = at::scaled_dot_product_attention(
-      q, k, v, {}, 0.0, is_causal, std::nullopt, /*enable_gqa=*/heads != kv_heads);
+  const at::Tensor y = at::scaled_dot_product_attention(q, k, v, {}, 0.0, is_causal, std::nullopt,
+                                                        /*enable_gqa=*/heads != kv_heads);
   return y.transpose(1, 2).reshape({qkv.size(0), qkv.size(1), -1});
 }
 

@@ -110,9 +110,7 @@ at::Tensor DropoutImpl::compute(const at::Tensor& x, const Where* where) {
   if (probability_ == 0 || !is_training()) return x;
   // [rows, positions, features], or [rows, features].
   const int64_t features = x.dim() > 1 ? x.size(-1) : 1;
-  DropoutElements elements{.first_position = where != nullptr && x.dim() > 2 ? where->seq_begin : 0,
-                           .width = features,
-                           .features = {0, features}};
+  DropoutElements elements{.width = features, .features = {0, features}};
   core::check(
       style() == Style::Column || width_ == 0 || x.dim() < 2 || features == width_,
       "dropout '{}' was given {} of its {} features; where they are cut, name it as Column in "
@@ -125,7 +123,23 @@ at::Tensor DropoutImpl::compute(const at::Tensor& x, const Where* where) {
                 "dropout '{}': {} features, but this rank's part of {} is {}", full_name(),
                 features, width_, elements.features.count);
   }
-  return x * dropout_mask(*this, where, probability_, x.sizes(), elements, x.options());
+  if (where == nullptr || x.dim() < 3)
+    return x * dropout_mask(*this, where, probability_, x.sizes(), elements, x.options());
+  return x * mask_of_positions(x, *where, elements);
+}
+
+/// The mask of [rows, positions, features], put together from the ranges of positions.
+at::Tensor DropoutImpl::mask_of_positions(const at::Tensor& x, const Where& where,
+                                          DropoutElements elements) const {
+  std::vector<at::Tensor> parts;
+  std::vector<int64_t> shape = x.sizes().vec();
+  for (const Range& one : where.positions.ranges(x.size(1))) {
+    elements.first_position = one.begin;
+    shape[1] = one.count;
+    parts.push_back(dropout_mask(*this, &where, probability_, shape, elements, x.options()));
+  }
+  if (parts.size() == 1) return parts[0];
+  return parts.empty() ? at::ones_like(x) : at::cat(parts, 1);
 }
 
 }  // namespace trireme::nn

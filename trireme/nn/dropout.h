@@ -4,6 +4,8 @@
 
 namespace trireme::nn {
 
+struct DropoutElements;
+
 /// Dropout whose mask does not depend on the mesh: whether element e of sample s is dropped is a
 /// function of (seed, layer name, step, s, e). So it is the same however the batch, the positions
 /// and the features are cut, and when the layer is recomputed.
@@ -22,6 +24,9 @@ class DropoutImpl : public LayerImpl {
   std::optional<Cut> feature_cut() const override;
 
  private:
+  at::Tensor mask_of_positions(const at::Tensor& x, const Where& where,
+                               DropoutElements elements) const;
+
   double probability_;
   int64_t width_;
 };

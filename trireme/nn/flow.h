@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "trireme/layout/even_range.h"
+#include "trireme/layout/positions.h"
 
 namespace trireme::nn {
 
@@ -18,9 +18,15 @@ struct Where {
   int64_t step = 0;
   int64_t micro = 0;
   std::vector<int64_t> sample_ids = {};  ///< one per row
-  int64_t seq_begin = 0;                 ///< the first position that this rank has
-  std::optional<Range> cut_from = {};    ///< if this rank has a part of the positions: all of them
-  /// One position, as a number on the device, in place of `seq_begin`: for a call that is recorded
+  Positions positions = {};              ///< of the columns that this rank has
+  /// If the ranks of the tensor axis have a part of the positions each (sequence parallelism):
+  /// those of all of them together.
+  std::optional<Positions> cut_from = {};
+  /// int64 [rows, columns]: at which position of its row the document of each position begins.
+  /// Attention does not look at earlier ones. The columns are those of `cut_from`, where there is
+  /// one. Undefined: a row is one document.
+  at::Tensor documents = {};
+  /// One position, as a number on the device, in place of `positions`: for a call that is recorded
   /// once and repeated at other positions (infer::Decoder on a GPU).
   at::Tensor moving = {};
   bool recomputing = false;  ///< true when backward recomputes the call

@@ -50,7 +50,7 @@ class KvCache {
 };
 
 /// Gives every CausalAttention of a model a cache, for as long as this lives. The model then must
-/// be called without gradients, and `Where::seq_begin` says how many positions came before.
+/// be called without gradients, and `Where::positions` says how many came before.
 class KvCaches {
  public:
   /// Throws MisuseError if the model has no such layer.

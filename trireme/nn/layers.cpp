@@ -2,13 +2,10 @@
 
 #include <torch/autograd.h>
 
-#include <cmath>
-
 #include "trireme/comm/dtype.h"
 #include "trireme/core/error.h"
 #include "trireme/cuda/embedding.h"
 #include "trireme/cuda/norm.h"
-#include "trireme/nn/dropout.h"
 #include "trireme/nn/matmul.h"
 
 namespace trireme::nn {
@@ -106,12 +103,19 @@ EmbeddingImpl::EmbeddingImpl(int64_t rows, int64_t width, double deviation)
       rows_(rows),
       width_(width) {}
 
-at::Tensor EmbeddingImpl::rows(int64_t begin, int64_t count) {
-  core::check(begin >= 0 && begin + count <= weight.size(0),
-              "embedding '{}': it has {} rows, not {}", full_name(), weight.size(0), begin + count);
+at::Tensor EmbeddingImpl::rows(const std::vector<Range>& ranges) {
+  for (const auto& [begin, count] : ranges)
+    core::check(begin >= 0 && begin + count <= weight.size(0),
+                "embedding '{}': it has {} rows, not {}", full_name(), weight.size(0),
+                begin + count);
   // A copy: the table may have no memory any more when the rows are used.
   const auto copy = [&](const Flow& in) {
-    return in.with(as_activation(weight.narrow(0, begin, count).clone(), *this));
+    std::vector<at::Tensor> parts;
+    for (const auto& [begin, count] : ranges) parts.push_back(weight.narrow(0, begin, count));
+    const at::Tensor all = parts.empty()       ? weight.narrow(0, 0, 0).clone()
+                           : parts.size() == 1 ? parts[0].clone()
+                                               : at::cat(parts);
+    return in.with(as_activation(all, *this));
   };
   return with_weights(Flow(at::Tensor()), {.run = copy, .backward_reads_weights = false}).x();
 }
@@ -179,88 +183,6 @@ void LayerNormImpl::let_remake(Flow& out, std::vector<at::Tensor> from,
   from.insert(from.begin() + 1, std::begin(weights), std::end(weights));
   out.remake =
       std::make_shared<const Remake>(Remake{.from = std::move(from), .make = std::move(make)});
-}
-
-CausalAttentionImpl::CausalAttentionImpl(const Options& options) : options_(options) {
-  core::check(options.heads > 0 && options.kv_heads > 0 && options.heads % options.kv_heads == 0 &&
-                  (options.head > 0 || options.width % options.heads == 0),
-              "attention: width {} must be a multiple of heads {}, and heads of kv_heads {}",
-              options.width, options.heads, options.kv_heads);
-  if (options_.head == 0) options_.head = options.width / options.heads;
-  const int64_t head = options_.head, width = options.heads * head;
-  const int64_t kv_width = options.kv_heads * head;
-  // The query heads of one kv head stay together. If there are more ranks than kv heads, several
-  // ranks hold copies of one.
-  const Section q{
-      .size = width, .copies = Section::kAsNeeded, .grain = width / options.kv_heads, .fine = head};
-  const Section kv{.size = kv_width, .copies = Section::kAsNeeded, .grain = head};
-  in_ =
-      register_module(options.in_name, Linear(options.width, width + 2 * kv_width,
-                                              LinearImpl::Options{.bias = options.in_bias,
-                                                                  .deviation = options.in_deviation,
-                                                                  .out_sections = {q, kv, kv}}));
-  out_ = register_module(options.out_name,
-                         Linear(width, options.width,
-                                LinearImpl::Options{.bias = options.out_bias,
-                                                    .deviation = options.out_deviation,
-                                                    .in_sections = {q}}));
-}
-
-Flow CausalAttentionImpl::compute(const Flow& in) {
-  const Flow qkv = in_->forward(in.first());
-  std::vector<at::Tensor> tensors{attend(qkv)};
-  if (in.tensors.size() > 1) tensors.push_back(in.tensors[1]);
-  return out_->forward(Flow(std::move(tensors), qkv.where));
-}
-
-/// Attention over the heads of this rank.
-at::Tensor CausalAttentionImpl::attend(const Flow& qkv) const {
-  const auto parts = in_->out_parts();
-  const int64_t head = options_.head;
-  const int64_t heads = parts[0].count / head, kv_heads = parts[1].count / head;
-  if (qkv.x().numel() == 0)  // the fused kernel divides by the number of rows
-    return qkv.x().narrow(2, 0, parts[0].count);
-  const int64_t begin = qkv.where != nullptr ? qkv.where->seq_begin : 0;
-  // The projection has all positions, also where those between the layers are cut, and the Flow
-  // says where they begin.
-  const bool moves = qkv.where != nullptr && qkv.where->moving.defined();
-  core::check(!moves || cache_ != nullptr, "attention at a moving position needs a cache");
-  std::optional<cuda::RotaryHeads> rotary;
-  if (options_.rotary != nullptr)
-    rotary = moves ? options_.rotary->heads_at(qkv.where->moving, cache_->capacity(), qkv.x(),
-                                               heads, kv_heads)
-                   : options_.rotary->heads(qkv.x(), begin, heads, kv_heads);
-  const bool plain = options_.dropout == 0 || !is_training();
-  if (plain && cache_ == nullptr)
-    return causal_attention(qkv.x(), heads, kv_heads, rotary ? &*rotary : nullptr, options_.sees);
-  const at::Tensor placed = rotary ? turned(qkv.x(), *rotary) : qkv.x();
-  const QueryKeyValue all = parts_of(placed, heads, kv_heads);
-  // The cache keeps keys that are turned, and never turns them again.
-  if (cache_ != nullptr)
-    return moves ? cache_->attend_at(qkv.where->moving, all) : cache_->attend(all, begin);
-  return with_dropout(all, qkv.where.get(), parts[0].begin / head);
-}
-
-// The fused kernel cannot apply our mask, so with dropout the scores [B, H, T, T] are computed in
-// full. Their "positions" are the heads: head h of a sample owns the elements [h T T, (h + 1) T T).
-at::Tensor CausalAttentionImpl::with_dropout(const QueryKeyValue& parts, const Where* where,
-                                             int64_t first_head) const {
-  const auto& [q, k, v] = parts;
-  const int64_t T = q.size(2), repeat = q.size(1) / k.size(1);
-  const auto keys = repeat != 1 ? k.repeat_interleave(repeat, 1) : k;
-  const auto values = repeat != 1 ? v.repeat_interleave(repeat, 1) : v;
-  // Divided before the product, which could overflow in float16.
-  auto scores = at::matmul(q / std::sqrt(double(q.size(3))), keys.transpose(-2, -1));
-  if (options_.sees == Sees::Past)
-    scores = scores.masked_fill(at::ones({T, T}, q.options().dtype(at::kBool)).triu(1),
-                                -std::numeric_limits<double>::infinity());
-  const auto wide = at::promote_types(q.scalar_type(), at::kFloat);
-  const auto chances = at::softmax(scores, -1, wide).to(q.scalar_type());
-  const DropoutElements elements{
-      .first_position = first_head, .width = T * T, .features = {0, T * T}};
-  const auto mask =
-      dropout_mask(*this, where, options_.dropout, chances.sizes(), elements, q.options());
-  return at::matmul(chances * mask, values).transpose(1, 2).reshape({q.size(0), T, -1});
 }
 
 }  // namespace trireme::nn

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "trireme/nn/attention.h"
+#include "trireme/nn/context_attention.h"
 #include "trireme/nn/kv_cache.h"
 #include "trireme/nn/linear.h"
 #include "trireme/nn/rotary.h"
@@ -14,8 +15,8 @@ class EmbeddingImpl : public LayerImpl {
   EmbeddingImpl(int64_t rows, int64_t width, double deviation = 1);
   at::Tensor weight;
 
-  /// Rows [begin, begin + count) of a table that is not cut.
-  at::Tensor rows(int64_t begin, int64_t count);
+  /// These rows of a table that is not cut, one range after the other.
+  at::Tensor rows(const std::vector<Range>& ranges);
 
   Layouts layouts(Style style, Sequence sequence) const override;
 
@@ -78,6 +79,10 @@ class CausalAttentionImpl : public LayerImpl {
   };
   explicit CausalAttentionImpl(const Options& options);
 
+  /// From now on each rank of the region has a part of the positions, and attention is to those of
+  /// all. Throws MisuseError, with the numbers, if that is not possible. `nn::cut` calls it.
+  void share_sequence(const ContextRegion& region, int64_t tensor_ranks);
+
   /// Keeps keys and values from now on, for a model that writes a text; nullptr: no longer.
   void set_cache(std::shared_ptr<KvCache> cache) { cache_ = std::move(cache); }
   const std::shared_ptr<KvCache>& cache() const { return cache_; }
@@ -92,11 +97,13 @@ class CausalAttentionImpl : public LayerImpl {
 
  private:
   at::Tensor attend(const Flow& qkv) const;
-  at::Tensor with_dropout(const QueryKeyValue& parts, const Where* where, int64_t first_head) const;
+  at::Tensor attend_alone(const QueryKeyValue& all, const ContextCall& call) const;
+  DropoutOfWeights dropout_of(const Flow& qkv, int64_t T, int64_t first_head) const;
 
   Options options_;
   Linear in_{nullptr}, out_{nullptr};
   std::shared_ptr<KvCache> cache_;
+  std::optional<ContextRegion> context_;
 };
 TORCH_MODULE(CausalAttention);
 

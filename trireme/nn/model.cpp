@@ -1,6 +1,7 @@
 #include "trireme/nn/model.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 
 #include <functional>
 #include <numeric>
@@ -26,7 +27,7 @@ Loss ModelImpl::loss(const Flow& inputs, const at::Tensor& targets) {
 namespace {
 
 /// Of the first samples, at step 1.
-std::shared_ptr<const Where> where_of_first(int64_t rows) {
+std::shared_ptr<Where> where_of_first(int64_t rows) {
   auto where = std::make_shared<Where>();
   where->step = 1;
   where->sample_ids.resize(static_cast<std::size_t>(rows));
@@ -45,10 +46,21 @@ MicroBatch counting_images(const std::vector<int64_t>& shape, int64_t classes) {
 }
 
 MicroBatch counting_tokens(int64_t rows, int64_t positions, int64_t vocab) {
-  const at::Tensor all = at::arange(rows * (positions + 1), at::kLong).remainder(vocab);
-  const at::Tensor tokens = all.view({rows, positions + 1});
-  return {Flow(tokens.narrow(1, 0, positions).contiguous(), where_of_first(rows)),
-          tokens.narrow(1, 1, positions).contiguous()};
+  return counting_tokens(rows, Positions({{0, positions}}, positions), vocab);
+}
+
+MicroBatch counting_tokens(int64_t rows, const Positions& positions, int64_t vocab) {
+  const int64_t whole = positions.whole();
+  const at::Tensor tokens =
+      at::arange(rows * (whole + 1), at::kLong).remainder(vocab).view({rows, whole + 1});
+  std::vector<at::Tensor> inputs, targets;
+  for (const Range& one : positions.ranges()) {
+    inputs.push_back(tokens.narrow(1, one.begin, one.count));
+    targets.push_back(tokens.narrow(1, one.begin + 1, one.count));
+  }
+  auto where = where_of_first(rows);
+  where->positions = positions;
+  return {Flow(at::cat(inputs, 1), std::move(where)), at::cat(targets, 1)};
 }
 
 }  // namespace trireme::nn

@@ -10,6 +10,7 @@ struct Batching {
   bool accumulates = false;  ///< a step has several micro-batches
   int64_t item_bytes = 4;    ///< of an element
   int tensor = 1;            ///< degree of the tensor axis
+  int context = 1;           ///< degree of the context axis
   c10::DeviceType device = c10::DeviceType::CPU;
   /// For a pipeline, where a rank has some of the layers and several micro-batches in flight: of
   /// how many layers it keeps activations (micro-batches x layers), and of how many micro-batches
@@ -56,6 +57,8 @@ class ModelImpl : public LayerImpl {
 
 /// Tokens [rows, positions] that count up, and as targets the tokens after them.
 MicroBatch counting_tokens(int64_t rows, int64_t positions, int64_t vocab);
+/// The same at these positions of the sequence.
+MicroBatch counting_tokens(int64_t rows, const Positions& positions, int64_t vocab);
 
 /// Images of this shape, [rows, channels, height, width], whose elements repeat, and a class for
 /// each.

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "trireme/core/error.h"
+#include "trireme/nn/layers.h"
 
 namespace trireme::nn {
 
@@ -67,14 +68,26 @@ bool matches(std::string_view pattern, std::string_view name) {
   }
 }
 
-void cut(torch::nn::Module& root, const Plan& plan, const Mesh& mesh, Sequence sequence) {
+namespace {
+
+void share_sequences(torch::nn::Module& root, const Mesh& mesh, ContextKind kind) {
+  if (mesh.size(Axis::Context) == 1) return;
+  for (const auto& item : root.named_modules("", /*include_self=*/false))
+    if (auto* attention = dynamic_cast<CausalAttentionImpl*>(item.value().get()))
+      attention->share_sequence({mesh.group(Axis::Context), kind}, mesh.size(Axis::Tensor));
+}
+
+}  // namespace
+
+void cut(torch::nn::Module& root, const Plan& plan, const Mesh& mesh, Sequence sequence,
+         ContextKind context) {
   const auto wanted = resolve(root, plan);
   // libtorch runs the backward of a GPU on one thread of the process. Ranks that are threads of it
   // and wait for each other in backward would wait forever.
-  core::check(
-      mesh.size(Axis::Tensor) == 1 || !mesh.device().is_cuda() || mesh.world().backend() != "local",
-      "plan: ranks that are threads of one process cannot share layers on a GPU; use "
-      "processes (comm.backend \"shm\")");
+  core::check((mesh.size(Axis::Tensor) == 1 && mesh.size(Axis::Context) == 1) ||
+                  !mesh.device().is_cuda() || mesh.world().backend() != "local",
+              "plan: ranks that are threads of one process cannot share layers on a GPU; use "
+              "processes (comm.backend \"shm\")");
   const auto region = c10::make_intrusive<TensorRegion>(mesh.group(Axis::Tensor), sequence);
   const auto each = [&](const auto& body) {
     for (const PlannedLayer& one : wanted) {
@@ -86,6 +99,7 @@ void cut(torch::nn::Module& root, const Plan& plan, const Mesh& mesh, Sequence s
     }
   };
   each([&](LayerImpl& layer, Style style) { check_cut(layer, style, mesh); });
+  share_sequences(root, mesh, context);
   each([&](LayerImpl& layer, Style style) { cut_layer(layer, style, mesh, region); });
 }
 

@@ -104,6 +104,7 @@ void Rotary::make_tables(int64_t positions, int64_t length, const at::TensorOpti
   cosines_ = (angles.cos() * frequencies.amplitude).to(like.device(), like.dtype());
   sines_ = (angles.sin() * frequencies.amplitude).to(like.device(), like.dtype());
   length_ = length;
+  picked_cosines_ = picked_sines_ = at::Tensor();
 }
 
 /// Makes the tables anew if they do not reach to `end`, or are for another length, dtype or device.
@@ -119,14 +120,30 @@ void Rotary::require_tables(int64_t end, const at::Tensor& qkv) const {
   }
 }
 
-cuda::RotaryHeads Rotary::heads(const at::Tensor& qkv, int64_t begin, int64_t q, int64_t kv) const {
+cuda::RotaryHeads Rotary::heads(const at::Tensor& qkv, const Positions& positions, int64_t q,
+                                int64_t kv) const {
   const at::NoGradGuard no_gradients;
-  require_tables(begin + qkv.size(1), qkv);
-  return {.q = q,
-          .kv = kv,
-          .neighbours = options_.pairs == RotaryPairs::Neighbours,
-          .cosines = cosines_.narrow(0, begin, qkv.size(1)),
-          .sines = sines_.narrow(0, begin, qkv.size(1))};
+  const Positions mine = positions.of(qkv.size(1));
+  require_tables(mine.whole(), qkv);
+  cuda::RotaryHeads heads{.q = q,
+                          .kv = kv,
+                          .neighbours = options_.pairs == RotaryPairs::Neighbours,
+                          .cosines = {},
+                          .sines = {}};
+  if (mine.ranges().size() < 2) {
+    heads.cosines = cosines_.narrow(0, mine.first(), qkv.size(1));
+    heads.sines = sines_.narrow(0, mine.first(), qkv.size(1));
+    return heads;
+  }
+  if (!picked_cosines_.defined() || picked_ != mine) {
+    const at::Tensor rows = at::tensor(mine.each(), at::kLong).to(qkv.device());
+    picked_cosines_ = cosines_.index_select(0, rows);
+    picked_sines_ = sines_.index_select(0, rows);
+    picked_ = mine;
+  }
+  heads.cosines = picked_cosines_;
+  heads.sines = picked_sines_;
+  return heads;
 }
 
 cuda::RotaryHeads Rotary::heads_at(const at::Tensor& moving, int64_t end, const at::Tensor& qkv,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "trireme/cuda/rotary.h"
+#include "trireme/layout/positions.h"
 
 namespace trireme::nn {
 
@@ -50,8 +51,9 @@ class Rotary {
   explicit Rotary(RotaryOptions options);
   const RotaryOptions& options() const { return options_; }
 
-  /// What turns q and k of the projection [B, T, (q + 2 kv) D] at the positions [begin, begin + T).
-  cuda::RotaryHeads heads(const at::Tensor& qkv, int64_t begin, int64_t q, int64_t kv) const;
+  /// What turns q and k of the projection [B, T, (q + 2 kv) D] at these positions.
+  cuda::RotaryHeads heads(const at::Tensor& qkv, const Positions& positions, int64_t q,
+                          int64_t kv) const;
   /// The same at one position that only the device knows, less than `end`. The tables then stay
   /// where they are until `end` grows. Throws MisuseError where the tables depend on the length.
   cuda::RotaryHeads heads_at(const at::Tensor& moving, int64_t end, const at::Tensor& qkv,
@@ -66,6 +68,9 @@ class Rotary {
   // finds them again, so that the address in a recorded step of a GPU stays good.
   mutable at::Tensor cosines_, sines_;
   mutable int64_t length_ = 0;
+  // Their rows at the positions of the last call, if these were several ranges.
+  mutable Positions picked_;
+  mutable at::Tensor picked_cosines_, picked_sines_;
 };
 
 /// q and k of a projection turned, differentiable. It writes into the memory of `qkv`, which nobody

@@ -1,5 +1,7 @@
 #include "trireme/nn/tensor_region.h"
 
+#include <utility>
+
 #include "trireme/core/error.h"
 
 namespace trireme::nn {
@@ -22,7 +24,7 @@ int64_t TensorRegion::positions(const Flow& in) const {
       in.where != nullptr && in.where->cut_from.has_value(),
       "a layer under sequence parallelism was given positions that are not cut: pass on the "
       "Flow of the layer before, not only its tensor");
-  return in.where->cut_from->count;
+  return in.where->cut_from->count();
 }
 
 int64_t TensorRegion::positions_to_cut(const at::Tensor& x) const {
@@ -37,8 +39,7 @@ int64_t TensorRegion::positions_to_cut(const at::Tensor& x) const {
 std::shared_ptr<const Where> TensorRegion::entered(const Flow& in) const {
   if (!cuts_positions()) return in.where;
   Where whole = *in.where;
-  whole.seq_begin = whole.cut_from->begin;
-  whole.cut_from.reset();
+  whole.positions = *std::exchange(whole.cut_from, std::nullopt);
   return std::make_shared<const Where>(std::move(whole));
 }
 
@@ -46,11 +47,11 @@ std::shared_ptr<const Where> TensorRegion::left(const Flow& in, int64_t position
   if (!cuts_positions()) return in.where;
   Where part = in.where != nullptr ? *in.where : Where{};
   core::check(!part.cut_from.has_value(),
-              "sequence parallelism: positions {} to {} are one rank's part already and cannot be "
-              "cut again",
-              part.seq_begin, part.seq_begin + positions);
-  part.cut_from = Range{part.seq_begin, positions};
-  part.seq_begin += even_range(positions, size(), group_.rank()).begin;
+              "sequence parallelism: positions {} are one rank's part already and cannot be cut "
+              "again",
+              to_string(part.positions));
+  part.cut_from = part.positions.of(positions);
+  part.positions = part.cut_from->narrow(even_range(positions, size(), group_.rank()));
   return std::make_shared<const Where>(std::move(part));
 }
 

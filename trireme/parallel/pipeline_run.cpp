@@ -171,9 +171,11 @@ nn::Flow Pipeline::input_of(Stage& stage, int micro) {
   const nn::Flow& in = micro_batch(micro).inputs;
   if (stage.index > 0) {
     nn::Flow came = take(stage.inputs, micro);
-    if (came.where != nullptr && in.where != nullptr && in.where->loss_scale.defined()) {
-      nn::Where where = *came.where;  // every rank has the scale; it does not travel
+    if (came.where != nullptr && in.where != nullptr &&
+        (in.where->loss_scale.defined() || in.where->documents.defined())) {
+      nn::Where where = *came.where;  // every rank has these; they do not travel
       where.loss_scale = in.where->loss_scale;
+      where.documents = in.where->documents;
       came.where = std::make_shared<const nn::Where>(std::move(where));
     }
     return came;

@@ -29,11 +29,22 @@ void write(std::vector<int64_t>& to, const at::Tensor& tensor, const Narrow& nar
   to.insert(to.end(), tensor.sizes().begin(), tensor.sizes().end());
 }
 
+/// Open positions are -1 and their first, others their whole, the number of ranges, and these.
+void write(std::vector<int64_t>& to, const Positions& positions) {
+  if (positions.is_open()) {
+    to.insert(to.end(), {-1, positions.first()});
+    return;
+  }
+  to.insert(to.end(), {positions.whole(), static_cast<int64_t>(positions.ranges().size())});
+  for (const Range& one : positions.ranges()) to.insert(to.end(), {one.begin, one.count});
+}
+
 void write(std::vector<int64_t>& to, const nn::Where* where) {
   to.push_back(where != nullptr ? 1 : 0);
   if (where == nullptr) return;
-  to.insert(to.end(), {where->step, where->micro, where->seq_begin, where->cut_from ? 1 : 0});
-  if (where->cut_from) to.insert(to.end(), {where->cut_from->begin, where->cut_from->count});
+  to.insert(to.end(), {where->step, where->micro, where->cut_from ? 1 : 0});
+  write(to, where->positions);
+  if (where->cut_from) write(to, *where->cut_from);
   to.push_back(static_cast<int64_t>(where->sample_ids.size()));
   to.insert(to.end(), where->sample_ids.begin(), where->sample_ids.end());
 }
@@ -68,16 +79,24 @@ class Reader {
   std::size_t at_ = 0;
 };
 
+Positions read_positions(Reader& in) {
+  const int64_t whole = in.next(), count = in.next();
+  if (whole < 0) return Positions::from(count);
+  const std::vector<int64_t> numbers = in.next(2 * count);
+  std::vector<Range> ranges;
+  for (std::size_t i = 0; i < numbers.size(); i += 2)
+    ranges.push_back({numbers[i], numbers[i + 1]});
+  return {std::move(ranges), whole};
+}
+
 std::shared_ptr<const nn::Where> read_where(Reader& in) {
   if (in.next() == 0) return nullptr;
   auto where = std::make_shared<nn::Where>();
   where->step = in.next();
   where->micro = in.next();
-  where->seq_begin = in.next();
-  if (in.next() != 0) {
-    const int64_t begin = in.next();
-    where->cut_from = Range{begin, in.next()};
-  }
+  const bool is_cut = in.next() != 0;
+  where->positions = read_positions(in);
+  if (is_cut) where->cut_from = read_positions(in);
   where->sample_ids = in.next(in.next());
   return where;
 }

@@ -17,7 +17,7 @@ data::Batch BatchUpload::to_device(const data::Batch& batch) const {
   data::Batch there = batch;
   {
     const c10::StreamGuard guard(*stream_);
-    for (at::Tensor* one : {&there.inputs, &there.targets}) {
+    for (at::Tensor* one : {&there.inputs, &there.targets, &there.documents}) {
       if (!one->defined() || !one->is_cpu()) continue;
       *one = one->pin_memory().to(device_, /*non_blocking=*/true);
       one->record_stream(main);  // its memory is not reused before the step has ended

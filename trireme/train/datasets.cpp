@@ -42,7 +42,9 @@ DatasetPointer make_markov(const config::Config& config, const Wanted& wanted) {
 
 DatasetPointer open_tokens(const config::Config& config, const Wanted& wanted) {
   try {
-    return std::make_shared<data::Tokens>(wanted.path, config.model.seq, config.model.vocab);
+    return std::make_shared<data::Tokens>(
+        wanted.path, config.model.seq, config.model.vocab,
+        config.data.documents ? std::optional(document_end(config)) : std::nullopt);
   } catch (const Error& error) {
     const bool is_there = ::access(wanted.path.c_str(), F_OK) == 0;
     throw Error(
@@ -135,6 +137,17 @@ DatasetPointer make_valid_dataset(const config::Config& config) {
       sources, [](const auto& source) { return source.kind != DataKind::Markov; });
   return open(config, {file == sources.end() ? DataKind::Markov : file->kind, "data.valid",
                        config.data.valid, Split::Valid});
+}
+
+Positions positions_of(const config::Config& config, const Mesh& mesh) {
+  const int size = mesh.size(Axis::Context);
+  if (size == 1) return {};
+  return head_and_tail(config.model.seq, size, mesh.coord(Axis::Context));
+}
+
+DatasetPointer part_of(DatasetPointer dataset, const config::Config& config, const Mesh& mesh) {
+  if (mesh.size(Axis::Context) == 1) return dataset;
+  return std::make_shared<data::PositionsOf>(std::move(dataset), positions_of(config, mesh));
 }
 
 core::Json facts_of(const data::Dataset& dataset) {

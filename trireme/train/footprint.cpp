@@ -32,6 +32,7 @@ nn::Batching batching(const config::Config& config, const Degrees& degrees, int6
           .accumulates = block > config.batch.micro,
           .item_bytes = item,
           .tensor = degrees.tensor,
+          .context = degrees.context,
           .device = device};
 }
 

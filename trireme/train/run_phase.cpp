@@ -199,8 +199,8 @@ class Run {
   /// Returns the sum of the ranks' requests to stop.
   double loop() {
     const comm::Communicator samples = mesh_.samples();
-    data::Loader loader(data_, order_, samples.rank(), samples.size(), step_,
-                        static_cast<int>(config_.data.workers));
+    data::Loader loader(part_of(data_, config_, mesh_), order_, samples.rank(), samples.size(),
+                        step_, static_cast<int>(config_.data.workers));
     double stop = 0;
     begin_lines();
     while (step_ < until_ && stop == 0) {

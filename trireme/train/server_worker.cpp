@@ -114,9 +114,9 @@ class Worker {
     const auto lane = static_cast<int>(number % job_.workers);
     const comm::Communicator& samples = mesh_.samples();
     const auto asked = Clock::now();
-    const data::Batch batch =
-        data::Loader::read(*data_, order_, lane * samples.size() + samples.rank(),
-                           static_cast<int>(job_.workers) * samples.size(), step);
+    const data::Batch batch = data::Loader::read(
+        *part_of(data_, config_, mesh_), order_, lane * samples.size() + samples.rank(),
+        static_cast<int>(job_.workers) * samples.size(), step);
     const double data_ms = milliseconds_since(asked);
     trainer_.place(step);
     const StepResult result = trainer_.step(step + 1, batch);

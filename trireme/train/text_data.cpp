@@ -21,9 +21,23 @@ std::unique_ptr<const format::Tokenizer> open_tokenizer(const config::Config& co
 
 }  // namespace
 
+int64_t document_end(const config::Config& config) {
+  if (config.data.eod >= 0) return config.data.eod;
+  const auto tokenizer = open_tokenizer(config);
+  const auto end = tokenizer->end_of_text();
+  if (!end)
+    throw Error(
+        fmt::format("data.documents = true, but the tokenizer ({}) has no token that ends a "
+                    "document; set data.eod",
+                    tokenizer->identity()));
+  return *end;
+}
+
 std::shared_ptr<const data::Dataset> open_text(const config::Config& config,
                                                const std::string& path) {
-  return std::make_shared<data::Text>(path, *open_tokenizer(config), config.model.seq);
+  return std::make_shared<data::Text>(
+      path, *open_tokenizer(config), config.model.seq,
+      config.data.documents ? std::optional(document_end(config)) : std::nullopt);
 }
 
 std::shared_ptr<const data::Dataset> open_conversations(const config::Config& config,

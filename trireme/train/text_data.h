@@ -8,6 +8,10 @@
 
 namespace trireme::train {
 
+/// The token that ends a document: data.eod, or that of data.tokenizer. Throws Error with one
+/// sentence.
+int64_t document_end(const config::Config& config);
+
 /// The text at `path`, as data.tokenizer cuts it. Throws Error with one sentence.
 std::shared_ptr<const data::Dataset> open_text(const config::Config& config,
                                                const std::string& path);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "trireme/train/datasets.h"
 #include "trireme/train/step_lines.h"
 
 namespace trireme::train {
@@ -20,7 +21,7 @@ TimedTraining::TimedTraining(const config::Config& config,
       steps_(begin.steps),
       end_(order_.batches_in(by_step_.samples_before(steps_))),
       used_(std::min(end_, order_.batches_in(begin.used_samples))),
-      blocks_(std::move(dataset), order_, meshes_,
+      blocks_(part_of(std::move(dataset), config, meshes_.replica), order_, meshes_,
               std::chrono::duration<double>(config.sync.seconds), {used_, end_ - used_}) {}
 
 double TimedTraining::train_block(double wish_to_stop) {

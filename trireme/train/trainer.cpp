@@ -11,6 +11,7 @@
 #include "trireme/nn/bind.h"
 #include "trireme/parallel/step_end.h"
 #include "trireme/train/adapter_facts.h"
+#include "trireme/train/datasets.h"
 #include "trireme/train/parameter_groups.h"
 #include "trireme/train/recomputation.h"
 
@@ -85,6 +86,7 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
                  int64_t steps, const AttachOptions& options)
     : config_(std::move(config)),
       mesh_(std::move(mesh)),
+      positions_(positions_of(config_, mesh_)),
       replicas_(replica_meshes(config_, mesh_)),
       model_(prepare(std::move(model))),
       recompute_(recompute(config_, mesh_, *model_)),
@@ -158,6 +160,8 @@ std::vector<nn::MicroBatch> Trainer::cut(int64_t step, const data::Batch& batch)
     where->step = step;
     where->micro = static_cast<int64_t>(micros.size());
     where->loss_scale = loss_scale;
+    where->positions = positions_;
+    if (batch.documents.defined()) where->documents = batch.documents.narrow(0, begin, count);
     where->sample_ids = {batch.sample_ids.begin() + begin,
                          batch.sample_ids.begin() + begin + count};
     micros.push_back({nn::Flow(batch.inputs.narrow(0, begin, count), std::move(where)),
@@ -241,7 +245,7 @@ void Trainer::expect_weight(const data::Batch& batch) {
   if (!compresses() || at::isFloatingType(batch.targets.scalar_type())) return;
   const auto count = std::make_shared<at::Tensor>(
       (batch.targets != nn::kIgnored).sum(at::kLong).to(at::kDouble).cpu().view({1}));
-  const auto work = std::make_shared<comm::Work>(mesh_.samples().all_reduce(*count));
+  const auto work = std::make_shared<comm::Work>(mesh_.tokens().all_reduce(*count));
   attached_->reducer().expect({.weight =
                                    [count, work] {
                                      work->wait();
@@ -421,14 +425,23 @@ Evaluation Trainer::evaluate(const data::Dataset& dataset, int64_t batches) {
   std::vector<nn::MicroBatch> micros;
   for (int64_t begin = 0; begin < most; begin += config_.batch.micro) {
     const int64_t end = std::min(mine.count, begin + config_.batch.micro);
-    std::vector<at::Tensor> inputs, targets;
+    std::vector<at::Tensor> inputs, targets, documents;
     for (int64_t i = begin; i < std::max(end, begin + 1); ++i) {  // one, for the shape
-      data::Sample sample = dataset.get(std::min(mine.begin + i, limit - 1));
+      const int64_t index = std::min(mine.begin + i, limit - 1);
+      data::Sample sample = positions_.is_open()
+                                ? dataset.get(index)
+                                : dataset.get_positions(index, std::nullopt, positions_);
       inputs.push_back(std::move(sample.input));
       targets.push_back(std::move(sample.target));
+      if (sample.documents.defined()) documents.push_back(std::move(sample.documents));
     }
     const int64_t rows = std::max<int64_t>(0, end - begin);
-    micros.push_back({at::stack(inputs).slice(0, 0, rows), at::stack(targets).slice(0, 0, rows)});
+    auto where = std::make_shared<nn::Where>();
+    where->positions = positions_;
+    if (!documents.empty())
+      where->documents = at::stack(documents).slice(0, 0, rows).to(mesh_.device());
+    micros.push_back({nn::Flow(at::stack(inputs).slice(0, 0, rows), std::move(where)),
+                      at::stack(targets).slice(0, 0, rows)});
     if (micros.size() < attached_->evaluated_at_once() && begin + config_.batch.micro < most)
       continue;
     const parallel::LossTotals some = attached_->evaluate(micros);

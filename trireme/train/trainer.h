@@ -51,7 +51,8 @@ class Trainer {
   Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl> model, int64_t steps,
           const AttachOptions& options = {});
 
-  /// Runs the batch of step `step` and updates. Every rank runs as many micro-batches as the one
+  /// Runs the batch of step `step` and updates. Where ranks share sequences, it has the positions
+  /// of this rank (`train::part_of`). Every rank runs as many micro-batches as the one
   /// with most rows. If the loss or a gradient is not finite, nothing is updated: in float16 the
   /// step is skipped and the loss scale halved; otherwise throws Error and names the first such
   /// tensor. Collective.
@@ -84,7 +85,7 @@ class Trainer {
   /// Where replicas train on their own: their meshes.
   const std::optional<parallel::ReplicaMeshes>& replicas() const { return replicas_; }
 
-  /// Over a dataset, each sample once; at most `batches` batches, 0: all. Collective.
+  /// Over a dataset of whole samples, each once; at most `batches` batches, 0: all. Collective.
   Evaluation evaluate(const data::Dataset& dataset, int64_t batches);
 
   /// Everything that must be saved to continue as if nothing had happened. Collective.
@@ -193,6 +194,7 @@ class Trainer {
 
   config::Config config_;
   Mesh mesh_;
+  Positions positions_;                              // of each sequence, that this rank has
   std::optional<parallel::ReplicaMeshes> replicas_;  // if they train on their own
   std::shared_ptr<nn::ModelImpl> model_;
   nn::RecomputeSwitchPtr recompute_;  // of its layers; or null

@@ -6,6 +6,7 @@
 
 #include "trireme/checkpoint/resume.h"
 #include "trireme/data/loader.h"
+#include "trireme/train/datasets.h"
 
 namespace trireme::verify {
 
@@ -31,6 +32,7 @@ ComparedRun::ComparedRun(const TrainingSetup& setup, const config::Config& confi
     : setup_(setup),
       config_(config),
       mesh_(mesh),
+      part_(train::part_of(setup.data, config, mesh_)),
       order_(static_cast<uint64_t>(config.run.seed), *setup.data, config.batch.global),
       steps_(options.steps),
       trainer_(config, mesh_, train::build(setup.model, mesh_), options.steps,
@@ -51,12 +53,12 @@ std::vector<TensorRecord> ComparedRun::step(int64_t step) {
   const comm::Communicator replicas = mesh_.samples();
   const int64_t number = batch_of(step);
   data::Batch batch =
-      data::Loader::read(*setup_.data, order_, plant_.block(replicas.rank(), replicas.size()),
+      data::Loader::read(*part_, order_, plant_.block(replicas.rank(), replicas.size()),
                          replicas.size(), plant_.batch_number(number, order_));
   plant_.touch(batch);
   const auto whole = static_cast<int64_t>(order_.batch(number).size());
   recorder_.begin(batch, even_range(whole, replicas.size(), replicas.rank()).begin,
-                  trainer_.num_micros(batch));
+                  train::positions_of(config_, mesh_), trainer_.num_micros(batch));
   const auto result = trainer_.step(step, batch);
   if (result.skipped)
     throw Error(fmt::format(

@@ -49,6 +49,7 @@ class ComparedRun {
   const TrainingSetup& setup_;
   const config::Config& config_;
   Mesh mesh_;
+  std::shared_ptr<const data::Dataset> part_;  // of each sequence, that this rank has
   data::Order order_;
   int64_t steps_;
   train::Trainer trainer_;

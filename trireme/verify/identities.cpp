@@ -7,6 +7,7 @@
 #include <map>
 
 #include "trireme/data/loader.h"
+#include "trireme/train/datasets.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::verify {
@@ -94,9 +95,9 @@ std::map<std::string, at::Tensor> weights_after(const TrainingSetup& setup,
   train::Trainer trainer(config, mesh, train::build(setup.model, mesh), steps);
   const data::Order order(static_cast<uint64_t>(config.run.seed), *setup.data, config.batch.global);
   const comm::Communicator& ranks = mesh.samples();
+  const auto data = train::part_of(setup.data, config, mesh);
   for (int64_t step = 1; step <= steps; ++step)
-    trainer.step(step,
-                 data::Loader::read(*setup.data, order, ranks.rank(), ranks.size(), step - 1));
+    trainer.step(step, data::Loader::read(*data, order, ranks.rank(), ranks.size(), step - 1));
   std::map<std::string, at::Tensor> weights;
   for (const checkpoint::Item& item : trainer.state().items)
     if (item.piece.name.find('/') == std::string::npos)

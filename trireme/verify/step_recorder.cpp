@@ -40,7 +40,8 @@ nn::Flow StepRecorder::look(const nn::LayerImpl& layer, nn::Flow in,
   return out;
 }
 
-void StepRecorder::begin(const data::Batch& batch, int64_t first_row, int64_t micros) {
+void StepRecorder::begin(const data::Batch& batch, int64_t first_row, const Positions& positions,
+                         int64_t micros) {
   recording_ = true;
   first_row_ = first_row;
   rows_ = batch.inputs.size(0);
@@ -51,7 +52,7 @@ void StepRecorder::begin(const data::Batch& batch, int64_t first_row, int64_t mi
   gradients_.clear();
   calls_.clear();
   order_.clear();
-  const Coverage rows{.first_row = first_row, .rows = true};
+  const Coverage rows{.first_row = first_row, .rows = true, .positions = positions.ranges()};
   inputs_ = {{TensorRole::Input, "inputs", copy_of(batch.inputs), rows},
              {TensorRole::Input, "targets", copy_of(batch.targets), rows}};
 }
@@ -68,7 +69,8 @@ void StepRecorder::record_output(const nn::LayerImpl& layer, const nn::Flow& out
   }
   const bool positions_known =
       std::any_of(cuts->begin(), cuts->end(), [](const Cut& cut) { return cut.dim == 1; });
-  if (out.where != nullptr && out.where->cut_from && !positions_known)
+  if (out.where != nullptr && out.where->cut_from && !positions_known &&
+      mesh_.size(Axis::Context) == 1)
     cuts->push_back({.axis = Axis::Tensor, .dim = 1});
   record_tensor(name, *cuts, out, out.x());
   for (std::size_t i = 1; i < out.tensors.size(); ++i) {
@@ -80,7 +82,11 @@ void StepRecorder::record_output(const nn::LayerImpl& layer, const nn::Flow& out
 
 void StepRecorder::record_tensor(const std::string& name, std::vector<Cut> cuts,
                                  const nn::Flow& out, const at::Tensor& tensor) {
-  auto [found, is_new] = calls_.try_emplace(name, Calls{std::move(cuts), {}});
+  std::vector<Range> positions;
+  if (mesh_.size(Axis::Context) > 1 && out.where != nullptr && tensor.dim() > 1 &&
+      !out.where->positions.is_open() && tensor.size(1) == out.where->positions.count())
+    positions = out.where->positions.ranges();
+  auto [found, is_new] = calls_.try_emplace(name, Calls{std::move(cuts), std::move(positions), {}});
   if (is_new) order_.push_back(name);
   found->second.outputs.emplace_back(out.where != nullptr ? out.where->micro : 0, copy_of(tensor));
 }
@@ -139,7 +145,7 @@ std::vector<TensorRecord> StepRecorder::end(const train::StepResult& result) {
   records.insert(records.end(), weights_.begin(), weights_.end());
   records.insert(records.end(), buffers_.begin(), buffers_.end());
   for (const std::string& name : order_) {
-    auto& [cuts, outputs] = calls_.at(name);
+    auto& [cuts, positions, outputs] = calls_.at(name);
     // A pipeline may run micro-batches in another order.
     std::stable_sort(outputs.begin(), outputs.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -154,10 +160,11 @@ std::vector<TensorRecord> StepRecorder::end(const train::StepResult& result) {
         skipped_.insert(name);
         break;
       }
-      records.push_back({TensorRole::Output,
-                         call == 0 ? name : fmt::format("{} (call {})", name, call + 1),
-                         std::move(whole),
-                         {.first_row = first_row_, .cuts = cuts, .rows = true}});
+      records.push_back(
+          {TensorRole::Output,
+           call == 0 ? name : fmt::format("{} (call {})", name, call + 1),
+           std::move(whole),
+           {.first_row = first_row_, .cuts = cuts, .rows = true, .positions = positions}});
     }
   }
   records.push_back(scalar(TensorRole::Loss, "loss", result.loss));

@@ -22,9 +22,10 @@ class StepRecorder {
   StepRecorder& operator=(const StepRecorder&) = delete;
 
   /// Called before a step; records the weights and buffers that it starts from. `first_row`: the
-  /// first of this rank's rows in the batch; `micros`: how many micro-batches there are.
-  /// Collective.
-  void begin(const data::Batch& batch, int64_t first_row, int64_t micros);
+  /// first of this rank's rows in the batch; `positions`: of each sequence, that this rank has;
+  /// `micros`: how many micro-batches there are. Collective.
+  void begin(const data::Batch& batch, int64_t first_row, const Positions& positions,
+             int64_t micros);
   /// Called in the step, when the gradients are complete; divides them by `weight`. Collective.
   void record_gradients(double weight);
   /// Called after the step: returns its records, in the order of computation.
@@ -54,6 +55,7 @@ class StepRecorder {
   std::vector<TensorRecord> inputs_, weights_, buffers_, gradients_;
   struct Calls {
     std::vector<Cut> cuts;
+    std::vector<Range> positions;
     std::vector<std::pair<int64_t, at::Tensor>> outputs;  // with the micro-batch of each
   };
   std::map<std::string, Calls> calls_;

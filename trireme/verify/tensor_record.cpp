@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 
 #include <array>
+#include <utility>
 
 #include "trireme/comm/texts.h"
 #include "trireme/core/json.h"
@@ -21,8 +22,13 @@ core::Json json_of(const Coverage& coverage) {
       sections.push_back({one.size, one.copies, one.grain, one.fine});
     cuts.push_back({static_cast<int>(cut.axis), cut.dim, sections});
   }
-  return {
-      {"held", held}, {"first_row", coverage.first_row}, {"cuts", cuts}, {"rows", coverage.rows}};
+  core::Json positions = core::Json::array();
+  for (const Range& one : coverage.positions) positions.push_back({one.begin, one.count});
+  return {{"held", held},
+          {"first_row", coverage.first_row},
+          {"cuts", cuts},
+          {"rows", coverage.rows},
+          {"positions", positions}};
 }
 
 Coverage coverage_of(const core::Json& json) {
@@ -37,6 +43,7 @@ Coverage coverage_of(const core::Json& json) {
   }
   coverage.first_row = json.at("first_row");
   coverage.rows = json.at("rows");
+  for (const auto& one : json.at("positions")) coverage.positions.push_back({one[0], one[1]});
   return coverage;
 }
 
@@ -108,17 +115,40 @@ std::vector<std::vector<TensorRecord>> gather(const std::vector<TensorRecord>& m
   return records;
 }
 
+namespace {
+
+/// Boxes of the positions that a rank has, as the boxes of the whole sequence that these are.
+std::vector<LocalBox> placed(const std::vector<LocalBox>& boxes,
+                             const std::vector<Range>& positions) {
+  std::vector<LocalBox> all;
+  for (const LocalBox& one : boxes) {
+    int64_t column = 0;
+    for (const auto& [begin, count] : positions) {
+      LocalBox next = one;
+      next.box.offset[1] = begin;
+      next.box.shape[1] = count;
+      next.at[1] = std::exchange(column, column + count);
+      all.push_back(std::move(next));
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
 std::vector<LocalBox> boxes_of(const TensorRecord& record, const std::vector<int64_t>& whole,
                                const Coord& coord, const Degrees& degrees) {
   if (!record.coverage.rows) return record.coverage.boxes;
   std::vector<int64_t> block = whole;
   block[0] = record.value.size(0);
+  const auto& positions = record.coverage.positions;
+  if (!positions.empty()) block[1] = record.value.size(1);
   std::vector<Cut> cuts = record.coverage.cuts;
   for (Cut& cut : cuts)
     if (cut.dim < 0) cut.dim += static_cast<int>(whole.size());
   auto held = Layout(block, cuts).local_boxes(coord, degrees);
   for (LocalBox& one : held) one.box.offset[0] += record.coverage.first_row;
-  return held;
+  return positions.empty() ? held : placed(held, positions);
 }
 
 }  // namespace trireme::verify

@@ -21,8 +21,9 @@ std::string_view to_string(TensorRole role);
 struct Coverage {
   std::vector<LocalBox> boxes = {};
   int64_t first_row = 0;
-  std::vector<Cut> cuts = {};  ///< a dim of -1 is the last
-  bool rows = false;           ///< given by rows and cuts, not by boxes
+  std::vector<Cut> cuts = {};         ///< a dim of -1 is the last
+  bool rows = false;                  ///< given by rows, cuts and positions, not by boxes
+  std::vector<Range> positions = {};  ///< of dim 1, where ranks share sequences; none: all
 };
 
 /// One rank's part of one tensor of a step.
