@@ -85,25 +85,54 @@ LlamaOptions llama_options(const config::Config& config) {
           .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole};
 }
 
+nn::MoeImpl::Options mixture_of(const config::Model& wanted) {
+  using Kind = config::RouterKind;
+  const Kind kind = wanted.router;
+  const bool biased = kind == Kind::SigmoidBias;
+  return {
+      .router = {.experts = wanted.experts,
+                 .top_k = wanted.top_k,
+                 .score = biased ? nn::RouterImpl::Score::Sigmoid : nn::RouterImpl::Score::Softmax,
+                 .normalised = biased || kind == Kind::Normalised,
+                 .groups = wanted.router_groups,
+                 .top_groups = wanted.router_top_groups,
+                 .biased = biased,
+                 .bias_rate = wanted.bias_rate,
+                 .balance = biased ? 0 : wanted.balance,
+                 .z_loss = wanted.z_loss,
+                 .capacity = wanted.capacity},
+      .experts = {.ffn = wanted.expert_ffn > 0 ? wanted.expert_ffn
+                         : wanted.ffn > 0      ? wanted.ffn
+                                               : 4 * wanted.hidden,
+                  .gated = wanted.expert_gated,
+                  .dropout = wanted.expert_dropout},
+      .shared = wanted.shared_experts};
+}
+
+GptOptions gpt_options(const config::Config& config) {
+  const config::Model& wanted = config.model;
+  GptOptions options{.layers = wanted.layers,
+                     .hidden = wanted.hidden,
+                     .heads = wanted.heads,
+                     .kv_heads = wanted.kv_heads,
+                     .ffn = wanted.ffn,
+                     .seq = wanted.seq,
+                     .vocab = wanted.vocab,
+                     .dropout = wanted.dropout,
+                     .attention_dropout = wanted.attention_dropout,
+                     .tie = wanted.tie,
+                     .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole};
+  if (wanted.has_experts()) options.moe = mixture_of(wanted);
+  return options;
+}
+
 std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& mesh) {
   const config::Model& wanted = config.model;
   if (wanted.kind == "resnet") return make_resnet(wanted, mesh);
   if (wanted.kind == "vit") return make_vit(config, mesh);
   if (wanted.kind == "llama") return std::make_shared<LlamaImpl>(llama_options(config), mesh);
-  if (wanted.kind == "gpt")
-    return std::make_shared<GptImpl>(
-        GptOptions{.layers = wanted.layers,
-                   .hidden = wanted.hidden,
-                   .heads = wanted.heads,
-                   .kv_heads = wanted.kv_heads,
-                   .ffn = wanted.ffn,
-                   .seq = wanted.seq,
-                   .vocab = wanted.vocab,
-                   .dropout = wanted.dropout,
-                   .attention_dropout = wanted.attention_dropout,
-                   .tie = wanted.tie,
-                   .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole},
-        mesh);
+  if (wanted.kind == "gpt" || wanted.has_experts())
+    return std::make_shared<GptImpl>(gpt_options(config), mesh);
   if (wanted.kind == "mlp")
     return std::make_shared<MlpImpl>(MlpOptions{.layers = wanted.layers,
                                                 .hidden = wanted.hidden,
@@ -111,9 +140,9 @@ std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& me
                                                 .vocab = wanted.vocab,
                                                 .dropout = wanted.dropout},
                                      mesh);
-  throw ConfigError(
-      fmt::format("model.kind = \"{}\" is not built yet; there are gpt, llama, mlp, resnet and vit",
-                  wanted.kind));
+  throw ConfigError(fmt::format(
+      "model.kind = \"{}\" is not built yet; there are gpt, llama, mlp, moe-gpt, resnet and vit",
+      wanted.kind));
 }
 
 }  // namespace
@@ -147,6 +176,7 @@ std::shared_ptr<nn::ModelImpl> make_whole(const config::Config& config, const De
   auto model = make_model(config, mesh_of_one());
   for (const nn::Parameter& one : nn::parameters_of(*model)) {
     try {
+      nn::check_experts(one.layout, degrees.expert);
       one.layout.check_fits(degrees);
     } catch (const MisuseError& error) {
       throw ConfigError(fmt::format("model.kind = \"{}\" on {}: '{}': {}", config.model.kind,

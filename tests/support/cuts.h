@@ -31,7 +31,7 @@ struct Case {
   config::Recompute recompute = config::Recompute::None;
   std::string kind = "gpt";
   int64_t seq = 7, vocab = 37, micro = 2;
-  int pipe = 1, stages_per_rank = 1;
+  int pipe = 1, stages_per_rank = 1, expert = 1;
   int64_t layers = 0;  ///< 0: 2, of an mlp 3
   std::string schedule = "1f1b";
   config::Balance balance = {config::Balance::By::Parameters};
@@ -50,11 +50,16 @@ inline std::string describe(const Case& c) {
   if (c.pipe > 1)
     text += fmt::format(" pipe {} {} x {} by {} micro {} keep_gathered {}", c.pipe, c.schedule,
                         c.stages_per_rank, to_string(c.balance), c.micro, c.keep_gathered);
+  if (c.expert > 1) text += fmt::format(" expert {}", c.expert);
   return text + " " + c.otherwise;
 }
 
 inline Degrees degrees_of(const Case& c) {
-  return {.pipe = c.pipe, .replica = c.replica, .shard = c.shard, .tensor = c.tensor};
+  return {.pipe = c.pipe,
+          .replica = c.replica,
+          .shard = c.shard,
+          .tensor = c.tensor,
+          .expert = c.expert};
 }
 
 inline config::Config config_of(const Case& c) {

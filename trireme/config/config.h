@@ -50,10 +50,18 @@ struct Model {
   // moe-gpt
   int64_t experts = 8, top_k = 2;
   double capacity = 0, balance = 0.01;
+  RouterKind router = RouterKind::Softmax;
+  double z_loss = 0, bias_rate = 0.001;
+  int64_t router_groups = 1, router_top_groups = 1;
+  int64_t shared_experts = 0;
+  int64_t expert_ffn = 0;  ///< 0: ffn; resolved() fills it in
+  bool expert_gated = false;
+  double expert_dropout = 0;
   std::string from = {};  ///< folder of the first weights
   bool operator==(const Model&) const = default;
 
   bool has_attention() const { return kind != "mlp" && kind != "resnet"; }
+  bool has_experts() const { return kind == "moe-gpt"; }
   /// Does it choose a class for an image? Others predict tokens.
   bool has_images() const { return kind == "resnet" || kind == "vit"; }
   /// The predictions that a sample asks for.

@@ -74,6 +74,15 @@ bool has_width(const Config& config) {
 bool is_llama(const Config& config) {
   return config.model.kind == "llama";
 }
+bool has_experts(const Config& config) {
+  return config.model.has_experts();
+}
+bool has_biases(const Config& config) {
+  return config.model.router == RouterKind::SigmoidBias;
+}
+bool has_groups(const Config& config) {
+  return config.model.router == RouterKind::Grouped || has_biases(config);
+}
 bool scales_positions(const Config& config) {
   return config.model.rope_scaling != RopeScaling::None;
 }
@@ -174,6 +183,24 @@ constexpr Switch kSwitches[] = {
     {"model.rope_seq", "model.rope_scaling", scales_positions, "model.rope_scaling=dynamic"},
     {"model.rope_low", "model.rope_scaling", is_llama3, "model.rope_scaling=llama3"},
     {"model.rope_high", "model.rope_scaling", is_llama3, "model.rope_scaling=llama3"},
+    {"model.experts", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.top_k", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.capacity", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.balance", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.router", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.z_loss", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.bias_rate", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.router_groups", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.router_top_groups", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.shared_experts", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.expert_ffn", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.expert_gated", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.expert_dropout", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.balance", "model.router", [](const Config& c) { return !has_biases(c); },
+     "model.router=softmax"},
+    {"model.bias_rate", "model.router", has_biases, "model.router=sigmoid-bias"},
+    {"model.router_groups", "model.router", has_groups, "model.router=grouped"},
+    {"model.router_top_groups", "model.router", has_groups, "model.router=grouped"},
     {"memory.recompute", "model.kind",
      [](const Config& c) {
        const Recompute what = c.memory.recompute;

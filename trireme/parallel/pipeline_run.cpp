@@ -171,9 +171,11 @@ nn::Flow Pipeline::input_of(Stage& stage, int micro) {
   const nn::Flow& in = micro_batch(micro).inputs;
   if (stage.index > 0) {
     nn::Flow came = take(stage.inputs, micro);
-    if (came.where != nullptr && in.where != nullptr && in.where->loss_scale.defined()) {
-      nn::Where where = *came.where;  // every rank has the scale; it does not travel
+    if (came.where != nullptr && in.where != nullptr &&
+        (in.where->loss_scale.defined() || !in.where->row_weights.empty())) {
+      nn::Where where = *came.where;  // every rank has what a loss is scaled by; it does not travel
       where.loss_scale = in.where->loss_scale;
+      where.row_weights = in.where->row_weights;
       came.where = std::make_shared<const nn::Where>(std::move(where));
     }
     return came;

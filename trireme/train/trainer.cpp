@@ -149,9 +149,20 @@ parallel::BatchRows Trainer::rows_of(const data::Batch& batch) const {
       .mine = batch.inputs.size(0), .largest = batch.largest_block, .micro = config_.batch.micro};
 }
 
+/// What each row of a batch counts in the loss, for routers, whose losses count as much. Empty: the
+/// model has none.
+std::vector<double> Trainer::row_weights(const data::Batch& batch) const {
+  if (!config_.model.has_experts()) return {};
+  at::Tensor counts = (batch.targets != nn::kIgnored).flatten(1).sum(1).to(at::kDouble).cpu();
+  const comm::Communicator& context = step_mesh().group(Axis::Context);  // shares the positions
+  if (context.size() > 1) context.all_reduce(counts).wait();
+  return {counts.data_ptr<double>(), counts.data_ptr<double>() + counts.numel()};
+}
+
 /// This rank's rows as micro-batches.
 std::vector<nn::MicroBatch> Trainer::cut(int64_t step, const data::Batch& batch) const {
   std::vector<nn::MicroBatch> micros;
+  const std::vector<double> weights = row_weights(batch);
   const at::Tensor loss_scale = control_.loss_scale();
   for (const auto& [begin, count] : attached_->micro_batches(rows_of(batch))) {
     auto where = std::make_shared<nn::Where>();
@@ -160,6 +171,8 @@ std::vector<nn::MicroBatch> Trainer::cut(int64_t step, const data::Batch& batch)
     where->loss_scale = loss_scale;
     where->sample_ids = {batch.sample_ids.begin() + begin,
                          batch.sample_ids.begin() + begin + count};
+    if (!weights.empty())
+      where->row_weights = {weights.begin() + begin, weights.begin() + begin + count};
     micros.push_back({nn::Flow(batch.inputs.narrow(0, begin, count), std::move(where)),
                       batch.targets.narrow(0, begin, count)});
   }

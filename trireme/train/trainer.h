@@ -184,6 +184,7 @@ class Trainer {
   std::shared_ptr<nn::ModelImpl> prepare(std::shared_ptr<nn::ModelImpl> model) const;
   std::unique_ptr<optim::Optimizer> make_optimizer() const;
   parallel::BatchRows rows_of(const data::Batch& batch) const;
+  std::vector<double> row_weights(const data::Batch& batch) const;
   std::vector<nn::MicroBatch> cut(int64_t step, const data::Batch& batch) const;
   [[noreturn]] void report_not_finite(const StartedStep& started, double loss) const;
 
