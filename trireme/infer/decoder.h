@@ -35,10 +35,10 @@ class Decoder {
  private:
   /// A step that is recorded, and the memory that it reads and writes.
   struct Step {
-    at::Tensor token, position;          // [B, 1] and [1]
-    at::Tensor logits;                   // of the last repetition
-    std::unique_ptr<cuda::Graph> graph;  // nullptr: it ran once, to prepare what it needs
-    int64_t moves = 0;                   // of the caches, when it was made
+    at::Tensor token = {}, position = {};          // [B, 1] and [1]
+    at::Tensor logits = {};                        // of the last repetition
+    std::unique_ptr<cuda::Graph> graph = nullptr;  // nullptr: it ran once, to prepare what it needs
+    int64_t moves = 0;                             // of the caches, when it was made
   };
 
   at::Tensor logits_of(const at::Tensor& tokens, nn::Where where);
