@@ -50,6 +50,8 @@ std::vector<Start> starts() {
   return {{"gpt", kLanguage, language},
           {"llama", kLanguage,
            with(language, {"model.kv_heads=2", "model.ffn=352", "model.tie=false"})},
+          {"moe-gpt", kLanguage,
+           with(language, {"model.experts=8", "model.top_k=2", "model.expert_ffn=256"})},
           {"mlp", kLanguage,
            with({"run.steps=400", "model.layers=2", "model.hidden=128", "model.seq=4",
                  "model.vocab=64", "data.kind=markov", "data.samples=65536", "optim.lr=2e-3",

@@ -204,6 +204,7 @@ double Trainer::start(int64_t step, const data::Batch& batch, double wish_to_sto
   } else {
     numbers = all_of_it(there);
   }
+  if (config_.model.has_experts()) started.experts = expert_loads(*attached_);
   if (local_) end_local_step(started, batch, numbers);
   started.numbers = read_back(numbers, started.came);
   started_.push_back(std::move(started));
@@ -333,7 +334,8 @@ StepResult Trainer::take() {
   StepResult result{.weight = weight,
                     .lr = control_.rate_of(before.updates + 1),
                     .stop = started.stop,
-                    .meeting = started.meeting};
+                    .meeting = started.meeting,
+                    .experts = started.experts};
   if (control_.scales()) result.loss_scale = before.scale;
   if (weight == 0) {
     weightless_.say(step_mesh().world());
