@@ -11,6 +11,9 @@ struct DecoderShape {
   double dropout = 0, attention_dropout = 0;
   bool tie = true;
   bool gated = false;  ///< RMS norms and SwiGLU, instead of layer norms and GELU
+  /// Of a mixture of experts: to how many a token goes; `ffn` is then that of all of them together.
+  int64_t top_k = 0;
+  int64_t experts = 1;  ///< how many there are
   nn::Sequence sequence = nn::Sequence::Cut;
 };
 

@@ -213,18 +213,24 @@ std::vector<std::shared_ptr<nn::LayerImpl>> GptImpl::attentions() const {
 }
 
 int64_t gpt_activation_bytes(const GptOptions& options, const nn::Batching& of) {
+  const int64_t dense = options.ffn > 0 ? options.ffn : 4 * options.hidden;
+  const auto& moe = options.moe;
   return decoder_activation_bytes(
       {.layers = options.layers,
        .hidden = options.hidden,
        .heads = options.heads,
        .kv_heads = options.kv_heads > 0 ? options.kv_heads : options.heads,
        .head = options.hidden / options.heads,
-       .ffn = options.ffn > 0 ? options.ffn : 4 * options.hidden,
+       .ffn = moe ? (moe->router.top_k + moe->shared) * moe->experts.ffn *
+                        (moe->experts.gated ? 3 : 2) / 2
+                  : dense,
        .seq = options.seq,
        .vocab = options.vocab,
        .dropout = options.dropout,
        .attention_dropout = options.attention_dropout,
        .tie = options.tie,
+       .top_k = moe ? moe->router.top_k : 0,
+       .experts = moe ? moe->router.experts : 1,
        .sequence = options.sequence},
       of);
 }
