@@ -1,6 +1,7 @@
 #pragma once
 
 #include "trireme/nn/model.h"
+#include "trireme/nn/moe.h"
 #include "trireme/nn/tensor_region.h"
 
 namespace trireme::models {
@@ -16,6 +17,11 @@ struct DecoderShape {
   int64_t experts = 1;  ///< how many there are
   nn::Sequence sequence = nn::Sequence::Cut;
 };
+
+/// The width of all experts that see one token.
+inline int64_t mixture_ffn(const nn::MoeImpl::Options& moe) {
+  return (moe.router.top_k + moe.shared) * moe.experts.ffn;
+}
 
 /// The memory of a decoder's activations, for --check: the peak of the tensors that exist at the
 /// same time. Small ones are left out.

@@ -221,14 +221,13 @@ int64_t gpt_activation_bytes(const GptOptions& options, const nn::Batching& of) 
        .heads = options.heads,
        .kv_heads = options.kv_heads > 0 ? options.kv_heads : options.heads,
        .head = options.hidden / options.heads,
-       .ffn = moe ? (moe->router.top_k + moe->shared) * moe->experts.ffn *
-                        (moe->experts.gated ? 3 : 2) / 2
-                  : dense,
+       .ffn = moe ? mixture_ffn(*moe) : dense,
        .seq = options.seq,
        .vocab = options.vocab,
        .dropout = options.dropout,
        .attention_dropout = options.attention_dropout,
        .tie = options.tie,
+       .gated = moe && moe->experts.gated,
        .top_k = moe ? moe->router.top_k : 0,
        .experts = moe ? moe->router.experts : 1,
        .sequence = options.sequence},

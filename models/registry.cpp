@@ -58,33 +58,6 @@ nn::RotaryScaling scaling_of(config::RopeScaling scaling) {
   return nn::RotaryScaling::None;
 }
 
-LlamaOptions llama_options(const config::Config& config) {
-  const config::Model& wanted = config.model;
-  return {.layers = wanted.layers,
-          .hidden = wanted.hidden,
-          .heads = wanted.heads,
-          .kv_heads = wanted.kv_heads,
-          .head_dim = wanted.head_dim,
-          .ffn = wanted.ffn,
-          .seq = wanted.seq,
-          .vocab = wanted.vocab,
-          .norm_eps = wanted.norm_eps,
-          .qkv_bias = wanted.qkv_bias,
-          .rotary = {.theta = wanted.rope_theta,
-                     .pairs = wanted.rope_pairs == config::RopePairs::Halves
-                                  ? nn::RotaryPairs::Halves
-                                  : nn::RotaryPairs::Neighbours,
-                     .scaling = scaling_of(wanted.rope_scaling),
-                     .factor = wanted.rope_factor,
-                     .low = wanted.rope_low,
-                     .high = wanted.rope_high,
-                     .trained_on = wanted.rope_seq},
-          .dropout = wanted.dropout,
-          .attention_dropout = wanted.attention_dropout,
-          .tie = wanted.tie,
-          .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole};
-}
-
 nn::MoeImpl::Options mixture_of(const config::Model& wanted) {
   using Kind = config::RouterKind;
   const Kind kind = wanted.router;
@@ -109,6 +82,34 @@ nn::MoeImpl::Options mixture_of(const config::Model& wanted) {
       .shared = wanted.shared_experts};
 }
 
+LlamaOptions llama_options(const config::Config& config) {
+  const config::Model& wanted = config.model;
+  return {.layers = wanted.layers,
+          .hidden = wanted.hidden,
+          .heads = wanted.heads,
+          .kv_heads = wanted.kv_heads,
+          .head_dim = wanted.head_dim,
+          .ffn = wanted.ffn,
+          .seq = wanted.seq,
+          .vocab = wanted.vocab,
+          .norm_eps = wanted.norm_eps,
+          .qkv_bias = wanted.qkv_bias,
+          .rotary = {.theta = wanted.rope_theta,
+                     .pairs = wanted.rope_pairs == config::RopePairs::Halves
+                                  ? nn::RotaryPairs::Halves
+                                  : nn::RotaryPairs::Neighbours,
+                     .scaling = scaling_of(wanted.rope_scaling),
+                     .factor = wanted.rope_factor,
+                     .low = wanted.rope_low,
+                     .high = wanted.rope_high,
+                     .trained_on = wanted.rope_seq},
+          .dropout = wanted.dropout,
+          .attention_dropout = wanted.attention_dropout,
+          .tie = wanted.tie,
+          .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole,
+          .moe = wanted.has_experts() ? std::optional(mixture_of(wanted)) : std::nullopt};
+}
+
 GptOptions gpt_options(const config::Config& config) {
   const config::Model& wanted = config.model;
   GptOptions options{.layers = wanted.layers,
@@ -130,8 +131,8 @@ std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& me
   const config::Model& wanted = config.model;
   if (wanted.kind == "resnet") return make_resnet(wanted, mesh);
   if (wanted.kind == "vit") return make_vit(config, mesh);
-  if (wanted.kind == "llama") return std::make_shared<LlamaImpl>(llama_options(config), mesh);
-  if (wanted.kind == "gpt" || wanted.has_experts())
+  if (wanted.is_llama()) return std::make_shared<LlamaImpl>(llama_options(config), mesh);
+  if (wanted.kind == "gpt" || wanted.kind == "moe-gpt")
     return std::make_shared<GptImpl>(gpt_options(config), mesh);
   if (wanted.kind == "mlp")
     return std::make_shared<MlpImpl>(MlpOptions{.layers = wanted.layers,
@@ -141,7 +142,7 @@ std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& me
                                                 .dropout = wanted.dropout},
                                      mesh);
   throw ConfigError(fmt::format(
-      "model.kind = \"{}\" is not built yet; there are gpt, llama, mlp, moe-gpt, resnet and vit",
+      "model.kind = \"{}\" is not built yet; there are gpt, llama, mlp, moe-gpt, moe-llama, resnet and vit",
       wanted.kind));
 }
 

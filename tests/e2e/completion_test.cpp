@@ -60,7 +60,7 @@ TEST(Completion, BashOffersKeysAndTheirValues) {
   EXPECT_THAT(offered("trireme bench train a.toml run.st"), ElementsAre("run.steps="));
   // bash takes '=' for the end of a word, so only what follows it is offered.
   EXPECT_THAT(offered("trireme train a.toml model.kind="),
-              ElementsAre("mlp", "gpt", "llama", "resnet", "vit", "moe-gpt"));
+              ElementsAre("mlp", "gpt", "llama", "resnet", "vit", "moe-gpt", "moe-llama"));
   EXPECT_THAT(offered("trireme train a.toml model.tie=f"), ElementsAre("false"));
   EXPECT_THAT(offered("trireme train a.toml pipeline.schedule=z"), ElementsAre("zb-h1", "zb-v"));
   EXPECT_THAT(offered("trireme train a.toml pipeline.schedule=p"),

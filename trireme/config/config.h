@@ -47,7 +47,7 @@ struct Model {
   Stem stem = Stem::Cifar;
   Pixels pixels = Pixels::ChannelsFirst;
   BatchNormKind batch_norm = BatchNormKind::Sync;
-  // moe-gpt
+  // moe-gpt, moe-llama
   int64_t experts = 8, top_k = 2;
   double capacity = 0, balance = 0.01;
   RouterKind router = RouterKind::Softmax;
@@ -61,7 +61,8 @@ struct Model {
   bool operator==(const Model&) const = default;
 
   bool has_attention() const { return kind != "mlp" && kind != "resnet"; }
-  bool has_experts() const { return kind == "moe-gpt"; }
+  bool has_experts() const { return kind == "moe-gpt" || kind == "moe-llama"; }
+  bool is_llama() const { return kind == "llama" || kind == "moe-llama"; }
   /// Does it choose a class for an image? Others predict tokens.
   bool has_images() const { return kind == "resnet" || kind == "vit"; }
   /// The predictions that a sample asks for.

@@ -72,7 +72,7 @@ bool has_width(const Config& config) {
   return !is_resnet(config);
 }
 bool is_llama(const Config& config) {
-  return config.model.kind == "llama";
+  return config.model.is_llama();
 }
 bool has_experts(const Config& config) {
   return config.model.has_experts();
@@ -194,7 +194,8 @@ constexpr Switch kSwitches[] = {
     {"model.router_top_groups", "model.kind", has_experts, "model.kind=moe-gpt"},
     {"model.shared_experts", "model.kind", has_experts, "model.kind=moe-gpt"},
     {"model.expert_ffn", "model.kind", has_experts, "model.kind=moe-gpt"},
-    {"model.expert_gated", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.expert_gated", "model.kind", [](const Config& c) { return c.model.kind == "moe-gpt"; },
+     "model.kind=moe-gpt"},
     {"model.expert_dropout", "model.kind", has_experts, "model.kind=moe-gpt"},
     {"model.balance", "model.router", [](const Config& c) { return !has_biases(c); },
      "model.router=softmax"},

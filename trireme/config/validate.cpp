@@ -61,7 +61,7 @@ void validate_experts(const Model& model) {
 
 void validate_model(const Model& model) {
   if (model.has_attention()) {  // other models ignore heads
-    need(model.hidden % model.heads == 0 || (model.kind == "llama" && model.head_dim > 0),
+    need(model.hidden % model.heads == 0 || (model.is_llama() && model.head_dim > 0),
          "model.hidden = {} is not a multiple of model.heads = {}", model.hidden, model.heads);
     need(model.kv_heads > 0 && model.heads % model.kv_heads == 0,
          "model.heads = {} is not a multiple of model.kv_heads = {}", model.heads, model.kv_heads);
@@ -72,7 +72,7 @@ void validate_model(const Model& model) {
   if (model.kind == "vit")
     need(model.image % model.patch == 0, "model.image = {} is not a multiple of model.patch = {}",
          model.image, model.patch);
-  if (model.kind == "llama") validate_rope(model);
+  if (model.is_llama()) validate_rope(model);
   if (model.has_experts()) validate_experts(model);
 }
 
