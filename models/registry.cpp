@@ -58,7 +58,8 @@ nn::RotaryScaling scaling_of(config::RopeScaling scaling) {
   return nn::RotaryScaling::None;
 }
 
-nn::MoeImpl::Options mixture_of(const config::Model& wanted) {
+nn::MoeImpl::Options mixture_of(const config::Config& config) {
+  const config::Model& wanted = config.model;
   using Kind = config::RouterKind;
   const Kind kind = wanted.router;
   const bool biased = kind == Kind::SigmoidBias;
@@ -107,7 +108,7 @@ LlamaOptions llama_options(const config::Config& config) {
           .attention_dropout = wanted.attention_dropout,
           .tie = wanted.tie,
           .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole,
-          .moe = wanted.has_experts() ? std::optional(mixture_of(wanted)) : std::nullopt};
+          .moe = wanted.has_experts() ? std::optional(mixture_of(config)) : std::nullopt};
 }
 
 GptOptions gpt_options(const config::Config& config) {
@@ -123,7 +124,7 @@ GptOptions gpt_options(const config::Config& config) {
                      .attention_dropout = wanted.attention_dropout,
                      .tie = wanted.tie,
                      .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole};
-  if (wanted.has_experts()) options.moe = mixture_of(wanted);
+  if (wanted.has_experts()) options.moe = mixture_of(config);
   return options;
 }
 

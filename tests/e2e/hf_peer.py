@@ -26,7 +26,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
-                          Qwen2Config, Qwen2ForCausalLM)
+                          MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM)
 
 VOCAB, SEQ = 61, 16
 LLAMA = dict(vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
@@ -53,6 +53,8 @@ MODELS = {
     "llama-tied": lambda: llama(num_key_value_heads=1, tie_word_embeddings=True),
     "llama-scaled": lambda: llama(num_key_value_heads=4, rope_parameters=dict(SCALED, rope_theta=500000.0)),
     "llama-f16": lambda: llama(num_key_value_heads=2).to(torch.float16),
+    "mixtral": lambda: MixtralForCausalLM(MixtralConfig(**{
+        **LLAMA, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2})),
     "qwen": lambda: Qwen2ForCausalLM(Qwen2Config(**{**LLAMA, "num_key_value_heads": 2})),
 }
 

@@ -64,6 +64,45 @@ TEST(Experts, BesideAPipeline) {
   check(with_capacity({.replica = 2, .pipe = 2, .expert = 2}));
 }
 
+TEST(Experts, ThatComputeWhileTokensTravel) {
+  const auto overlapped = [](Case c) {
+    c.change = [](config::Config& config) { config.comm.overlap_experts = true; };
+    return mixture(c);
+  };
+  check(overlapped({.replica = 2, .masked = true, .batch = 5, .expert = 2}));
+  check(overlapped({.replica = 4, .batch = 5, .recompute = config::Recompute::Block, .expert = 4}));
+  check(overlapped({.shard = 2, .tensor = 2, .batch = 5, .expert = 2}));
+  check(overlapped({.replica = 2, .pipe = 2, .expert = 2, .schedule = "zb-h1"}));
+}
+
+TEST(Experts, OfEveryKindOfRouter) {
+  using Kind = config::RouterKind;
+  for (const Kind kind : {Kind::Normalised, Kind::SigmoidBias, Kind::Grouped}) {
+    Case c{.replica = 2, .tensor = 2, .masked = true, .batch = 5, .expert = 2};
+    c.otherwise = to_string(kind);
+    c.change = [kind](config::Config& config) {
+      config.model.router = kind;
+      config.model.bias_rate = 0.05;  // choices change from step to step
+      if (kind != Kind::Normalised) config.model.router_groups = config.model.router_top_groups = 2;
+      if (kind == Kind::Grouped) config.model.top_k = config.model.router_top_groups = 1;
+      config.model.shared_experts = 1;
+      config.model.expert_gated = true;
+    };
+    check(mixture(c));
+    c.pipe = 2;
+    c.tensor = 1;
+    check(mixture(c));
+  }
+}
+
+TEST(Experts, OfALlama) {
+  Case c{.shard = 2, .tensor = 2, .batch = 5, .expert = 2};
+  const Case all = mixture(c);
+  c = all;
+  c.kind = "moe-llama";
+  check(c);
+}
+
 TEST(Experts, WhenBlocksAreRecomputed) {
   for (const auto what : {config::Recompute::Block, config::Recompute::Selective,
                           config::Recompute::Cheap, config::Recompute::Sqrt})

@@ -203,6 +203,7 @@ struct Comm {
   Backend backend = Backend::Auto;
   double timeout_s = 300, bucket_mib = 25;
   double rate_mbit = 0;
+  bool overlap_experts = false;
   bool operator==(const Comm&) const = default;
 };
 

@@ -278,6 +278,8 @@ constexpr Switch kSwitches[] = {
     {"compress.transfers", "precision.compute", has_32_bits, "precision.compute=float32"},
     {"compress.gathers", "mesh.shard", is_sharded, "mesh.shard=2"},
     {"compress.gathers", "precision.compute", has_32_bits, "precision.compute=float32"},
+    {"comm.overlap_experts", "mesh.expert", [](const Config& c) { return c.mesh.expert > 1; },
+     "mesh.expert=2"},
     {"comm.rate_mbit", "comm.backend", may_use_tcp, "comm.backend=tcp"},
     {"eval.batches", "eval.every", evaluates, "eval.every=100"},
 };

@@ -259,6 +259,8 @@ const Key kTable[] = {
     {KEY(comm.backend), "how ranks communicate", one_of<Backend>()},
     {KEY(comm.timeout_s), "seconds before an operation fails", {.more_than = 0, .at_most = 1e9}},
     {KEY(comm.bucket_mib), "MiB of gradients reduced together", {.more_than = 0, .at_most = 1e6}},
+    {KEY(comm.overlap_experts),
+     "half of a micro-batch's tokens travel while the experts of the other half compute"},
     {KEY(comm.rate_mbit), "tcp: most Mbit/s that a connection sends; 0: no limit", kNotNegative},
 
     {KEY(checkpoint.every), "steps between two checkpoints; 0: only at the end and on a signal",

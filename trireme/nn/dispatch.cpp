@@ -6,12 +6,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <numeric>
 
 #include "trireme/core/error.h"
-#include "trireme/nn/exchange.h"
 
 namespace trireme::nn {
 
@@ -51,8 +51,8 @@ std::vector<int64_t> by_expert(const std::vector<int64_t>& counts, std::size_t e
 
 }  // namespace
 
-Dispatched dispatch(const at::Tensor& x, const at::Tensor& choice, int64_t experts,
-                    const comm::Communicator* group) {
+Dispatched Dispatched::routed(const at::Tensor& x, const at::Tensor& choice, int64_t experts,
+                              const comm::Communicator* group) {
   const int ranks = group != nullptr ? group->size() : 1;
   core::check(x.dim() == 2 && choice.dim() == 2 && choice.size(0) == x.size(0),
               "dispatch: tokens [{}] and choices [{}] must be of as many tokens",
@@ -72,48 +72,87 @@ Dispatched dispatch(const at::Tensor& x, const at::Tensor& choice, int64_t exper
   std::vector<int64_t> counts(host.data_ptr<int64_t>(), host.data_ptr<int64_t>() + experts);
   const int64_t kept = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   sent.order_ = at::argsort(keys, /*stable=*/true, /*dim=*/0).narrow(0, 0, kept);
-  if (ranks > 1) {
-    sent.group_ = *group;
-    sent.sent_ = sums_of_parts(counts, ranks);
-    const std::vector<int64_t> came = exchange_counts(counts, *group);
-    sent.received_ = sums_of_parts(came, ranks);
-    const auto local = static_cast<std::size_t>(experts / ranks);
-    sent.counts.assign(local, 0);
-    for (std::size_t i = 0; i < came.size(); ++i) sent.counts[i % local] += came[i];
-    const auto device = x.device();
-    sent.sorted_ = at::tensor(by_expert(came, local), at::kLong).to(device);
-    sent.unsorted_ = at::empty_like(sent.sorted_);
-    sent.unsorted_.index_copy_(0, sent.sorted_,
-                               at::arange(sent.sorted_.size(0), sent.sorted_.options()));
-  } else {
+  if (ranks == 1) {
     sent.counts = std::move(counts);
+    return sent;
   }
-  sent.tokens = sent.send(x);
+  const std::vector<int64_t> came = exchange_counts(counts, *group);
+  sent.rows_ = {sums_of_parts(counts, ranks), sums_of_parts(came, ranks), *group};
+  const auto local = static_cast<std::size_t>(experts / ranks);
+  sent.counts.assign(local, 0);
+  for (std::size_t i = 0; i < came.size(); ++i) sent.counts[i % local] += came[i];
+  sent.sorted_ = at::tensor(by_expert(came, local), at::kLong).to(x.device());
+  sent.unsorted_ = at::empty_like(sent.sorted_);
+  sent.unsorted_.index_copy_(0, sent.sorted_,
+                             at::arange(sent.sorted_.size(0), sent.sorted_.options()));
   return sent;
 }
 
+Dispatched dispatch(const at::Tensor& x, const at::Tensor& choice, int64_t experts,
+                    const comm::Communicator* group) {
+  Dispatched sent = Dispatched::routed(x, choice, experts, group);
+  sent.tokens_ = sent.send(x);
+  return sent;
+}
+
+Dispatched start_dispatch(const at::Tensor& x, const at::Tensor& choice, int64_t experts,
+                          const comm::Communicator* group) {
+  Dispatched sent = Dispatched::routed(x, choice, experts, group);
+  if (sent.rows_)
+    sent.coming_.emplace(sent.in_order(x), *sent.rows_);
+  else
+    sent.tokens_ = sent.in_order(x);
+  return sent;
+}
+
+at::Tensor Dispatched::in_order(const at::Tensor& per_token) const {
+  return per_token.index_select(0, at::div(order_, choices_, /*rounding_mode=*/"floor"));
+}
+
 at::Tensor Dispatched::send(const at::Tensor& per_token) const {
-  const at::Tensor rows =
-      per_token.index_select(0, at::div(order_, choices_, /*rounding_mode=*/"floor"));
-  if (!group_) return rows;
-  return functional::exchange(rows, sent_, received_, *group_).index_select(0, sorted_);
+  const at::Tensor rows = in_order(per_token);
+  if (!rows_) return rows;
+  return functional::exchange(rows, *rows_).index_select(0, sorted_);
 }
 
-at::Tensor Dispatched::back(const at::Tensor& results) const {
-  if (!group_) return results;
-  return functional::exchange(results.index_select(0, unsorted_), received_, sent_, *group_);
+const at::Tensor& Dispatched::tokens() {
+  if (coming_) {
+    tokens_ = coming_->wait().index_select(0, sorted_);
+    coming_.reset();
+  }
+  return tokens_;
 }
 
-at::Tensor Dispatched::combine(const at::Tensor& results, const at::Tensor& weights) const {
-  core::check(results.size(0) == tokens.size(0), "combine: the experts gave {} rows for {} tokens",
-              results.size(0), tokens.size(0));
-  const at::Tensor came = back(results);
+at::Tensor Dispatched::combine(const at::Tensor& results, const at::Tensor& weights) {
+  core::check(results.size(0) == tokens().size(0),
+              "combine: the experts gave {} rows for {} tokens", results.size(0), tokens().size(0));
+  if (!rows_) return weighted(results, weights);
+  return weighted(functional::exchange(results.index_select(0, unsorted_),
+                                       {rows_->received, rows_->sent, rows_->group}),
+                  weights);
+}
+
+void Dispatched::start_combine(const at::Tensor& results) {
+  if (rows_)
+    going_.emplace(results.index_select(0, unsorted_),
+                   functional::ExchangeRows{rows_->received, rows_->sent, rows_->group});
+  else
+    came_ = results;
+}
+
+at::Tensor Dispatched::finish_combine(const at::Tensor& weights) {
+  if (going_) came_ = going_->wait();
+  going_.reset();
+  return weighted(came_, weights);
+}
+
+at::Tensor Dispatched::weighted(const at::Tensor& came, const at::Tensor& weights) const {
   const at::Tensor scale = weights.reshape({-1}).index_select(0, order_);
   // In 16 bits the products are added in the dtype of the weights.
   const at::Tensor parts = came.to(scale.scalar_type()) * scale.unsqueeze(1);
-  return at::zeros({num_tokens_, results.size(1)}, parts.options())
+  return at::zeros({num_tokens_, came.size(1)}, parts.options())
       .index_add(0, at::div(order_, choices_, "floor"), parts)
-      .to(results.scalar_type());
+      .to(came.scalar_type());
 }
 
 }  // namespace trireme::nn

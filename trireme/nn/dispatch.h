@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "trireme/comm/communicator.h"
+#include "trireme/nn/exchange.h"
 
 namespace trireme::nn {
 
@@ -22,29 +22,41 @@ constexpr int64_t kDropped = -1;
 ///            combine  y_a = weight * (y of expert 0) + weight * (y of expert 2) ...
 class Dispatched {
  public:
-  /// [received, width]: those of the first expert of this rank, then those of the next ...
-  at::Tensor tokens;
-  /// How many each expert of this rank has.
+  /// How many tokens each expert of this rank has.
   std::vector<int64_t> counts;
+
+  /// [received, width]: those of the first expert of this rank, then those of the next ... Waits
+  /// for tokens that are in flight.
+  const at::Tensor& tokens();
 
   /// Sends something else of each token to its experts, such as its position: [tokens, ...] becomes
   /// [received, ...]. Differentiable. Collective.
   at::Tensor send(const at::Tensor& per_token) const;
+
   /// Sends the experts' results, in the order of `tokens`, back to the ranks of the tokens. Returns
   /// for each token the sum of its experts' results, multiplied by `weights`, [tokens, choices].
   /// Differentiable. Collective.
-  at::Tensor combine(const at::Tensor& results, const at::Tensor& weights) const;
+  at::Tensor combine(const at::Tensor& results, const at::Tensor& weights);
+  /// The same in two halves, so that something else can be computed while the results travel.
+  void start_combine(const at::Tensor& results);
+  at::Tensor finish_combine(const at::Tensor& weights);
 
  private:
   friend Dispatched dispatch(const at::Tensor& x, const at::Tensor& choice, int64_t experts,
                              const comm::Communicator* group);
-  at::Tensor back(const at::Tensor& results) const;
+  friend Dispatched start_dispatch(const at::Tensor& x, const at::Tensor& choice, int64_t experts,
+                                   const comm::Communicator* group);
+  static Dispatched routed(const at::Tensor& x, const at::Tensor& choice, int64_t experts,
+                           const comm::Communicator* group);
+  at::Tensor in_order(const at::Tensor& per_token) const;
+  at::Tensor weighted(const at::Tensor& came, const at::Tensor& weights) const;
 
   int64_t num_tokens_ = 0, choices_ = 0;
   at::Tensor order_;  // of what is sent: which of tokens x choices it is
-  comm::Rows sent_, received_;
+  std::optional<functional::ExchangeRows> rows_;  // of several ranks
   at::Tensor sorted_, unsorted_;  // of what is received; undefined: it is sorted already
-  std::optional<comm::Communicator> group_;
+  at::Tensor tokens_, came_;
+  std::optional<functional::ExchangeInFlight> coming_, going_;
 };
 
 /// Sends tokens [tokens, width] to the ranks of the experts that they chose, [tokens, choices] of
@@ -52,8 +64,11 @@ class Dispatched {
 /// one only. A rank may have no tokens, and an expert may get none. Differentiable. Collective.
 ///
 ///   Dispatched sent = dispatch(x, choice, experts, group);
-///   y = sent.combine(my_experts(sent.tokens, sent.counts), weights);
+///   y = sent.combine(my_experts(sent.tokens(), sent.counts), weights);
 Dispatched dispatch(const at::Tensor& x, const at::Tensor& choice, int64_t experts,
                     const comm::Communicator* group);
+/// The same, but the tokens are in flight until `tokens()`.
+Dispatched start_dispatch(const at::Tensor& x, const at::Tensor& choice, int64_t experts,
+                          const comm::Communicator* group);
 
 }  // namespace trireme::nn

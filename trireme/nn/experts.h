@@ -21,6 +21,8 @@ class ExpertsImpl : public LayerImpl {
     bool gated = false;  ///< SwiGLU, instead of GELU (tanh form)
     double dropout = 0;  ///< of what is inside of an expert: the same on every mesh
     double in_deviation = 0, out_deviation = 0;  ///< of initial weights; 0: torch's rule
+    /// Half of the tokens travel while the experts of the other half compute.
+    bool overlaps = false;
   };
   explicit ExpertsImpl(Options options);
 
@@ -33,8 +35,15 @@ class ExpertsImpl : public LayerImpl {
   Flow compute(const Flow& in) override;
 
  private:
-  at::Tensor inside(const Flow& entered, const Dispatched& sent) const;
-  at::Tensor dropped_out(const at::Tensor& h, const Flow& entered, const Dispatched& sent) const;
+  struct Tokens {  // of one rank: x, weights and choice, [tokens, ...]; their places, for dropout
+    at::Tensor x, weights, choice, places;
+    int64_t step = 0;
+  };
+  at::Tensor mixed(const Tokens& all) const;
+  at::Tensor mixed_in_halves(const Tokens& all) const;
+  at::Tensor inside(const Tokens& all, Dispatched& sent) const;
+  at::Tensor dropped_out(const at::Tensor& h, const Tokens& all, const Dispatched& sent) const;
+  const comm::Communicator* ranks() const;
   const char* up_name() const { return options_.gated ? "gate_up" : "up"; }
 
   Options options_;
