@@ -68,7 +68,7 @@ TEST_F(Transformers, ReadsWhatWeExportAndWeReadWhatItSaves) {
                "60000"});
     pairs.insert(pairs.end(), {theirs, *scratch / name + "-back"});
   }
-  EXPECT_EQ(pairs.size(), 1u + 2 * 8);
+  EXPECT_EQ(pairs.size(), 1u + 2 * 9);
   must_peer(pairs);
 }
 

@@ -182,9 +182,10 @@ TEST(Router, RefusesWhatCannotBe) {
       {{.width = 2, .experts = 4, .groups = 3}, "4 experts cannot be divided into 3 groups"},
       {{.width = 2, .experts = 4, .top_k = 3, .groups = 2},
        "top_k 3 of 4 experts does not fit the best 1 of 2 groups"}};
-  for (const auto& [options, says] : cases)
-    EXPECT_THAT([&, wanted = options] { nn::Router router(wanted); },
-                ThrowsMessage<MisuseError>(HasSubstr(says)));
+  for (const auto& [options, says] : cases) {
+    const auto made = [wanted = options] { nn::Router router(wanted); };
+    EXPECT_THAT(made, ThrowsMessage<MisuseError>(HasSubstr(says)));
+  }
   nn::Router router = identity({.experts = 4, .top_k = 1, .capacity = 0.5});
   EXPECT_THAT(
       [&] {
