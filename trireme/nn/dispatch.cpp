@@ -1,13 +1,10 @@
 #include "trireme/nn/dispatch.h"
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
 #include <ATen/ops/bincount.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
-#include <ATen/ops/zeros.h>
 
 #include <numeric>
 
@@ -60,8 +57,6 @@ Dispatched Dispatched::routed(const at::Tensor& x, const at::Tensor& choice, int
   core::check(experts % ranks == 0, "dispatch: {} experts cannot be dealt evenly to {} ranks",
               experts, ranks);
   Dispatched sent;
-  sent.num_tokens_ = x.size(0);
-  sent.choices_ = choice.size(1);
   // Dropped choices sort behind all experts. A stable sort keeps the order of tokens, so that sums
   // over the tokens of an expert have the same order in every run.
   const at::Tensor flat = choice.reshape({-1});
@@ -71,7 +66,8 @@ Dispatched Dispatched::routed(const at::Tensor& x, const at::Tensor& choice, int
               host.size(0) - 1, experts);
   std::vector<int64_t> counts(host.data_ptr<int64_t>(), host.data_ptr<int64_t>() + experts);
   const int64_t kept = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  sent.order_ = at::argsort(keys, /*stable=*/true, /*dim=*/0).narrow(0, 0, kept);
+  sent.order_ = {at::argsort(keys, /*stable=*/true, /*dim=*/0).narrow(0, 0, kept).contiguous(),
+                 x.size(0), choice.size(1)};
   if (ranks == 1) {
     sent.counts = std::move(counts);
     return sent;
@@ -81,10 +77,9 @@ Dispatched Dispatched::routed(const at::Tensor& x, const at::Tensor& choice, int
   const auto local = static_cast<std::size_t>(experts / ranks);
   sent.counts.assign(local, 0);
   for (std::size_t i = 0; i < came.size(); ++i) sent.counts[i % local] += came[i];
-  sent.sorted_ = at::tensor(by_expert(came, local), at::kLong).to(x.device());
-  sent.unsorted_ = at::empty_like(sent.sorted_);
-  sent.unsorted_.index_copy_(0, sent.sorted_,
-                             at::arange(sent.sorted_.size(0), sent.sorted_.options()));
+  const at::Tensor sorted = at::tensor(by_expert(came, local), at::kLong).to(x.device());
+  sent.sorted_ = {sorted, sorted.size(0), 1};
+  sent.unsorted_ = {sent.sorted_.inverse, sorted.size(0), 1};
   return sent;
 }
 
@@ -99,25 +94,21 @@ Dispatched start_dispatch(const at::Tensor& x, const at::Tensor& choice, int64_t
                           const comm::Communicator* group) {
   Dispatched sent = Dispatched::routed(x, choice, experts, group);
   if (sent.rows_)
-    sent.coming_.emplace(sent.in_order(x), *sent.rows_);
+    sent.coming_.emplace(rows_of_tokens(x, sent.order_), *sent.rows_);
   else
-    sent.tokens_ = sent.in_order(x);
+    sent.tokens_ = rows_of_tokens(x, sent.order_);
   return sent;
 }
 
-at::Tensor Dispatched::in_order(const at::Tensor& per_token) const {
-  return per_token.index_select(0, at::div(order_, choices_, /*rounding_mode=*/"floor"));
-}
-
 at::Tensor Dispatched::send(const at::Tensor& per_token) const {
-  const at::Tensor rows = in_order(per_token);
+  const at::Tensor rows = rows_of_tokens(per_token, order_);
   if (!rows_) return rows;
-  return functional::exchange(rows, *rows_).index_select(0, sorted_);
+  return rows_of_tokens(functional::exchange(rows, *rows_), sorted_);
 }
 
 const at::Tensor& Dispatched::tokens() {
   if (coming_) {
-    tokens_ = coming_->wait().index_select(0, sorted_);
+    tokens_ = rows_of_tokens(coming_->wait(), sorted_);
     coming_.reset();
   }
   return tokens_;
@@ -126,15 +117,15 @@ const at::Tensor& Dispatched::tokens() {
 at::Tensor Dispatched::combine(const at::Tensor& results, const at::Tensor& weights) {
   core::check(results.size(0) == tokens().size(0),
               "combine: the experts gave {} rows for {} tokens", results.size(0), tokens().size(0));
-  if (!rows_) return weighted(results, weights);
-  return weighted(functional::exchange(results.index_select(0, unsorted_),
-                                       {rows_->received, rows_->sent, rows_->group}),
-                  weights);
+  if (!rows_) return weighted_rows(results, weights, order_);
+  return weighted_rows(functional::exchange(rows_of_tokens(results, unsorted_),
+                                            {rows_->received, rows_->sent, rows_->group}),
+                       weights, order_);
 }
 
 void Dispatched::start_combine(const at::Tensor& results) {
   if (rows_)
-    going_.emplace(results.index_select(0, unsorted_),
+    going_.emplace(rows_of_tokens(results, unsorted_),
                    functional::ExchangeRows{rows_->received, rows_->sent, rows_->group});
   else
     came_ = results;
@@ -143,16 +134,7 @@ void Dispatched::start_combine(const at::Tensor& results) {
 at::Tensor Dispatched::finish_combine(const at::Tensor& weights) {
   if (going_) came_ = going_->wait();
   going_.reset();
-  return weighted(came_, weights);
-}
-
-at::Tensor Dispatched::weighted(const at::Tensor& came, const at::Tensor& weights) const {
-  const at::Tensor scale = weights.reshape({-1}).index_select(0, order_);
-  // In 16 bits the products are added in the dtype of the weights.
-  const at::Tensor parts = came.to(scale.scalar_type()) * scale.unsqueeze(1);
-  return at::zeros({num_tokens_, came.size(1)}, parts.options())
-      .index_add(0, at::div(order_, choices_, "floor"), parts)
-      .to(came.scalar_type());
+  return weighted_rows(came_, weights, order_);
 }
 
 }  // namespace trireme::nn

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "trireme/nn/exchange.h"
+#include "trireme/nn/token_rows.h"
 
 namespace trireme::nn {
 
@@ -48,13 +49,10 @@ class Dispatched {
                                    const comm::Communicator* group);
   static Dispatched routed(const at::Tensor& x, const at::Tensor& choice, int64_t experts,
                            const comm::Communicator* group);
-  at::Tensor in_order(const at::Tensor& per_token) const;
-  at::Tensor weighted(const at::Tensor& came, const at::Tensor& weights) const;
 
-  int64_t num_tokens_ = 0, choices_ = 0;
-  at::Tensor order_;  // of what is sent: which of tokens x choices it is
+  TokenOrder order_;                              // of what is sent
   std::optional<functional::ExchangeRows> rows_;  // of several ranks
-  at::Tensor sorted_, unsorted_;  // of what is received; undefined: it is sorted already
+  TokenOrder sorted_, unsorted_;  // of what is received, where rows_ is set: by expert, by rank
   at::Tensor tokens_, came_;
   std::optional<functional::ExchangeInFlight> coming_, going_;
 };
