@@ -69,6 +69,11 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/nn/plan.h
   trireme/nn/recompute.h
   trireme/nn/collectives.h
+  trireme/nn/exchange.h
+  trireme/nn/dispatch.h
+  trireme/nn/router.h
+  trireme/nn/experts.h
+  trireme/nn/moe.h
   trireme/optim/optimizer.h
   trireme/optim/resumable.h
   trireme/optim/learning_rate.h

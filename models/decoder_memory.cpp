@@ -15,6 +15,7 @@ struct Sizes {
   int64_t square = 0;                    ///< the scores of attention, if it has dropout
   int64_t wide = 0;                      ///< what the mlp's last matrix takes
   int64_t before = 0;      ///< what the activation before it takes: one wide, or gate and up
+  int64_t routed = 0;      ///< tokens at their experts, and what comes back
   int64_t statistics = 0;  ///< of the two norms of a block
   int64_t masks = 0;       ///< of dropout
   int64_t mlp_weight = 0, head_weight = 0, classes = 0;
@@ -38,7 +39,9 @@ Sizes sizes_of(const DecoderShape& shape, const nn::Batching& of) {
   sizes.before = (shape.gated ? 2 : 1) * sizes.wide;
   sizes.statistics = (shape.gated ? 2 : 4) * sizes.own;
   sizes.masks = shape.dropout > 0 ? 2 * sizes.stream : 0;
+  sizes.routed = 2 * shape.top_k * sizes.whole_stream;
   sizes.mlp_weight = wide * hidden;
+  if (shape.top_k > 0) sizes.mlp_weight = sizes.mlp_weight / shape.top_k * shape.experts;
   sizes.classes = (shape.vocab + cut - 1) / cut;
   sizes.head_weight = sizes.classes * hidden;
   sizes.layers = of.layers < 0 ? static_cast<double>(shape.layers) : of.layers;
@@ -69,8 +72,9 @@ int64_t bytes_on_gpu(const DecoderShape& shape, const nn::Batching& of, const Si
   // GELU or SwiGLU. In float32: statistics of the rows of norms, and of attention.
   const int64_t attention =
       (sizes.qkv + sizes.attended + 4 * sizes.square) * item + 4 * sizes.log_sums;
-  const int64_t block = (4 * sizes.stream + sizes.before + sizes.wide + sizes.masks) * item +
-                        attention + 4 * sizes.statistics;
+  const int64_t block =
+      (4 * sizes.stream + sizes.before + sizes.wide + sizes.routed + sizes.masks) * item +
+      attention + 4 * sizes.statistics;
   const int64_t cheap = block - (2 * sizes.stream + sizes.wide) * item;
   const Kept one = kept_of(of.recompute, block, sizes.stream * item, attention, {cheap, 0});
 
@@ -112,8 +116,8 @@ int64_t bytes_elsewhere(const DecoderShape& shape, const nn::Batching& of, const
   // exp (or the scores) of attention, the input and the output of GELU or SwiGLU.
   const int64_t scores = shape.attention_dropout > 0 ? 4 * sizes.square : sizes.log_sums;
   const int64_t attention = sizes.qkv + sizes.attended + scores;
-  const int64_t block =
-      4 * sizes.stream + sizes.statistics + attention + sizes.before + sizes.wide + sizes.masks;
+  const int64_t block = 4 * sizes.stream + sizes.statistics + attention + sizes.before +
+                        sizes.wide + sizes.routed + sizes.masks;
   // Cheaply, that output is gone; while its gradient becomes that of the input, both are there.
   const Kept one = kept_of(of.recompute, block, sizes.stream, attention,
                            {block - 2 * sizes.stream - sizes.wide, sizes.wide});

@@ -23,9 +23,16 @@ const nn::Plan kPlan = {{"wte", nn::Style::Vocabulary},      {"wpe", nn::Style::
                         {"drop", nn::Style::Positions},      {"h.*", nn::Style::Positions},
                         {"h.*.ln_*", nn::Style::Positions},  {"h.*.drop_*", nn::Style::Positions},
                         {"h.*.attn", nn::Style::Positions},  {"h.*.attn.c_attn", nn::Style::Column},
-                        {"h.*.attn.c_proj", nn::Style::Row}, {"h.*.mlp.c_fc", nn::Style::Column},
-                        {"h.*.mlp.c_proj", nn::Style::Row},  {"ln_f", nn::Style::Positions},
+                        {"h.*.attn.c_proj", nn::Style::Row}, {"ln_f", nn::Style::Positions},
                         {"lm_head", nn::Style::Vocabulary}};
+const nn::Plan kMlpPlan = {{"h.*.mlp.c_fc", nn::Style::Column}, {"h.*.mlp.c_proj", nn::Style::Row}};
+
+nn::Plan plan_of(const GptOptions& options) {
+  nn::Plan plan = kPlan;
+  const nn::Plan more = options.moe ? nn::moe_plan("h.*.moe", *options.moe) : kMlpPlan;
+  plan.insert(plan.end(), more.begin(), more.end());
+  return plan;
+}
 
 /// The Flow before the stream was added to it.
 Flow without_last(Flow all) {
@@ -52,6 +59,15 @@ GptBlockImpl::GptBlockImpl(const GptOptions& options)
                              .out_deviation = residual}));
   drop_1 = register_module("drop_1", nn::Dropout(options.dropout));
   ln_2 = register_module("ln_2", nn::LayerNorm(options.hidden, branch));
+  if (options.moe) {
+    nn::MoeImpl::Options mixture = *options.moe;
+    mixture.router.width = options.hidden;
+    mixture.router.deviation = mixture.experts.in_deviation = kDeviation;
+    mixture.experts.out_deviation = residual;
+    moe = register_module("moe", nn::Moe(mixture));
+    drop_2 = register_module("drop_2", nn::Dropout(options.dropout));
+    return;
+  }
   const int64_t ffn = options.ffn > 0 ? options.ffn : 4 * options.hidden;
   auto mlp = std::make_shared<torch::nn::Module>("mlp");
   c_fc = mlp->register_module(
@@ -94,11 +110,26 @@ Flow GptBlockImpl::narrow(const Flow& in) {
   return narrow.with(in.tensors.back() + drop_2->forward(narrow).x());
 }
 
+Flow GptBlockImpl::mix(const Flow& in) {
+  const Flow branch = ln_2->forward(in);
+  const Flow mixed = moe->forward(branch.first());
+  return in.with(branch.tensors[1] + drop_2->forward(mixed).x());
+}
+
 Flow GptBlockImpl::compute(const Flow& in) {
-  return narrow(widen(attend(in)));
+  return moe ? mix(attend(in)) : narrow(widen(attend(in)));
 }
 
 nn::Link GptBlockImpl::link(const std::string& name) {
+  if (moe)
+    return {.name = name,
+            .layers = {std::static_pointer_cast<nn::LayerImpl>(shared_from_this())},
+            .inside = {{.name = name + ".attn",
+                        .layers = {ln_1.ptr(), attn.ptr(), drop_1.ptr()},
+                        .run = [this](const Flow& in) { return attend(in); }},
+                       {.name = name + ".moe",
+                        .layers = {ln_2.ptr(), moe.ptr(), drop_2.ptr()},
+                        .run = [this](const Flow& in) { return mix(in); }}}};
   return {.name = name,
           .layers = {std::static_pointer_cast<nn::LayerImpl>(shared_from_this())},
           .inside = {{.name = name + ".attn",
@@ -115,7 +146,7 @@ nn::Link GptBlockImpl::link(const std::string& name) {
 GptImpl::GptImpl(GptOptions options, const Mesh& mesh)
     : options_(options),
       positions_(head_and_tail(options.seq, mesh.size(Axis::Context), mesh.coord(Axis::Context))) {
-  require_uncut(mesh, "gpt", {Axis::Expert});
+  if (!options.moe) require_uncut(mesh, "gpt", {Axis::Expert});
   wte = register_module("wte", nn::Embedding(options.vocab, options.hidden, kDeviation));
   wpe = register_module("wpe", nn::Embedding(options.seq, options.hidden, kPositionDeviation));
   drop = register_module("drop", nn::Dropout(options.dropout));
@@ -131,7 +162,7 @@ GptImpl::GptImpl(GptOptions options, const Mesh& mesh)
                           nn::HeadImpl::Options{.bias = false,
                                                 .deviation = kDeviation,
                                                 .tied = options.tie ? wte->weight : at::Tensor()}));
-  nn::cut(*this, kPlan, mesh, options.sequence, options.context);
+  nn::cut(*this, plan_of(options), mesh, options.sequence, options.context);
 }
 
 Flow GptImpl::embed(const Flow& tokens) {
@@ -185,18 +216,23 @@ std::vector<std::shared_ptr<nn::LayerImpl>> GptImpl::attentions() const {
 }
 
 int64_t gpt_activation_bytes(const GptOptions& options, const nn::Batching& of) {
+  const int64_t dense = options.ffn > 0 ? options.ffn : 4 * options.hidden;
+  const auto& moe = options.moe;
   return decoder_activation_bytes(
       {.layers = options.layers,
        .hidden = options.hidden,
        .heads = options.heads,
        .kv_heads = options.kv_heads > 0 ? options.kv_heads : options.heads,
        .head = options.hidden / options.heads,
-       .ffn = options.ffn > 0 ? options.ffn : 4 * options.hidden,
+       .ffn = moe ? mixture_ffn(*moe) : dense,
        .seq = options.seq,
        .vocab = options.vocab,
        .dropout = options.dropout,
        .attention_dropout = options.attention_dropout,
        .tie = options.tie,
+       .gated = moe && moe->experts.gated,
+       .top_k = moe ? moe->router.top_k : 0,
+       .experts = moe ? moe->router.experts : 1,
        .sequence = options.sequence},
       of);
 }

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <optional>
+
 #include "trireme/mesh/mesh.h"
 #include "trireme/nn/dropout.h"
 #include "trireme/nn/head.h"
 #include "trireme/nn/layers.h"
 #include "trireme/nn/model.h"
+#include "trireme/nn/moe.h"
 
 namespace trireme::models {
 
@@ -21,12 +24,15 @@ struct GptOptions {
   nn::Sees sees = nn::Sees::Past;
   double epsilon = 1e-5;    ///< of norms
   bool exact_gelu = false;  ///< instead of the tanh form
+  /// A mixture of experts in place of each block's mlp; its width is `hidden`.
+  std::optional<nn::MoeImpl::Options> moe = {};
 };
 
 /// ModelImpl::activation_bytes of a model that is made of these blocks.
 int64_t gpt_activation_bytes(const GptOptions& options, const nn::Batching& of);
 
-/// ln_1 -> attention -> + -> ln_2 -> mlp -> +, with dropout before each sum.
+/// ln_1 -> attention -> + -> ln_2 -> mlp -> +, with dropout before each sum. The mlp may be a
+/// mixture of experts.
 class GptBlockImpl : public nn::LayerImpl {
  public:
   explicit GptBlockImpl(const GptOptions& options);
@@ -43,19 +49,23 @@ class GptBlockImpl : public nn::LayerImpl {
   nn::Flow widen(const nn::Flow& in);  ///< returns {gelu, stream}, or on a GPU {gelu, z, stream}
   nn::Flow widen_plainly(const nn::Flow& in);
   nn::Flow narrow(const nn::Flow& in);  ///< takes either
+  nn::Flow mix(const nn::Flow& in);     ///< both, of a mixture
 
   double dropout_;
   bool exact_gelu_;
 
   nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
   nn::Linear c_fc{nullptr}, c_proj{nullptr};
+  nn::Moe moe{nullptr};
   nn::Dropout drop_1{nullptr}, drop_2{nullptr};
 };
 TORCH_MODULE(GptBlock);
 
 /// GPT-2 (Radford et al. 2019): tanh GELU, learned positions, pre-norm, tied head. Initial weights
 /// are normal with deviation 0.02 (positions 0.01; projections into the residual stream are divided
-/// by sqrt(2 x layers)), biases 0. Parameters have the names of the published checkpoints.
+/// by sqrt(2 x layers)), biases 0. Parameters have the names of the published checkpoints. With
+/// `moe` each block has a mixture of experts in place of its mlp, whose experts the expert axis
+/// deals to ranks.
 class GptImpl : public nn::ModelImpl {
  public:
   /// The tensor axis cuts the vocabulary, the heads and the width of the mlp. Throws ConfigError if

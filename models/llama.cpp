@@ -23,11 +23,18 @@ const nn::Plan kLlamaPlan = {{"embed", nn::Style::Vocabulary},
                              {"layers.*.attn", nn::Style::Positions},
                              {"layers.*.attn.qkv", nn::Style::Column},
                              {"layers.*.attn.proj", nn::Style::Row},
-                             {"layers.*.mlp.gate_up", nn::Style::Column},
-                             {"layers.*.mlp.gate", nn::Style::Column},
-                             {"layers.*.mlp.down", nn::Style::Row},
                              {"norm", nn::Style::Positions},
                              {"lm_head", nn::Style::Vocabulary}};
+const nn::Plan kLlamaMlpPlan = {{"layers.*.mlp.gate_up", nn::Style::Column},
+                                {"layers.*.mlp.gate", nn::Style::Column},
+                                {"layers.*.mlp.down", nn::Style::Row}};
+
+nn::Plan plan_of(const LlamaOptions& options) {
+  nn::Plan plan = kLlamaPlan;
+  const nn::Plan more = options.moe ? nn::moe_plan("layers.*.moe", *options.moe) : kLlamaMlpPlan;
+  plan.insert(plan.end(), more.begin(), more.end());
+  return plan;
+}
 
 /// Every size that was left to another one.
 LlamaOptions completed(LlamaOptions options) {
@@ -39,6 +46,7 @@ LlamaOptions completed(LlamaOptions options) {
     options.head_dim = options.hidden / options.heads;
   }
   if (options.ffn == 0) options.ffn = 4 * options.hidden;
+  if (options.moe) options.moe->experts.gated = true;
   options.rotary.head = options.head_dim;
   if (options.rotary.trained_on == 0) options.rotary.trained_on = options.seq;
   return options;
@@ -68,6 +76,15 @@ LlamaBlockImpl::LlamaBlockImpl(const LlamaOptions& options,
                                      .out_name = "proj"}));
   drop_1 = register_module("drop_1", nn::Dropout(options.dropout));
   norm_2 = register_module("norm_2", nn::RmsNorm(options.hidden, branch));
+  if (options.moe) {
+    nn::MoeImpl::Options mixture = *options.moe;
+    mixture.router.width = options.hidden;
+    mixture.router.deviation = mixture.experts.in_deviation = kLlamaDeviation;
+    mixture.experts.out_deviation = residual;
+    moe = register_module("moe", nn::Moe(mixture));
+    drop_2 = register_module("drop_2", nn::Dropout(options.dropout));
+    return;
+  }
   auto mlp = std::make_shared<torch::nn::Module>("mlp");
   const Section half{.size = options.ffn};
   gate_up = mlp->register_module(
@@ -103,11 +120,26 @@ Flow LlamaBlockImpl::narrow(const Flow& in) {
   return narrow.with(in.tensors.back() + drop_2->forward(narrow).x());
 }
 
+Flow LlamaBlockImpl::mix(const Flow& in) {
+  const Flow branch = norm_2->forward(in);
+  const Flow mixed = moe->forward(branch.first());
+  return in.with(branch.tensors[1] + drop_2->forward(mixed).x());
+}
+
 Flow LlamaBlockImpl::compute(const Flow& in) {
-  return narrow(widen(attend(in)));
+  return moe ? mix(attend(in)) : narrow(widen(attend(in)));
 }
 
 nn::Link LlamaBlockImpl::link(const std::string& name) {
+  if (moe)
+    return {.name = name,
+            .layers = {std::static_pointer_cast<nn::LayerImpl>(shared_from_this())},
+            .inside = {{.name = name + ".attn",
+                        .layers = {norm_1.ptr(), attn.ptr(), drop_1.ptr()},
+                        .run = [this](const Flow& in) { return attend(in); }},
+                       {.name = name + ".moe",
+                        .layers = {norm_2.ptr(), moe.ptr(), drop_2.ptr()},
+                        .run = [this](const Flow& in) { return mix(in); }}}};
   return {.name = name,
           .layers = {std::static_pointer_cast<nn::LayerImpl>(shared_from_this())},
           .inside = {{.name = name + ".attn",
@@ -124,7 +156,7 @@ nn::Link LlamaBlockImpl::link(const std::string& name) {
 LlamaImpl::LlamaImpl(LlamaOptions options, const Mesh& mesh)
     : options_(completed(options)),
       positions_(head_and_tail(options.seq, mesh.size(Axis::Context), mesh.coord(Axis::Context))) {
-  require_uncut(mesh, "llama", {Axis::Expert});
+  if (!options_.moe) require_uncut(mesh, "llama", {Axis::Expert});
   embed = register_module("embed", nn::Embedding(options_.vocab, options_.hidden, kLlamaDeviation));
   drop = register_module("drop", nn::Dropout(options_.dropout));
   auto blocks = std::make_shared<torch::nn::Module>("layers");
@@ -140,7 +172,7 @@ LlamaImpl::LlamaImpl(LlamaOptions options, const Mesh& mesh)
                nn::HeadImpl::Options{.bias = false,
                                      .deviation = kLlamaDeviation,
                                      .tied = options_.tie ? embed->weight : at::Tensor()}));
-  nn::cut(*this, kLlamaPlan, mesh, options_.sequence, options_.context);
+  nn::cut(*this, plan_of(options_), mesh, options_.sequence, options_.context);
 }
 
 Flow LlamaImpl::embedded(const Flow& tokens) {
@@ -190,13 +222,15 @@ int64_t LlamaImpl::activation_bytes(const nn::Batching& of) const {
                                    .heads = options_.heads,
                                    .kv_heads = options_.kv_heads,
                                    .head = options_.head_dim,
-                                   .ffn = options_.ffn,
+                                   .ffn = options_.moe ? mixture_ffn(*options_.moe) : options_.ffn,
                                    .seq = options_.seq,
                                    .vocab = options_.vocab,
                                    .dropout = options_.dropout,
                                    .attention_dropout = options_.attention_dropout,
                                    .tie = options_.tie,
                                    .gated = true,
+                                   .top_k = options_.moe ? options_.moe->router.top_k : 0,
+                                   .experts = options_.moe ? options_.moe->router.experts : 1,
                                    .sequence = options_.sequence},
                                   of);
 }

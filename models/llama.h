@@ -1,10 +1,13 @@
 #pragma once
 
+#include <optional>
+
 #include "trireme/mesh/mesh.h"
 #include "trireme/nn/dropout.h"
 #include "trireme/nn/head.h"
 #include "trireme/nn/layers.h"
 #include "trireme/nn/model.h"
+#include "trireme/nn/moe.h"
 #include "trireme/nn/rms_norm.h"
 #include "trireme/nn/swiglu.h"
 
@@ -23,6 +26,8 @@ struct LlamaOptions {
   bool tie = true;                            ///< the head's weight is the token embedding's
   nn::Sequence sequence = nn::Sequence::Cut;  ///< between the layers that the tensor axis cuts
   nn::ContextKind context = nn::ContextKind::Ring;  ///< attention over the context axis
+  /// A mixture of SwiGLU experts in place of each block's mlp; its width is `hidden`.
+  std::optional<nn::MoeImpl::Options> moe = {};
 };
 
 /// norm_1 -> attention -> + -> norm_2 -> SwiGLU mlp -> +, with dropout before each sum.
@@ -42,19 +47,22 @@ class LlamaBlockImpl : public nn::LayerImpl {
   nn::Flow attend(const nn::Flow& in);
   nn::Flow widen(const nn::Flow& in);  ///< returns {gated, stream}
   nn::Flow narrow(const nn::Flow& in);
+  nn::Flow mix(const nn::Flow& in);  ///< both, of a mixture
 
   double dropout_;
 
   nn::RmsNorm norm_1{nullptr}, norm_2{nullptr};
   nn::Linear gate_up{nullptr}, down{nullptr};
   nn::SwiGlu gate{nullptr};
+  nn::Moe moe{nullptr};
   nn::Dropout drop_1{nullptr}, drop_2{nullptr};
 };
 TORCH_MODULE(LlamaBlock);
 
 /// Llama (Touvron et al. 2023): RMS norms, rotary positions, SwiGLU, groups of query heads that
-/// share keys and values, and no biases; with `qkv_bias` it is Qwen2. Initial weights are normal
-/// with deviation 0.02 (projections into the residual stream are divided by sqrt(2 x layers)).
+/// share keys and values, and no biases; with `qkv_bias` it is Qwen2, with `moe` Mixtral (Jiang et
+/// al. 2024). Initial weights are normal with deviation 0.02 (projections into the residual stream
+/// are divided by sqrt(2 x layers)).
 class LlamaImpl : public nn::ModelImpl {
  public:
   /// The tensor axis cuts the vocabulary, the heads and the width of the mlp. Throws ConfigError if

@@ -67,6 +67,31 @@ nn::RotaryScaling scaling_of(config::RopeScaling scaling) {
   return nn::RotaryScaling::None;
 }
 
+nn::MoeImpl::Options mixture_of(const config::Config& config) {
+  const config::Model& wanted = config.model;
+  using Kind = config::RouterKind;
+  const Kind kind = wanted.router;
+  const bool biased = kind == Kind::SigmoidBias;
+  return {
+      .router = {.experts = wanted.experts,
+                 .top_k = wanted.top_k,
+                 .score = biased ? nn::RouterImpl::Score::Sigmoid : nn::RouterImpl::Score::Softmax,
+                 .normalised = biased || kind == Kind::Normalised,
+                 .groups = wanted.router_groups,
+                 .top_groups = wanted.router_top_groups,
+                 .biased = biased,
+                 .bias_rate = wanted.bias_rate,
+                 .balance = biased ? 0 : wanted.balance,
+                 .z_loss = wanted.z_loss,
+                 .capacity = wanted.capacity},
+      .experts = {.ffn = wanted.expert_ffn > 0 ? wanted.expert_ffn
+                         : wanted.ffn > 0      ? wanted.ffn
+                                               : 4 * wanted.hidden,
+                  .gated = wanted.expert_gated,
+                  .dropout = wanted.expert_dropout},
+      .shared = wanted.shared_experts};
+}
+
 LlamaOptions llama_options(const config::Config& config) {
   const config::Model& wanted = config.model;
   return {.layers = wanted.layers,
@@ -92,29 +117,35 @@ LlamaOptions llama_options(const config::Config& config) {
           .attention_dropout = wanted.attention_dropout,
           .tie = wanted.tie,
           .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole,
-          .context = context_kind(config.context.kind)};
+          .context = context_kind(config.context.kind),
+          .moe = wanted.has_experts() ? std::optional(mixture_of(config)) : std::nullopt};
+}
+
+GptOptions gpt_options(const config::Config& config) {
+  const config::Model& wanted = config.model;
+  GptOptions options{.layers = wanted.layers,
+                     .hidden = wanted.hidden,
+                     .heads = wanted.heads,
+                     .kv_heads = wanted.kv_heads,
+                     .ffn = wanted.ffn,
+                     .seq = wanted.seq,
+                     .vocab = wanted.vocab,
+                     .dropout = wanted.dropout,
+                     .attention_dropout = wanted.attention_dropout,
+                     .tie = wanted.tie,
+                     .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole,
+                     .context = context_kind(config.context.kind)};
+  if (wanted.has_experts()) options.moe = mixture_of(config);
+  return options;
 }
 
 std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& mesh) {
   const config::Model& wanted = config.model;
   if (wanted.kind == "resnet") return make_resnet(wanted, mesh);
   if (wanted.kind == "vit") return make_vit(config, mesh);
-  if (wanted.kind == "llama") return std::make_shared<LlamaImpl>(llama_options(config), mesh);
-  if (wanted.kind == "gpt")
-    return std::make_shared<GptImpl>(
-        GptOptions{.layers = wanted.layers,
-                   .hidden = wanted.hidden,
-                   .heads = wanted.heads,
-                   .kv_heads = wanted.kv_heads,
-                   .ffn = wanted.ffn,
-                   .seq = wanted.seq,
-                   .vocab = wanted.vocab,
-                   .dropout = wanted.dropout,
-                   .attention_dropout = wanted.attention_dropout,
-                   .tie = wanted.tie,
-                   .sequence = config.tensor.sequence ? nn::Sequence::Cut : nn::Sequence::Whole,
-                   .context = context_kind(config.context.kind)},
-        mesh);
+  if (wanted.is_llama()) return std::make_shared<LlamaImpl>(llama_options(config), mesh);
+  if (wanted.kind == "gpt" || wanted.kind == "moe-gpt")
+    return std::make_shared<GptImpl>(gpt_options(config), mesh);
   if (wanted.kind == "mlp")
     return std::make_shared<MlpImpl>(MlpOptions{.layers = wanted.layers,
                                                 .hidden = wanted.hidden,
@@ -123,7 +154,8 @@ std::shared_ptr<nn::ModelImpl> make(const config::Config& config, const Mesh& me
                                                 .dropout = wanted.dropout},
                                      mesh);
   throw ConfigError(
-      fmt::format("model.kind = \"{}\" is not built yet; there are gpt, llama, mlp, resnet and vit",
+      fmt::format("model.kind = \"{}\" is not built yet; there are gpt, llama, mlp, moe-gpt, "
+                  "moe-llama, resnet and vit",
                   wanted.kind));
 }
 
@@ -158,6 +190,7 @@ std::shared_ptr<nn::ModelImpl> make_whole(const config::Config& config, const De
   auto model = make_model(config, mesh_of_one());
   for (const nn::Parameter& one : nn::parameters_of(*model)) {
     try {
+      nn::check_experts(one.layout, degrees.expert);
       one.layout.check_fits(degrees);
     } catch (const MisuseError& error) {
       throw ConfigError(fmt::format("model.kind = \"{}\" on {}: '{}': {}", config.model.kind,

@@ -60,13 +60,13 @@ TEST(Completion, BashOffersKeysAndTheirValues) {
   EXPECT_THAT(offered("trireme bench train a.toml run.st"), ElementsAre("run.steps="));
   // bash takes '=' for the end of a word, so only what follows it is offered.
   EXPECT_THAT(offered("trireme train a.toml model.kind="),
-              ElementsAre("mlp", "gpt", "llama", "resnet", "vit"));
+              ElementsAre("mlp", "gpt", "llama", "resnet", "vit", "moe-gpt", "moe-llama"));
   EXPECT_THAT(offered("trireme train a.toml model.tie=f"), ElementsAre("false"));
   EXPECT_THAT(offered("trireme train a.toml pipeline.schedule=z"), ElementsAre("zb-h1", "zb-v"));
   EXPECT_THAT(offered("trireme train a.toml pipeline.schedule=p"),
               ElementsAre("pipedream", "pipedream-2bw"));
   EXPECT_THAT(offered("trireme train a.toml run.dir=x"), IsEmpty());
-  EXPECT_THAT(offered("trireme train a.toml "), Not(Contains("mesh.expert="))) << "not built";
+  EXPECT_THAT(offered("trireme train a.toml "), Not(Contains("mesh.context="))) << "not built";
   EXPECT_THAT(offered("trireme run -n 2 trireme mesh.t"), IsEmpty()) << "the program's own words";
 }
 
@@ -122,7 +122,7 @@ TEST(Help, OfACommandIsReachedBothWays) {
 
 TEST(Help, OffersOnlyWhatIsBuilt) {
   const auto help = run_command({kTrireme, "train", "--help"}).out;
-  for (const char* hidden : {"moe-gpt", "mpi", "mesh.expert"})
+  for (const char* hidden : {"mpi", "mesh.context"})
     EXPECT_THAT(help, Not(HasSubstr(hidden)));
 }
 

@@ -170,6 +170,14 @@ TEST(Examples, ALoopOfYourOwnThatIsKilledGoesOnToTheSameBits) {
       run_command({kBin + "trireme", "ckpt", "diff", folder / "whole", folder / "killed"}).code, 0);
 }
 
+TEST(Examples, ExpertsOnRanksGiveTheLossesOfOneRank) {
+  for (const int ranks : {1, 2, 4}) {
+    const auto result = run_example("15_experts", ranks);
+    EXPECT_EQ(result.code, 0) << result.out << result.err;
+    EXPECT_THAT(result.out, HasSubstr("one rank alone differs by less than 1e-10"));
+  }
+}
+
 TEST(Examples, AShardedModelGoesOnOnAnotherNumberOfRanks) {
   const Scratch folder;
   const auto run = [&](int ranks, const std::string& name, const std::string& steps) {

@@ -27,7 +27,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig,
-                          LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM)
+                          LlamaForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM)
 
 VOCAB, SEQ = 61, 16
 LLAMA = dict(vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
@@ -63,6 +63,8 @@ MODELS = {
     "llama-f16": lambda: llama(num_key_value_heads=2).to(torch.float16),
     "qwen": lambda: qwen(),
     "qwen-tied": lambda: qwen(num_key_value_heads=1, tie_word_embeddings=True, rope_parameters=LINEAR),
+    "mixtral": lambda: MixtralForCausalLM(MixtralConfig(**{
+        **LLAMA, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2})),
 }
 
 

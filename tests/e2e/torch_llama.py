@@ -1,4 +1,4 @@
-"""Llama and Qwen2 by transformers, from our initial weights and on our tokens: prints how far ours are from theirs.
+"""Llama, Qwen2 and Mixtral by transformers, from our initial weights and on our tokens: prints how far ours are from theirs.
 
     python3 torch_llama.py FOLDER
 
@@ -16,10 +16,15 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config,
+                          Qwen2ForCausalLM)
 from transformers import modeling_rope_utils
 from transformers.models.llama import modeling_llama
+from transformers.models.mixtral import modeling_mixtral
 from transformers.models.qwen2 import modeling_qwen2
+
+
+AS_FLOAT = torch.Tensor.float
 
 
 class TorchInDouble:
@@ -43,9 +48,14 @@ def their_weights(ours, config):
         theirs[to + "input_layernorm.weight"] = ours[of + "norm_1.weight"]
         theirs[to + "post_attention_layernorm.weight"] = ours[of + "norm_2.weight"]
         theirs[to + "self_attn.o_proj.weight"] = ours[of + "attn.proj.weight"]
-        theirs[to + "mlp.down_proj.weight"] = ours[of + "mlp.down.weight"]
-        gate, up = ours[of + "mlp.gate_up.weight"].chunk(2)
-        theirs[to + "mlp.gate_proj.weight"], theirs[to + "mlp.up_proj.weight"] = gate, up
+        if config["model_type"] == "mixtral":
+            theirs[to + "mlp.gate.weight"] = ours[of + "moe.router.weight"]
+            theirs[to + "mlp.experts.gate_up_proj"] = ours[of + "moe.experts.gate_up"]
+            theirs[to + "mlp.experts.down_proj"] = ours[of + "moe.experts.down"]
+        else:
+            theirs[to + "mlp.down_proj.weight"] = ours[of + "mlp.down.weight"]
+            gate, up = ours[of + "mlp.gate_up.weight"].chunk(2)
+            theirs[to + "mlp.gate_proj.weight"], theirs[to + "mlp.up_proj.weight"] = gate, up
         for kind in ("weight", "bias"):
             if of + "attn.qkv." + kind not in ours:
                 continue
@@ -66,7 +76,11 @@ def make(config, ours):
         del settings["head_dim"]
     settings["rope_parameters"] = {"rope_theta": config["rope_theta"], **config["rope"]}
     settings["attn_implementation"] = "eager"
-    model = Qwen2ForCausalLM(Qwen2Config(**settings)) if qwen else LlamaForCausalLM(LlamaConfig(**settings))
+    if config["model_type"] == "mixtral":
+        model = MixtralForCausalLM(MixtralConfig(
+            **settings, num_local_experts=config["experts"], num_experts_per_tok=config["top_k"], sliding_window=None))
+    else:
+        model = Qwen2ForCausalLM(Qwen2Config(**settings)) if qwen else LlamaForCausalLM(LlamaConfig(**settings))
     weights = their_weights(ours, config)
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert not unexpected and not missing, (missing, unexpected)
@@ -79,8 +93,9 @@ def compare(path):
         config = json.loads(file.metadata()["config"])
     double = config["dtype"] == "float64"
     torch.set_default_dtype(torch.float64 if double else torch.float32)
-    for module in (modeling_rope_utils, modeling_llama, modeling_qwen2):
+    for module in (modeling_rope_utils, modeling_llama, modeling_mixtral, modeling_qwen2):
         module.torch = TorchInDouble() if double else torch
+    torch.Tensor.float = torch.Tensor.double if double else AS_FLOAT
     model = make(config, ours)
     tokens = ours["tokens"]
     with torch.no_grad():

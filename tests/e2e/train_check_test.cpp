@@ -154,7 +154,10 @@ TEST(Check, RefusesWhatTrainingRefusesAndBothSayItOnce) {
        "mesh.tensor = 5 does not fit model.heads = 2: use a divisor or a multiple"},
       {{"mesh.pipe=2", "pipeline.schedule=1f2b"}, "pipeline.schedule = \"1f2b\""},
       {{"data.kind=markov", "data.path=x"}, "data.path = \"x\" has no effect"},
-      {{"model.kind=moe-gpt"}, "model.kind = \"moe-gpt\" is not built yet"}};
+      {{"model.kind=moe-gpt", "mesh.expert=3"},
+       "model.experts = 8 cannot be dealt evenly to mesh.expert = 3: use a divisor"},
+      {{"model.kind=moe-gpt", "mesh.expert=2"},
+       "Mesh: expert 2 does not divide replica 1 x shard 1 x context 1 = 1"}};
   for (const EarlyRefusal& refusal : refusals) {
     SCOPED_TRACE(refusal.overrides.back());
     for (const bool check : {true, false}) {

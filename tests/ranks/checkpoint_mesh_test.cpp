@@ -4,6 +4,8 @@
 
 #include <torch/torch.h>
 
+#include <span>
+
 #include "models/registry.h"
 #include "support/backends.h"
 #include "support/scratch.h"
@@ -42,6 +44,16 @@ const MeshCase kMeshes[] = {
     {{.pipe = 2, .shard = 2}},
     {{.pipe = 2, .tensor = 2}, true, config::ShardedState::Parameters, "gpipe"}};
 
+const MeshCase kExpertMeshes[] = {
+    {{}},
+    {{.replica = 2, .expert = 2}},
+    {{.replica = 4, .expert = 4}},
+    {{.shard = 2, .expert = 2}},
+    {{.replica = 2, .shard = 2, .expert = 2}, true, config::ShardedState::Gradients},
+    {{.replica = 2, .shard = 2, .expert = 4}, true, config::ShardedState::Optimizer},
+    {{.shard = 2, .tensor = 2, .expert = 2}, false},
+    {{.pipe = 2, .shard = 2, .expert = 2}}};
+
 /// What is trained.
 struct What {
   config::OptimizerKind optimizer = config::OptimizerKind::AdamW;
@@ -67,6 +79,10 @@ config::Config config_of_mesh(const MeshCase& mesh, const What& what = {}) {
   config.optim.kind = what.optimizer;
   config.optim.lr = 0.01;
   config.optim.warmup = 3;
+  config.model.experts = 4;
+  config.model.expert_ffn = 10;
+  if (what.optimizer == config::OptimizerKind::Sgd)
+    config.model.router = config::RouterKind::SigmoidBias;
   return config;
 }
 
@@ -132,17 +148,18 @@ std::map<std::string, at::Tensor> read_whole(const std::string& folder) {
   return all;
 }
 
-TEST(CheckpointsOfAnyMesh, ContinueOnAnyOther) {
+/// From each of the meshes to each of them; `odd`: the model of every fourth run.
+void continue_on(std::span<const MeshCase> meshes, const char* model, const char* odd) {
   at::set_num_threads(1);
   const Scratch scratch;
-  for (std::size_t from = 0; from < std::size(kMeshes); ++from) {
+  for (std::size_t from = 0; from < meshes.size(); ++from) {
     const std::string saved = scratch / fmt::format("from{}", from);
     const What what{from % 2 == 0 ? config::OptimizerKind::AdamW : config::OptimizerKind::Sgd,
-                    from % 4 == 2 ? "llama" : "gpt"};
+                    from % 4 == 2 ? odd : model};
     std::vector<double> wanted;
-    run_world(kThreads, kMeshes[from].degrees.world(), [&](const Communicator& world) {
+    run_world(kThreads, meshes[from].degrees.world(), [&](const Communicator& world) {
       at::set_num_threads(1);
-      OnMesh run(world, kMeshes[from], what);
+      OnMesh run(world, meshes[from], what);
       auto losses = run.steps(1, 5);
       run.save(saved, 5);
       for (double loss : run.steps(6, 10)) losses.push_back(loss);
@@ -151,13 +168,13 @@ TEST(CheckpointsOfAnyMesh, ContinueOnAnyOther) {
     const std::string path = saved + "/" + format::step_name(5);
     const auto expected = read_whole(path);
     ASSERT_GT(expected.size(), 20u);
-    for (std::size_t to = 0; to < std::size(kMeshes); ++to) {
-      SCOPED_TRACE(fmt::format("from {} to {}", to_string(kMeshes[from].degrees),
-                               to_string(kMeshes[to].degrees)));
+    for (std::size_t to = 0; to < meshes.size(); ++to) {
+      SCOPED_TRACE(fmt::format("from {} to {}", to_string(meshes[from].degrees),
+                               to_string(meshes[to].degrees)));
       const std::string again = scratch / fmt::format("from{}to{}", from, to);
-      run_world(kThreads, kMeshes[to].degrees.world(), [&](const Communicator& world) {
+      run_world(kThreads, meshes[to].degrees.world(), [&](const Communicator& world) {
         at::set_num_threads(1);
-        OnMesh run(world, kMeshes[to], what);
+        OnMesh run(world, meshes[to], what);
         run.load(path);
         run.save(again, 5);
         expect_near(run.steps(6, 10), wanted, 5);
@@ -169,6 +186,14 @@ TEST(CheckpointsOfAnyMesh, ContinueOnAnyOther) {
       if (::testing::Test::HasFailure()) return;
     }
   }
+}
+
+TEST(CheckpointsOfAnyMesh, ContinueOnAnyOther) {
+  continue_on(kMeshes, "gpt", "llama");
+}
+
+TEST(CheckpointsOfAnyMesh, TakeTheirExpertsWithThem) {
+  continue_on(kExpertMeshes, "moe-gpt", "moe-gpt");
 }
 
 TEST(CheckpointsOfAnyMesh, FourRanksThenTwoThenThreeThenFiveInTheMiddleOfAnEpoch) {

@@ -1,4 +1,4 @@
-// Llama and Qwen2 have the logits and the losses of Hugging Face's transformers.
+// Llama, Qwen2 and Mixtral have the logits and the losses of Hugging Face's transformers.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -49,6 +49,18 @@ config::Model scaled(config::RopeScaling scaling, double factor, int64_t trained
   return model;
 }
 
+config::Model mixture() {
+  config::Model model = small(4, 2);
+  model.kind = "moe-llama";
+  model.tie = false;
+  model.experts = 4;
+  model.top_k = 2;
+  model.expert_ffn = model.ffn;
+  model.router = config::RouterKind::Normalised;
+  model.balance = 0;
+  return model;
+}
+
 std::vector<Peer> peers() {
   using enum config::RopeScaling;
   std::vector<Peer> all = {{"heads 4", small(4, 4)},
@@ -76,6 +88,9 @@ std::vector<Peer> peers() {
   all.push_back({"llama3", scaled(Llama3, 8, 64),
                  R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                      "high_freq_factor": 4.0, "original_max_position_embeddings": 64})"});
+  all.push_back({"mixtral", mixture()});
+  all.push_back({"mixtral, in float32", mixture()});
+  all.back().dtype = config::Dtype::Float32;
   return all;
 }
 
@@ -87,12 +102,12 @@ std::string hf_config(const Peer& peer) {
           "num_hidden_layers": {}, "num_attention_heads": {}, "num_key_value_heads": {},
           "head_dim": {}, "max_position_embeddings": {}, "rms_norm_eps": {},
           "tie_word_embeddings": {}, "rope_theta": {}, "rope": {}, "neighbours": {},
-          "dtype": "{}"}})",
-      m.qkv_bias ? "qwen2" : "llama", m.vocab, m.hidden, m.ffn, m.layers, m.heads, m.kv_heads,
+          "experts": {}, "top_k": {}, "dtype": "{}"}})",
+      m.has_experts() ? "mixtral" : m.qkv_bias ? "qwen2" : "llama", m.vocab, m.hidden, m.ffn, m.layers, m.heads, m.kv_heads,
       m.head_dim > 0 ? m.head_dim : m.hidden / m.heads,
       m.rope_scaling == config::RopeScaling::Dynamic ? m.rope_seq : 1000, m.norm_eps, m.tie,
       m.rope_theta, peer.rope, m.rope_pairs == config::RopePairs::Neighbours,
-      to_string(peer.dtype));
+      m.experts, m.top_k, to_string(peer.dtype));
 }
 
 /// Large weights, so that whatever is wrong shows. Norms and biases are not what they begin as.

@@ -71,6 +71,24 @@ TEST(Verify, ProvesTheModelsWithRecomputationAndCopies) {
   }
 }
 
+TEST(Verify, ProvesExpertsOnRanks) {
+  for (const Degrees& degrees :
+       {Degrees{.replica = 2, .expert = 2}, Degrees{.shard = 2, .tensor = 2, .expert = 2},
+        Degrees{.replica = 2, .shard = 2, .expert = 4},
+        Degrees{.pipe = 2, .replica = 2, .expert = 2}}) {
+    run_world(kThreads, degrees.world(), [&](const Communicator& world) {
+      config::Config config = tiny_gpt_config();
+      config.model.kind = "moe-gpt";
+      config.model.experts = 4;
+      config.model.dropout = 0.1;
+      config.model.shared_experts = 1;
+      const auto report = prove_model(world, config, degrees);
+      EXPECT_TRUE(report.same()) << to_string(degrees) << "\n" << report.text();
+      EXPECT_TRUE(report.skipped.empty()) << report.text();
+    });
+  }
+}
+
 /// A model that loses a parameter where it is cut.
 struct ForgetfulImpl : TinyImpl {
   ForgetfulImpl(const Mesh& mesh) : TinyImpl(Layers(), mesh, Sequence::Cut) {

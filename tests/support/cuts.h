@@ -32,7 +32,7 @@ struct Case {
   config::Recompute recompute = config::Recompute::None;
   std::string kind = "gpt";
   int64_t seq = 7, vocab = 37, micro = 2;
-  int pipe = 1, stages_per_rank = 1;
+  int pipe = 1, stages_per_rank = 1, expert = 1;
   int64_t layers = 0;  ///< 0: 2, of an mlp 3
   std::string schedule = "1f1b";
   config::Balance balance = {config::Balance::By::Parameters};
@@ -56,6 +56,7 @@ inline std::string describe(const Case& c) {
                         c.stages_per_rank, to_string(c.balance), c.micro, c.keep_gathered);
   if (c.context > 1)
     text += fmt::format(" context {} {} seq {}", c.context, to_string(c.how), c.seq);
+  if (c.expert > 1) text += fmt::format(" expert {}", c.expert);
   return text + (c.documents ? " documents " : " ") + c.otherwise;
 }
 
@@ -64,7 +65,8 @@ inline Degrees degrees_of(const Case& c) {
           .replica = c.replica,
           .shard = c.shard,
           .context = c.context,
-          .tensor = c.tensor};
+          .tensor = c.tensor,
+          .expert = c.expert};
 }
 
 inline config::Config config_of(const Case& c) {

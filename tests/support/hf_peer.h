@@ -69,7 +69,7 @@ inline std::string must_peer(const std::vector<std::string>& args) {
 }
 
 /// How many models hf_peer.py makes.
-constexpr int kNumModelsOfTransformers = 10;
+constexpr int kNumModelsOfTransformers = 11;
 
 /// The folder of the models that transformers makes, made once.
 inline std::string models_of_transformers() {

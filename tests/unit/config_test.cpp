@@ -69,6 +69,8 @@ model: kind="gpt" layers=4 hidden=128 heads=4 kv_heads=4 ffn=512 seq=128 vocab=2
        rope_scaling="none" rope_factor=1.0 rope_low=1.0 rope_high=4.0 rope_seq=0
        classes=10 image=32 channels=3 depth=18 stem="cifar" pixels="channels-first"
        batch_norm="sync" patch=4 from="" experts=8 top_k=2 capacity=0.0 balance=0.01
+       router="softmax" z_loss=0.0 bias_rate=0.001 router_groups=1 router_top_groups=1
+       shared_experts=0 expert_ffn=512 expert_gated=false expert_dropout=0.0
 data: kind="markov" path="" valid="" tokenizer="" chat="" augment="none" workers=1 samples=8192
       allow_change=false
 batch: global=32 micro=8
@@ -83,7 +85,7 @@ precision: compute="float32" reduce="float32" master="float32" keep=[] loss_scal
 memory: recompute="none" shard="parameters" offload="none"
 sync: kind="lockstep" every=1 seconds=0.0 after=0 momentum=0.9 time_constant=0.0 lr=1.0 nesterov=true fragments=1 delay=0 keep_own=0.5 inner_group=1 staleness=0 servers=1 copies=0 manager="" optimizer="" lr_by_staleness=false backup=false
 compress: kind="none" ratio=0.01 rank=4 min_saving=1.0 feedback=true warmup=0 keep=[] transfers="none" gathers="none"
-comm: backend="auto" timeout_s=300.0 bucket_mib=25.0 rate_mbit=0.0
+comm: backend="auto" timeout_s=300.0 bucket_mib=25.0 overlap_experts=false rate_mbit=0.0
 checkpoint: every=0 keep=3 resume="auto"
 eval: every=0 batches=0
 log: every=10 trace=false tensorboard=false samples=false
@@ -302,14 +304,10 @@ TEST(ConfigOverride, OfAPathAloneMeansAFileOfTokens) {
 
 TEST(ConfigTable, OffersOnlyWhatIsBuilt) {
   const std::pair<const char*, const char*> cases[] = {
-      {"model.kind=moe-gpt",
-       "model.kind = \"moe-gpt\" is not built yet; use one of \"mlp\", \"gpt\", \"llama\", "
-       "\"resnet\", \"vit\""},
-      {"mesh.context=2", "mesh.context = 2 is not built yet; leave mesh.context out"},
-      {"mesh.expert=2", "mesh.expert = 2 is not built yet; leave mesh.expert out"}};
+      {"mesh.context=2", "mesh.context = 2 is not built yet; leave mesh.context out"}};
   for (const auto& [text, message] : cases)
     EXPECT_EQ(error_of([&] { load("/dev/null", Overrides{text}); }), message);
-  for (const char* hidden : {"moe-gpt", "mpi", "mesh.expert", "mesh.context"})
+  for (const char* hidden : {"mpi", "mesh.context"})
     EXPECT_EQ(list_keys().find(hidden), std::string::npos) << hidden;
   EXPECT_EQ(load("/dev/null", {}), parse("", "a"));
 }
@@ -339,6 +337,22 @@ TEST(ConfigValidate, RefusesKeysThatDoNotFitEachOther) {
        "its norms are one pass with their ReLU; use \"block\""},
       {"model.kind = 'moe-gpt'\nmodel.top_k = 9",
        "gpt.toml: model.top_k = 9 is more than model.experts = 8"},
+      {"model.kind = 'moe-gpt'\nmesh.expert = 3",
+       "gpt.toml: model.experts = 8 cannot be dealt evenly to mesh.expert = 3: use a divisor"},
+      {"mesh.expert = 2",
+       "gpt.toml: mesh.expert = 2 deals experts to ranks, and model.kind = \"gpt\" has none; use "
+       "model.kind = \"moe-gpt\", or leave mesh.expert out"},
+      {"model = {kind = 'moe-gpt', capacity = 0.03}",
+       "gpt.toml: model.capacity = 0.03 would drop everything: an expert would take 0.96 of the 128 "
+       "tokens of a sequence; use at least 0.0312, or 0 for all"},
+      {"model = {kind = 'moe-gpt', router = 'expert-choice'}",
+       "gpt.toml: model.router = \"expert-choice\": each expert would choose among all tokens of a "
+       "sequence, also later ones, so that a token's output would depend on tokens that a causal "
+       "model must not see; use \"softmax\", \"normalised\", \"sigmoid-bias\" or \"grouped\""},
+      {"model = {kind = 'moe-gpt', router = 'grouped', router_groups = 3}",
+       "gpt.toml: model.experts = 8 cannot be divided into router_groups = 3"},
+      {"model = {kind = 'moe-gpt', router = 'grouped', router_groups = 4, top_k = 3}",
+       "gpt.toml: model.top_k = 3 is more than the 2 experts of router_top_groups = 1 groups"},
       {"run.epochs = 2\nrun.steps = 200",
        "gpt.toml: run.epochs = 2 and run.steps = 200 both say how long to train; give one of them"},
       {"data.kind = 'text'", "gpt.toml: data.kind = \"text\" needs data.path, which is empty"},

@@ -111,6 +111,18 @@ struct Words<BatchNormKind> {
                                                 {"local", BatchNormKind::Local}};
 };
 
+/// model.router: how a token chooses its experts. ExpertChoice can be read, so that it can be
+/// refused with the reason.
+enum class RouterKind : uint8_t { Softmax, Normalised, SigmoidBias, Grouped, ExpertChoice };
+template <>
+struct Words<RouterKind> {
+  static constexpr Word<RouterKind> all[] = {{"softmax", RouterKind::Softmax},
+                                             {"normalised", RouterKind::Normalised},
+                                             {"sigmoid-bias", RouterKind::SigmoidBias},
+                                             {"grouped", RouterKind::Grouped},
+                                             {"expert-choice", RouterKind::ExpertChoice}};
+};
+
 enum class OptimizerKind : uint8_t { AdamW, Sgd };
 template <>
 struct Words<OptimizerKind> {

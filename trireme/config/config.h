@@ -47,13 +47,22 @@ struct Model {
   Stem stem = Stem::Cifar;
   Pixels pixels = Pixels::ChannelsFirst;
   BatchNormKind batch_norm = BatchNormKind::Sync;
-  // moe-gpt
+  // moe-gpt, moe-llama
   int64_t experts = 8, top_k = 2;
   double capacity = 0, balance = 0.01;
+  RouterKind router = RouterKind::Softmax;
+  double z_loss = 0, bias_rate = 0.001;
+  int64_t router_groups = 1, router_top_groups = 1;
+  int64_t shared_experts = 0;
+  int64_t expert_ffn = 0;  ///< 0: ffn; resolved() fills it in
+  bool expert_gated = false;
+  double expert_dropout = 0;
   std::string from = {};  ///< folder of the first weights
   bool operator==(const Model&) const = default;
 
   bool has_attention() const { return kind != "mlp" && kind != "resnet"; }
+  bool has_experts() const { return kind == "moe-gpt" || kind == "moe-llama"; }
+  bool is_llama() const { return kind == "llama" || kind == "moe-llama"; }
   /// Does it choose a class for an image? Others predict tokens.
   bool has_images() const { return kind == "resnet" || kind == "vit"; }
   /// The predictions that a sample asks for.
@@ -196,6 +205,7 @@ struct Comm {
   Backend backend = Backend::Auto;
   double timeout_s = 300, bucket_mib = 25;
   double rate_mbit = 0;
+  bool overlap_experts = false;
   bool operator==(const Comm&) const = default;
 };
 

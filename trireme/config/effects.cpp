@@ -72,7 +72,16 @@ bool has_width(const Config& config) {
   return !is_resnet(config);
 }
 bool is_llama(const Config& config) {
-  return config.model.kind == "llama";
+  return config.model.is_llama();
+}
+bool has_experts(const Config& config) {
+  return config.model.has_experts();
+}
+bool has_biases(const Config& config) {
+  return config.model.router == RouterKind::SigmoidBias;
+}
+bool has_groups(const Config& config) {
+  return config.model.router == RouterKind::Grouped || has_biases(config);
 }
 bool scales_positions(const Config& config) {
   return config.model.rope_scaling != RopeScaling::None;
@@ -180,6 +189,25 @@ constexpr Switch kSwitches[] = {
     {"model.rope_seq", "model.rope_scaling", scales_positions, "model.rope_scaling=dynamic"},
     {"model.rope_low", "model.rope_scaling", is_llama3, "model.rope_scaling=llama3"},
     {"model.rope_high", "model.rope_scaling", is_llama3, "model.rope_scaling=llama3"},
+    {"model.experts", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.top_k", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.capacity", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.balance", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.router", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.z_loss", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.bias_rate", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.router_groups", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.router_top_groups", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.shared_experts", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.expert_ffn", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.expert_gated", "model.kind", [](const Config& c) { return c.model.kind == "moe-gpt"; },
+     "model.kind=moe-gpt"},
+    {"model.expert_dropout", "model.kind", has_experts, "model.kind=moe-gpt"},
+    {"model.balance", "model.router", [](const Config& c) { return !has_biases(c); },
+     "model.router=softmax"},
+    {"model.bias_rate", "model.router", has_biases, "model.router=sigmoid-bias"},
+    {"model.router_groups", "model.router", has_groups, "model.router=grouped"},
+    {"model.router_top_groups", "model.router", has_groups, "model.router=grouped"},
     {"memory.recompute", "model.kind",
      [](const Config& c) {
        const Recompute what = c.memory.recompute;
@@ -259,6 +287,8 @@ constexpr Switch kSwitches[] = {
     {"compress.transfers", "precision.compute", has_32_bits, "precision.compute=float32"},
     {"compress.gathers", "mesh.shard", is_sharded, "mesh.shard=2"},
     {"compress.gathers", "precision.compute", has_32_bits, "precision.compute=float32"},
+    {"comm.overlap_experts", "mesh.expert", [](const Config& c) { return c.mesh.expert > 1; },
+     "mesh.expert=2"},
     {"comm.rate_mbit", "comm.backend", may_use_tcp, "comm.backend=tcp"},
     {"eval.batches", "eval.every", evaluates, "eval.every=100"},
 };

@@ -84,7 +84,7 @@ const Key kTable[] = {
 
     {KEY(model.kind),
      "architecture",
-     {.words = {"mlp", "gpt", "llama", "resnet", "vit"}, .later = {"moe-gpt"}}},
+     {.words = {"mlp", "gpt", "llama", "resnet", "vit", "moe-gpt", "moe-llama"}}},
     {KEY(model.layers), "blocks", {.at_least = 1, .at_most = 10'000}},
     {KEY(model.hidden), "width of the residual stream", kSize},
     {KEY(model.heads), "attention heads", kSize},
@@ -119,11 +119,25 @@ const Key kTable[] = {
     {KEY(model.patch), "vit: height and width of a patch", kSize},
     {KEY(model.from),
      "first weights: a checkpoint, or a Hugging Face folder; model's sizes are its"},
-    {KEY(model.experts), "moe-gpt: experts in a layer", kSize, Built::Later},
-    {KEY(model.top_k), "moe-gpt: experts that see a token", kSize, Built::Later},
-    {KEY(model.capacity), "moe-gpt: an expert's share of tokens; 0: dropless", kNotNegative,
-     Built::Later},
-    {KEY(model.balance), "moe-gpt: weight of the load-balancing loss", kNotNegative, Built::Later},
+    {KEY(model.experts), "experts: how many a layer has", kSize},
+    {KEY(model.top_k), "experts: how many see a token", kSize},
+    {KEY(model.capacity),
+     "experts: most tokens of a sequence that an expert takes in training, as a multiple of an "
+     "even "
+     "share; 0: all",
+     kNotNegative},
+    {KEY(model.balance), "experts: weight of the load-balancing loss", kNotNegative},
+    {KEY(model.router), "experts: how a token chooses its experts", one_of<RouterKind>()},
+    {KEY(model.z_loss), "experts: weight of the squared log-sum-exp of the router's scores",
+     kNotNegative},
+    {KEY(model.bias_rate), "experts: sigmoid-bias: how far a bias moves in a step", kNotNegative},
+    {KEY(model.router_groups), "experts: groups of experts among which a token first chooses",
+     kSize},
+    {KEY(model.router_top_groups), "experts: groups that a token may choose from", kSize},
+    {KEY(model.shared_experts), "experts: others that every token sees", kSizeOrAuto},
+    {KEY(model.expert_ffn), "experts: width inside of one; 0: ffn", kSizeOrAuto},
+    {KEY(model.expert_gated), "experts: of moe-gpt are SwiGLU, instead of GELU"},
+    {KEY(model.expert_dropout), "experts: dropout inside of them", kBelowOne},
 
     {KEY(data.kind), "where samples come from", one_of<DataKind>(), Built::Now, TABLES(data.blend)},
     {KEY(data.path), "training data; if data.kind is not given, it becomes tokens"},
@@ -167,8 +181,7 @@ const Key kTable[] = {
     {KEY(mesh.tensor), "ranks that share each layer", kSize},
     {KEY(mesh.pipe), "ranks in a pipeline of stages", kSize},
     {KEY(mesh.context), "ranks that share a sequence", kSize},
-    {KEY(mesh.expert), "ranks that share the experts; divides replica x shard x context", kSize,
-     Built::Later},
+    {KEY(mesh.expert), "ranks that share the experts; divides replica x shard x context", kSize},
 
     {KEY(context.kind), "attention over a sequence that is cut", one_of<ContextKind>()},
 
@@ -247,6 +260,8 @@ const Key kTable[] = {
     {KEY(comm.backend), "how ranks communicate", one_of<Backend>()},
     {KEY(comm.timeout_s), "seconds before an operation fails", {.more_than = 0, .at_most = 1e9}},
     {KEY(comm.bucket_mib), "MiB of gradients reduced together", {.more_than = 0, .at_most = 1e6}},
+    {KEY(comm.overlap_experts),
+     "half of a micro-batch's tokens travel while the experts of the other half compute"},
     {KEY(comm.rate_mbit), "tcp: most Mbit/s that a connection sends; 0: no limit", kNotNegative},
 
     {KEY(checkpoint.every), "steps between two checkpoints; 0: only at the end and on a signal",

@@ -50,6 +50,11 @@ std::vector<Start> starts() {
   return {{"gpt", kLanguage, language},
           {"llama", kLanguage,
            with(language, {"model.kv_heads=2", "model.ffn=352", "model.tie=false"})},
+          {"moe-gpt", kLanguage,
+           with(language, {"model.experts=8", "model.top_k=2", "model.expert_ffn=256"})},
+          {"moe-llama", kLanguage,
+           with(language, {"model.kv_heads=2", "model.tie=false", "model.experts=8",
+                           "model.top_k=2", "model.expert_ffn=176", "model.router=normalised"})},
           {"mlp", kLanguage,
            with({"run.steps=400", "model.layers=2", "model.hidden=128", "model.seq=4",
                  "model.vocab=64", "data.kind=markov", "data.samples=65536", "optim.lr=2e-3",
@@ -90,7 +95,8 @@ bool belongs(const Key& key, const Config& config) {
   const std::string_view of = key.meaning.substr(0, colon);
   const bool sees = config.model.kind == "resnet" || config.model.kind == "vit";
   if (of == "images") return sees;
-  if (of == "llama3") return config.model.kind == "llama";
+  if (of == "experts") return config.model.has_experts();
+  if (of == "llama" || of == "llama3") return config.model.is_llama();
   const bool is_model = has(kinds().words, of) || has(kinds().later, of);
   return !is_model || of == config.model.kind;
 }

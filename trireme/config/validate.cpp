@@ -32,9 +32,36 @@ void validate_rope(const Model& model) {
        model.rope_high);
 }
 
+/// What goes with a mixture of experts.
+void validate_experts(const Model& model) {
+  const int64_t groups = model.router_groups, top_groups = model.router_top_groups;
+  need(model.top_k <= model.experts, "model.top_k = {} is more than model.experts = {}",
+       model.top_k, model.experts);
+  need(model.router != RouterKind::ExpertChoice,
+       "model.router = \"expert-choice\": each expert would choose among all tokens of a sequence, "
+       "also later ones, so that a token's output would depend on tokens that a causal model must "
+       "not see; use {}",
+       "\"softmax\", \"normalised\", \"sigmoid-bias\" or \"grouped\"");
+  need(model.experts % groups == 0, "model.experts = {} cannot be divided into router_groups = {}",
+       model.experts, groups);
+  need(top_groups <= groups, "model.router_top_groups = {} is more than model.router_groups = {}",
+       top_groups, groups);
+  need(model.top_k <= model.experts / groups * top_groups,
+       "model.top_k = {} is more than the {} experts of router_top_groups = {} groups", model.top_k,
+       model.experts / groups * top_groups, top_groups);
+  const double share = model.capacity * static_cast<double>(model.seq * model.top_k) /
+                       static_cast<double>(model.experts);
+  need(model.capacity == 0 || share >= 1,
+       "model.capacity = {} would drop everything: an expert would take {:.3g} of the {} tokens of "
+       "a "
+       "sequence; use at least {:.3g}, or 0 for all",
+       model.capacity, share, model.seq,
+       static_cast<double>(model.experts) / static_cast<double>(model.seq * model.top_k));
+}
+
 void validate_model(const Model& model) {
   if (model.has_attention()) {  // other models ignore heads
-    need(model.hidden % model.heads == 0 || (model.kind == "llama" && model.head_dim > 0),
+    need(model.hidden % model.heads == 0 || (model.is_llama() && model.head_dim > 0),
          "model.hidden = {} is not a multiple of model.heads = {}", model.hidden, model.heads);
     need(model.kv_heads > 0 && model.heads % model.kv_heads == 0,
          "model.heads = {} is not a multiple of model.kv_heads = {}", model.heads, model.kv_heads);
@@ -45,10 +72,8 @@ void validate_model(const Model& model) {
   if (model.kind == "vit")
     need(model.image % model.patch == 0, "model.image = {} is not a multiple of model.patch = {}",
          model.image, model.patch);
-  if (model.kind == "llama") validate_rope(model);
-  if (model.kind == "moe-gpt")
-    need(model.top_k <= model.experts, "model.top_k = {} is more than model.experts = {}",
-         model.top_k, model.experts);
+  if (model.is_llama()) validate_rope(model);
+  if (model.has_experts()) validate_experts(model);
 }
 
 /// Refuses sizes whose products overflow when they are counted in bytes.
@@ -211,6 +236,7 @@ void validate_servers(const Config& config) {
 Config resolved(Config config) {
   if (config.model.kv_heads == 0) config.model.kv_heads = config.model.heads;
   if (config.model.ffn == 0) config.model.ffn = 4 * config.model.hidden;
+  if (config.model.expert_ffn == 0) config.model.expert_ffn = config.model.ffn;
   return config;
 }
 
@@ -225,6 +251,13 @@ void validate(const Config& config) {
   validate_model(config.model);
   validate_sizes(config.model, config.batch);
   if (config.model.has_attention()) validate_heads(config.model, mesh.tensor);
+  need(!config.model.has_experts() || config.model.experts % mesh.expert == 0,
+       "model.experts = {} cannot be dealt evenly to mesh.expert = {}: use a divisor",
+       config.model.experts, mesh.expert);
+  need(config.model.has_experts() || mesh.expert == 1,
+       "mesh.expert = {} deals experts to ranks, and model.kind = \"{}\" has none; use "
+       "model.kind = \"moe-gpt\", or leave mesh.expert out",
+       mesh.expert, config.model.kind);
   validate_context(config);
   validate_sources(data);
   validate_documents(config);

@@ -10,7 +10,7 @@ namespace trireme::exchange {
 
 namespace {
 
-const Family* const kAll[] = {&gpt2(), &llama(), &qwen2()};
+const Family* const kAll[] = {&gpt2(), &llama(), &qwen2(), &mixtral()};
 
 std::string known_types() {
   std::string all;
@@ -30,8 +30,10 @@ const Family& family_of(const Settings& settings) {
 const Family& family_of(const config::Model& model) {
   if (model.kind == "gpt") return gpt2();
   if (model.kind == "llama") return model.qkv_bias ? qwen2() : llama();
+  if (model.kind == "moe-llama") return mixtral();
   throw ConfigError(fmt::format(
-      "model.kind = \"{}\" has no counterpart in Hugging Face's transformers; gpt and llama have",
+      "model.kind = \"{}\" has no counterpart in Hugging Face's transformers; gpt, llama and "
+      "moe-llama have",
       model.kind));
 }
 

@@ -28,6 +28,7 @@ struct Family {
 const Family& gpt2();
 const Family& llama();
 const Family& qwen2();
+const Family& mixtral();
 
 /// That of a config.json. Throws ConfigError for others.
 const Family& family_of(const Settings& settings);

@@ -1,5 +1,7 @@
-// Llama, and Qwen 2, which is the same with biases of q, k and v.
+// Llama; Qwen 2, which is the same with biases of q, k and v; and Mixtral, which has experts.
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "trireme/core/error.h"
 #include "trireme/exchange/family.h"
@@ -38,6 +40,22 @@ config::Model read_qwen2(const Settings& settings) {
   return model;
 }
 
+config::Model read_mixtral(const Settings& settings) {
+  settings.need("router_jitter_noise", 0.0);
+  config::Model model = read_llama(settings);
+  if (const int64_t window = settings.whole("sliding_window", 0); window > 0 && window < model.seq)
+    settings.refuse("sliding_window", fmt::format("less than the {} positions: attention to a window "
+                                                  "is not built",
+                                                  model.seq));
+  model.kind = "moe-llama";
+  model.experts = settings.whole("num_local_experts");
+  model.top_k = settings.whole("num_experts_per_tok");
+  model.expert_ffn = model.ffn;
+  model.router = config::RouterKind::Normalised;
+  model.balance = settings.number("router_aux_loss_coef", 0.001);
+  return model;
+}
+
 void write_llama(const config::Model& model, core::Json& settings) {
   settings.update({{"attention_dropout", model.attention_dropout},
                    {"hidden_act", "silu"},
@@ -56,12 +74,35 @@ void write_llama(const config::Model& model, core::Json& settings) {
   write_rope(model, settings);
 }
 
+void write_mixtral(const config::Model& model, core::Json& settings) {
+  write_llama(model, settings);
+  settings.update({{"intermediate_size", model.expert_ffn},
+                   {"num_local_experts", model.experts},
+                   {"num_experts_per_tok", model.top_k},
+                   {"router_aux_loss_coef", model.balance},
+                   {"sliding_window", nullptr}});
+}
+
 void refuse_llama(const config::Model& model) {
   if (model.dropout > 0)
     throw ConfigError(fmt::format(
         "Llama of transformers has no dropout of residuals, but model.dropout = {}: set it to 0 "
         "and train on, or export the weights alone with your own tools",
         model.dropout));
+}
+
+void refuse_mixtral(const config::Model& model) {
+  refuse_llama(model);
+  if (model.router != config::RouterKind::Normalised || model.shared_experts > 0)
+    throw ConfigError(fmt::format(
+        "Mixtral of transformers has model.router = \"normalised\" and no shared experts, but this "
+        "model has model.router = {} and model.shared_experts = {}",
+        to_string(model.router), model.shared_experts));
+  if (model.expert_dropout > 0)
+    throw ConfigError(fmt::format(
+        "Mixtral of transformers has no dropout inside experts, but model.expert_dropout = {}: set "
+        "it to 0 and train on",
+        model.expert_dropout));
 }
 
 std::vector<TableRow> llama_table() {
@@ -92,6 +133,29 @@ std::vector<TableRow> llama_table() {
           {"lm_head.weight", {{"lm_head.weight", Vocab}}, Hidden, When::Untied}};
 }
 
+/// The same with experts in place of the mlp.
+std::vector<TableRow> mixtral_table() {
+  using enum Size;
+  std::vector<TableRow> table = llama_table();
+  std::erase_if(table, [](const TableRow& row) {
+    return row.name.find(".mlp.") != row.name.npos || row.when == When::QkvBias;
+  });
+  const auto norm = std::ranges::find(table, "layers.*.norm_2.weight", &TableRow::name);
+  table.insert(
+      norm + 1,
+      {{"layers.*.moe.router.weight",
+        {{"model.layers.*.block_sparse_moe.gate.weight", Experts}},
+        Hidden},
+       {"layers.*.moe.experts.gate_up",
+        {{"model.layers.*.block_sparse_moe.experts.#.w1.weight", ExpertFfn},
+         {"model.layers.*.block_sparse_moe.experts.#.w3.weight", ExpertFfn}},
+        Hidden},
+       {"layers.*.moe.experts.down",
+        {{"model.layers.*.block_sparse_moe.experts.#.w2.weight", Hidden}},
+        ExpertFfn}});
+  return table;
+}
+
 }  // namespace
 
 const Family& llama() {
@@ -113,6 +177,21 @@ const Family& qwen2() {
     same.model_type = "qwen2";
     same.architecture = "Qwen2ForCausalLM";
     same.read = read_qwen2;
+    return same;
+  }();
+  return family;
+}
+
+const Family& mixtral() {
+  static const Family family = [] {
+    Family same = llama();
+    same.kind = "moe-llama";
+    same.model_type = "mixtral";
+    same.architecture = "MixtralForCausalLM";
+    same.table = mixtral_table();
+    same.read = read_mixtral;
+    same.write = write_mixtral;
+    same.refuse = refuse_mixtral;
     return same;
   }();
   return family;

@@ -36,6 +36,10 @@ const char* PartReader::fetch(const Job& job, int64_t row, int64_t rows, int64_t
   if (job.tensor.shape.size() == 1) {
     piece.offset.pop_back();
     piece.shape.pop_back();
+  } else if (job.tensor.shape.size() == 3) {  // a part is inside of one expert
+    const int64_t each = job.tensor.shape[1];
+    piece.offset = {row / each, row % each, column};
+    piece.shape = {1, rows, columns};
   }
   if (static_cast<int64_t>(block_.size()) < bytes) block_.resize(static_cast<std::size_t>(bytes));
   from_.read(piece, job.dtype, block_.data());

@@ -9,10 +9,35 @@
 
 namespace trireme::exchange {
 
+namespace {
+
+/// Matrices one above the other: a matrix of all of their rows.
+void for_each_block_of_stack(
+    const Piece& piece, const std::function<void(int64_t, int64_t, int64_t, int64_t)>& visit) {
+  const int64_t numel = piece.shape[1] * piece.shape[2], end = piece.begin + piece.count;
+  for (int64_t at = piece.begin; at < end;) {
+    const int64_t nth = at / numel, until = std::min(end, (nth + 1) * numel);
+    const int64_t above = (piece.offset[0] + nth) * piece.whole[1];
+    for_each_block({piece.name,
+                    {piece.whole[1], piece.whole[2]},
+                    {piece.offset[1], piece.offset[2]},
+                    {piece.shape[1], piece.shape[2]},
+                    at - nth * numel,
+                    until - at},
+                   [&](int64_t row, int64_t rows, int64_t column, int64_t columns) {
+                     visit(above + row, rows, column, columns);
+                   });
+    at = until;
+  }
+}
+
+}  // namespace
+
 void for_each_block(const Piece& piece,
                     const std::function<void(int64_t, int64_t, int64_t, int64_t)>& visit) {
   const std::size_t dims = piece.whole.size();
-  core::check(dims == 1 || dims == 2, "'{}' has {} dims; weights have 1 or 2", piece.name, dims);
+  core::check(dims >= 1 && dims <= 3, "'{}' has {} dims; weights have 1 to 3", piece.name, dims);
+  if (dims == 3) return for_each_block_of_stack(piece, visit);
   const int64_t width = dims == 1 ? 1 : piece.shape[1];
   const int64_t top = piece.offset[0], left = dims == 1 ? 0 : piece.offset[1];
   int64_t at = piece.begin;

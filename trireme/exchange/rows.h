@@ -9,8 +9,8 @@
 
 namespace trireme::exchange {
 
-/// Cuts a piece of a matrix, or of a vector, which is a matrix of one column, into blocks of rows
-/// and columns; calls visit(row, rows, column, columns) for each, in the order of the elements.
+/// Cuts a piece of a matrix (or of a vector, which is a matrix of one column, or of a stack of
+/// matrices, whose rows are counted one matrix after the other) into blocks of rows and columns; calls visit(row, rows, column, columns) for each, in the order of the elements.
 ///
 ///        . . . . . .      a box of 3 rows and 4 columns, of which
 ///        . . . a a .      elements 2 to 9 are wanted:

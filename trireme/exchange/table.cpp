@@ -6,7 +6,7 @@ namespace trireme::exchange {
 
 namespace {
 
-constexpr char kBlock = '*';
+constexpr char kBlock = '*', kExpert = '#';
 
 int64_t head_rows_of(const config::Model& model) {
   return model.head_dim > 0 ? model.head_dim : model.hidden / model.heads;
@@ -17,11 +17,17 @@ bool has(When when, const config::Model& model) {
          (when == When::QkvBias && model.qkv_bias);
 }
 
-std::string named(std::string_view pattern, int64_t block) {
+std::string named(std::string_view pattern, int64_t block, int64_t expert = 0) {
   std::string name(pattern);
   if (const auto star = name.find(kBlock); star != name.npos)
     name.replace(star, 1, std::to_string(block));
+  if (const auto place = name.find(kExpert); place != name.npos)
+    name.replace(place, 1, std::to_string(expert));
   return name;
+}
+
+bool is_stack(const TableRow& row) {
+  return row.sources.front().name.find(kExpert) != std::string_view::npos;
 }
 
 MappedTensor mapped(const TableRow& row, int64_t block, const config::Model& ours,
@@ -29,9 +35,12 @@ MappedTensor mapped(const TableRow& row, int64_t block, const config::Model& our
   MappedTensor tensor{.name = named(row.name, block), .shape = {0}, .parts = {}};
   const bool matrix = row.columns != Size::One;
   const int64_t columns = size_of(row.columns, ours);
-  for (const TableSource& source : row.sources) {
+  std::vector<std::pair<int64_t, TableSource>> sources;  // with the number of an expert
+  for (int64_t expert = 0; expert < (is_stack(row) ? ours.experts : 1); ++expert)
+    for (const TableSource& source : row.sources) sources.emplace_back(expert, source);
+  for (const auto& [expert, source] : sources) {
     const int64_t their_rows = size_of(source.rows, theirs), rows = size_of(source.rows, ours);
-    Part part{.theirs = named(source.name, block),
+    Part part{.theirs = named(source.name, block, expert),
               .shape = {their_rows},
               .row = tensor.shape[0],
               .rows = std::min(rows, their_rows),
@@ -45,6 +54,7 @@ MappedTensor mapped(const TableRow& row, int64_t block, const config::Model& our
     tensor.shape[0] += rows;
     tensor.parts.push_back(std::move(part));
   }
+  if (is_stack(row)) tensor.shape = {ours.experts, tensor.shape[0] / ours.experts};
   if (matrix) tensor.shape.push_back(columns);
   return tensor;
 }
@@ -62,6 +72,8 @@ int64_t size_of(Size size, const config::Model& model) {
     case Size::Qkv: return (model.heads + 2 * model.kv_heads) * head;
     case Size::Q: return model.heads * head;
     case Size::Kv: return model.kv_heads * head;
+    case Size::ExpertFfn: return model.expert_ffn;
+    case Size::Experts: return model.experts;
   }
   return 1;
 }

@@ -17,7 +17,7 @@ enum class Form : uint8_t {
 };
 
 /// A size that a table asks a configuration for. One: a tensor has no second dim.
-enum class Size : uint8_t { One, Hidden, Ffn, Vocab, Positions, Qkv, Q, Kv };
+enum class Size : uint8_t { One, Hidden, Ffn, Vocab, Positions, Qkv, Q, Kv, ExpertFfn, Experts };
 int64_t size_of(Size size, const config::Model& model);
 
 /// When a model has the tensor.
@@ -25,7 +25,7 @@ enum class When : uint8_t { Always, Untied, QkvBias };
 
 /// A tensor of Hugging Face that is some rows of one of ours.
 struct TableSource {
-  std::string_view name;  ///< "*" stands for the number of a block
+  std::string_view name;  ///< "*" stands for the number of a block, "#" for that of an expert
   Size rows;              ///< of ours
   Form form = Form::Same;
 };
@@ -36,6 +36,8 @@ struct TableSource {
 ///                                [k_proj]    Kv rows
 ///                                [v_proj]    Kv rows
 ///                                 Hidden columns
+///
+/// Where theirs have a "#", ours is a stack of such matrices, one for each expert.
 struct TableRow {
   std::string_view name;
   std::vector<TableSource> sources;
@@ -47,7 +49,8 @@ struct TableRow {
 struct Part {
   std::string theirs;
   std::vector<int64_t> shape;   ///< of theirs
-  int64_t row = 0, rows = 0;    ///< of ours; theirs may have more, which are left out
+  /// Of ours, counted one expert after the other; theirs may have more, which are left out.
+  int64_t row = 0, rows = 0;
   Form form = Form::Same;       ///< Rotary only where rows are dealt out
   int64_t head_rows = 0;        ///< Rotary: rows of a head
   bool operator==(const Part&) const = default;
@@ -59,8 +62,7 @@ struct MappedTensor {
   std::vector<int64_t> shape;
   std::vector<Part> parts;
 
-  int64_t rows() const { return shape[0]; }
-  int64_t columns() const { return shape.size() == 1 ? 1 : shape[1]; }
+  int64_t columns() const { return shape.size() == 1 ? 1 : shape.back(); }
 };
 
 /// The tensors of a model, in the order of the table. `theirs` and `ours` may differ in the

@@ -39,14 +39,23 @@ void fill_mask(T* to, int64_t count, int64_t first, uint64_t key, uint64_t sampl
   }
 }
 
+/// A word of Philox below it drops its element.
+uint32_t drop_below_of(double probability) {
+  return static_cast<uint32_t>(std::lround(std::ldexp(probability, 31)) * 2L);
+}
+
+void check_named(const LayerImpl& layer) {
+  core::check(!layer.full_name().empty(),
+              "dropout depends on the layer's name: call nn::initialize(model, seed) or "
+              "nn::name_layers(model) first");
+}
+
 }  // namespace
 
 at::Tensor dropout_mask(const LayerImpl& layer, const Where* where, double probability,
                         at::IntArrayRef shape, const DropoutElements& elements,
                         const at::TensorOptions& options) {
-  core::check(!layer.full_name().empty(),
-              "dropout depends on the layer's name: call nn::initialize(model, seed) or "
-              "nn::name_layers(model) first");
+  check_named(layer);
   core::check(where != nullptr && static_cast<int64_t>(where->sample_ids.size()) == shape[0],
               "dropout '{}' in training needs to know its samples: pass a Flow whose Where names "
               "{} of them (it names {}), or call eval()",
@@ -60,7 +69,7 @@ at::Tensor dropout_mask(const LayerImpl& layer, const Where* where, double proba
   const int64_t runs = run == 0 ? 0 : per_row / run;
   const int64_t first = elements.first_position * elements.width + elements.features.begin;
   const uint64_t key = key_of(layer, where->step);
-  const auto drop_below = static_cast<uint32_t>(std::lround(std::ldexp(probability, 31)) * 2L);
+  const uint32_t drop_below = drop_below_of(probability);
   if (mask.is_cuda() && mask.scalar_type() != at::kDouble) {
     const at::Tensor samples = at::tensor(where->sample_ids, at::kLong)
                                    .pin_memory()
@@ -82,6 +91,29 @@ at::Tensor dropout_mask(const LayerImpl& layer, const Where* where, double proba
                   to + row * per_row + i * run, run, first + i * elements.width, key,
                   static_cast<uint64_t>(where->sample_ids[static_cast<std::size_t>(row)]),
                   drop_below, keep);
+        });
+      });
+  return mask.to(options.device());
+}
+
+at::Tensor token_dropout_mask(const LayerImpl& layer, int64_t step, double probability,
+                              const DroppedTokens& tokens, const at::TensorOptions& options) {
+  check_named(layer);
+  const at::Tensor samples = tokens.samples.contiguous(), spots = tokens.spots.contiguous();
+  const int64_t rows = samples.numel(), features = tokens.features.count;
+  at::Tensor mask = at::empty({rows, features}, options.requires_grad(false).device(at::kCPU));
+  const uint64_t key = key_of(layer, step);
+  const auto* sample_of = samples.data_ptr<int64_t>();
+  const auto* spot_of = spots.data_ptr<int64_t>();
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, mask.scalar_type(), "token_dropout_mask", [&] {
+        auto* to = mask.data_ptr<scalar_t>();
+        const auto keep = static_cast<scalar_t>(1 / (1 - probability));
+        at::parallel_for(0, rows, 64, [&](int64_t begin, int64_t end) {
+          for (int64_t row = begin; row < end; ++row)
+            fill_mask<scalar_t>(
+                to + row * features, features, spot_of[row] * tokens.width + tokens.features.begin,
+                key, static_cast<uint64_t>(sample_of[row]), drop_below_of(probability), keep);
         });
       });
   return mask.to(options.device());

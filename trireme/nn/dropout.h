@@ -45,4 +45,17 @@ at::Tensor dropout_mask(const LayerImpl& layer, const Where* where, double proba
                         at::IntArrayRef shape, const DropoutElements& elements,
                         const at::TensorOptions& options);
 
+/// Rows of which each belongs to another token.
+struct DroppedTokens {
+  at::Tensor samples;   ///< of each row
+  at::Tensor spots;     ///< its place in the sample, which no other row of the whole has
+  int64_t width = 0;    ///< features of the whole
+  Range features = {};  ///< of this rank
+};
+
+/// The mask of a dropout for [tokens, features], wherever the tokens are: whether an element is
+/// dropped is a function of (seed, layer name, step, sample, spot, feature).
+at::Tensor token_dropout_mask(const LayerImpl& layer, int64_t step, double probability,
+                              const DroppedTokens& tokens, const at::TensorOptions& options);
+
 }  // namespace trireme::nn

@@ -30,6 +30,9 @@ struct Where {
   /// once and repeated at other positions (infer::Decoder on a GPU).
   at::Tensor moving = {};
   bool recomputing = false;  ///< true when backward recomputes the call
+  /// What each row counts in the loss, over all of its positions: a loss of a layer's own is
+  /// weighted by it. Empty: each position counts as one.
+  std::vector<double> row_weights = {};
   /// What losses are multiplied by before backward, so that small gradients do not vanish in
   /// float16: one number on the device. Undefined: 1. A layer that adds a loss of its own to the
   /// model's must multiply its gradient by it.

@@ -70,8 +70,9 @@ class LayerImpl : public torch::nn::Module {
   void set_compute_dtype(at::ScalarType dtype) { compute_dtype_ = dtype; }
   std::optional<at::ScalarType> compute_dtype() const { return compute_dtype_; }
 
-  /// How this layer is cut over the tensor axis.
+  /// How this layer is cut over the mesh.
   LayerCut& cut() { return cut_; }
+  const LayerCut& cut() const { return cut_; }
   Style style() const { return cut_.style(); }
   /// The ranks that it computes with; nullptr until it is cut.
   const TensorRegionPtr& region() const { return cut_.region(); }

@@ -5,9 +5,10 @@
 
 namespace trireme::nn {
 
-void LayerCut::set(Style style, TensorRegionPtr region) {
+void LayerCut::set(Style style, TensorRegionPtr region, std::shared_ptr<const Mesh> mesh) {
   style_ = style;
   region_ = std::move(region);
+  mesh_ = std::move(mesh);
 }
 
 OutputCuts LayerCut::output(std::optional<Cut> features) const {
@@ -16,6 +17,16 @@ OutputCuts LayerCut::output(std::optional<Cut> features) const {
   std::vector<Cut> cuts;
   if (features) cuts.push_back(std::move(*features));
   return cuts;
+}
+
+/// Every rank has as many experts: the tokens of a rank are sent to ranks, and sorted there.
+void check_experts(const Layout& layout, int degree) {
+  for (const Cut& cut : layout.cuts()) {
+    const int64_t experts = layout.whole()[static_cast<std::size_t>(cut.dim)];
+    core::check(cut.axis != Axis::Expert || experts % degree == 0,
+                "{} experts cannot be dealt evenly to expert {}: use a divisor of {}", experts,
+                degree, experts);
+  }
 }
 
 void check_cut(const LayerImpl& layer, Style style, const Mesh& mesh) {
@@ -27,14 +38,17 @@ void check_cut(const LayerImpl& layer, Style style, const Mesh& mesh) {
               "it has buffers, which are whole on every rank: a layer that is cut by {} cannot use "
               "them",
               to_string(style));
-  for (const auto& [name, layout] : layer.layouts(style, Sequence::Whole))
+  for (const auto& [name, layout] : layer.layouts(style, Sequence::Whole)) {
+    check_experts(layout, mesh.size(Axis::Expert));
     layout.check_fits(mesh.degrees());
+  }
 }
 
-void cut_layer(LayerImpl& layer, Style style, const Mesh& mesh, TensorRegionPtr region) {
+void cut_layer(LayerImpl& layer, Style style, const std::shared_ptr<const Mesh>& mesh,
+               TensorRegionPtr region) {
   const Sequence sequence = region->cuts_positions() ? Sequence::Cut : Sequence::Whole;
-  layer.declared().cut(layer.layouts(style, sequence), mesh.coord(), mesh.degrees());
-  layer.cut().set(style, std::move(region));
+  layer.declared().cut(layer.layouts(style, sequence), mesh->coord(), mesh->degrees());
+  layer.cut().set(style, std::move(region), mesh);
 }
 
 void cut_beside(LayerImpl& layer, Style style, const LayerImpl& other, const std::string& weight) {
@@ -43,7 +57,7 @@ void cut_beside(LayerImpl& layer, Style style, const LayerImpl& other, const std
   const Sequence sequence = region->cuts_positions() ? Sequence::Cut : Sequence::Whole;
   const DeclaredParameter& place = *other.declared().find(weight);
   layer.declared().cut(layer.layouts(style, sequence), place.coord, place.degrees);
-  layer.cut().set(style, region);
+  layer.cut().set(style, region, other.cut().mesh());
 }
 
 Layouts layouts_of_whole(const DeclaredParameters& parameters, Style style, Sequence sequence,

@@ -84,11 +84,13 @@ void cut(torch::nn::Module& root, const Plan& plan, const Mesh& mesh, Sequence s
   const auto wanted = resolve(root, plan);
   // libtorch runs the backward of a GPU on one thread of the process. Ranks that are threads of it
   // and wait for each other in backward would wait forever.
-  core::check((mesh.size(Axis::Tensor) == 1 && mesh.size(Axis::Context) == 1) ||
+  core::check((mesh.size(Axis::Tensor) == 1 && mesh.size(Axis::Context) == 1 &&
+               mesh.size(Axis::Expert) == 1) ||
                   !mesh.device().is_cuda() || mesh.world().backend() != "local",
               "plan: ranks that are threads of one process cannot share layers on a GPU; use "
               "processes (comm.backend \"shm\")");
   const auto region = c10::make_intrusive<TensorRegion>(mesh.group(Axis::Tensor), sequence);
+  const auto shared = std::make_shared<const Mesh>(mesh);
   const auto each = [&](const auto& body) {
     for (const PlannedLayer& one : wanted) {
       try {
@@ -100,7 +102,7 @@ void cut(torch::nn::Module& root, const Plan& plan, const Mesh& mesh, Sequence s
   };
   each([&](LayerImpl& layer, Style style) { check_cut(layer, style, mesh); });
   share_sequences(root, mesh, context);
-  each([&](LayerImpl& layer, Style style) { cut_layer(layer, style, mesh, region); });
+  each([&](LayerImpl& layer, Style style) { cut_layer(layer, style, shared, region); });
 }
 
 }  // namespace trireme::nn

@@ -16,8 +16,9 @@ namespace trireme::nn {
 ///   nn::cut(*model, {{"blocks.*.up", Column}, {"blocks.*.down", Row}}, mesh);
 using Plan = std::vector<std::pair<std::string, Style>>;
 
-/// Cuts the layers below `root` over the tensor axis of the mesh: they then hold this rank's part
-/// of their weights, and compute together with the other ranks of the axis. Call it before
+/// Cuts the layers below `root` over the tensor axis of the mesh, and experts over the expert axis
+/// too: they then hold this rank's part of their weights, and compute together with the other ranks
+/// of the axis. Call it before
 /// `initialize`. With Sequence::Cut each rank has a part of the positions between Row and Column
 /// layers; the plan must name every layer with parameters that works on such a part as Positions.
 ///

@@ -4,6 +4,7 @@
 
 #include "trireme/core/error.h"
 #include "trireme/nn/batch_statistics.h"
+#include "trireme/nn/router.h"
 #include "trireme/parallel/precision.h"
 #include "trireme/parallel/replicas.h"
 
@@ -13,6 +14,7 @@ AttachedModule::AttachedModule(torch::nn::Module& module, const Mesh& mesh,
                                std::shared_ptr<Reducer> reducer, Precision precision)
     : module_(module), mesh_(mesh), reducer_(std::move(reducer)), precision_(std::move(precision)) {
   nn::attach_batch_norms(module, mesh_);
+  for (nn::RouterImpl* router : nn::routers_of(module)) router->take_sums();  // of earlier calls
   if (!precision_.dtypes) return;
   module.apply([&](torch::nn::Module& one) {
     if (auto* layer = dynamic_cast<nn::LayerImpl*>(&one))
@@ -123,6 +125,7 @@ Totals AttachedModule::finish(const Finish& what) {
 }
 
 void AttachedModule::end_finish() {
+  nn::end_step_of_routers(module_, mesh_.world());
   broadcast_buffers(module_, mesh_.world());
 }
 

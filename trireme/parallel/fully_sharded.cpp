@@ -34,11 +34,11 @@ FullySharded::FullySharded(torch::nn::Module& module, const Mesh& mesh, FullySha
   broadcast_parameters(module, mesh, *reducer_);
   const bool for_a_step = options.gathered == Gathered::ForAStep;
   if (keeps_weights_whole())
-    weights_ = std::make_unique<WholeWeights>(all_, find_units(module, all_), mesh, policy_,
-                                              options.gathers);
+    weights_ = std::make_unique<WholeWeights>(all_, find_units(module, all_, mesh.degrees()), mesh,
+                                              policy_, options.gathers);
   else
     weights_ = std::make_unique<GatheredWeights>(
-        all_, find_units(module, all_), mesh, policy_,
+        all_, find_units(module, all_, mesh.degrees()), mesh, policy_,
         GatheredWeights::Options{
             .hold_all = for_a_step, .ahead = options.ahead, .narrow = options.gathers});
   for (std::size_t i = 0; i < all_.size(); ++i)
@@ -179,7 +179,7 @@ at::Tensor FullySharded::gradient(std::size_t parameter) {
     parts.push_back(master.grad().defined() ? master.grad() : at::zeros_like(master, dtype));
   }
   at::Tensor known = at::tensor({there ? 1 : 0}, at::kLong);
-  const auto sharers = gradient_sums_of(Layout({1}), mesh_.degrees(), policy_).shards;
+  const auto sharers = gradient_sums_of(all_[i].layout, mesh_.degrees(), policy_).shards;
   reducer_->group(sharers).all_reduce(known, comm::ReduceOp::Max).wait();
   return known.item<int64_t>() == 0 ? at::Tensor() : weights_->assemble(i, parts);
 }

@@ -55,16 +55,23 @@ GatheredWeights::GatheredWeights(std::vector<nn::Parameter> parameters, Units un
       options_(std::move(options)),
       guarded_(std::make_shared<GatheredWeights*>(this)) {
   const at::NoGradGuard guard;
-  int64_t total = 0, begin = 0;
+  std::vector<int64_t> bytes(groups_.size(), 0), begin(groups_.size(), 0);
+  const auto index_of = [&](std::size_t i) -> std::size_t {
+    return units_.units[units_.unit_of[i]].experts;
+  };
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    for (const ShardedBox& box : shards_[i].boxes) total += shard_bytes(i, box);
-  if (!parameters_.empty()) memory_ = group_.allocate({total}, byte_options());
-  pool_.emplace(options_.hold_all ? static_cast<int>(states_.size()) : 1 + options_.ahead,
-                byte_options());
+    for (const ShardedBox& box : shards_[i].boxes) bytes[index_of(i)] += shard_bytes(i, box);
+  memory_ = allocate(bytes);
+  const auto at_a_time = static_cast<int>(groups_.size());  // units of a layer
+  pool_.emplace(
+      options_.hold_all ? static_cast<int>(states_.size()) : at_a_time * (1 + options_.ahead),
+      byte_options());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const std::size_t group = index_of(i);
     for (const ShardedBox& box : shards_[i].boxes) {
-      tensors_[i].push_back(tensor_on(memory_, begin, {box.piece.count}, dtype_of(i)));
-      begin += shard_bytes(i, box);
+      tensors_[i].push_back(
+          tensor_on(memory_[group], begin[group], {box.piece.count}, dtype_of(i)));
+      begin[group] += shard_bytes(i, box);
     }
   }
   take_values();

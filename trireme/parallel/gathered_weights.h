@@ -63,7 +63,7 @@ class GatheredWeights final : public ShardedWeights {
 
   const Options options_;
   bool held_ = false;
-  at::Tensor memory_;  // of the shards
+  std::vector<at::Tensor> memory_;  // of the shards, in each group
   std::optional<BlockPool> pool_;
   std::map<UnitUse, UnitUse> next_;  // what came after a use the last time
   std::optional<UnitUse> last_use_;

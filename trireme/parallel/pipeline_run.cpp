@@ -172,10 +172,12 @@ nn::Flow Pipeline::input_of(Stage& stage, int micro) {
   if (stage.index > 0) {
     nn::Flow came = take(stage.inputs, micro);
     if (came.where != nullptr && in.where != nullptr &&
-        (in.where->loss_scale.defined() || in.where->documents.defined())) {
+        (in.where->loss_scale.defined() || in.where->documents.defined() ||
+         !in.where->row_weights.empty())) {
       nn::Where where = *came.where;  // every rank has these; they do not travel
       where.loss_scale = in.where->loss_scale;
       where.documents = in.where->documents;
+      where.row_weights = in.where->row_weights;
       came.where = std::make_shared<const nn::Where>(std::move(where));
     }
     return came;

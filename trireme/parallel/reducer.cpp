@@ -63,12 +63,20 @@ class Reducer::Groups {
 
   const comm::Communicator& get(const RankSet& set, int lane) {
     const bool plain = !set.same_experts && set.copies == 1 && set.holders.empty();
-    if (plain && lane == 0) return mesh_.group(set.axes);
+    if (plain && lane == 0 && !set.axes.empty()) return mesh_.group(set.axes);
     const auto found = made_.find({set, lane});
     if (found != made_.end()) return found->second;
     TORCH_INTERNAL_ASSERT(lane == 0, "open_lane was not called");
-    core::check(set.axes.empty() && !set.same_experts,
-                "gradients cannot be summed over '{}' yet: experts are not reduced by this version",
+    if (plain) return made_.emplace(std::pair(set, 0), mesh_.world().alone("one")).first->second;
+    if (set.same_experts && set.copies == 1 && set.holders.empty()) {
+      // Of the ranks that differ along these axes, those that hold the same experts.
+      const comm::Communicator& all = mesh_.group(set.axes);
+      return made_
+          .emplace(std::pair(set, 0),
+                   all.split("same experts", mesh_.coord(Axis::Expert), all.rank()))
+          .first->second;
+    }
+    core::check(set.axes.empty() && !set.same_experts, "gradients cannot be summed over '{}'",
                 to_string(set));
     // Both kinds of set divide one axis: into blocks of neighbours, or into holders and the others.
     const bool tied = !set.holders.empty();

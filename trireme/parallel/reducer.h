@@ -119,8 +119,8 @@ class Reducer {
   virtual void restore(const core::Json& /*saved*/) {}
 
   /// The group of a set; gradients may be allocated there as registered memory. The first call for
-  /// a set makes its group: it is collective over the tensor axis for a set of copies, and over the
-  /// pipe axis for a set of holders.
+  /// a set makes its group: it is collective over the tensor axis for a set of copies, over the
+  /// pipe axis for a set of holders, and over the set's axes for the ranks with the same experts.
   const comm::Communicator& group(const RankSet& set, int lane = 0);
 
   /// A lane of its own over the ranks of a set: blocks of different lanes may be started in

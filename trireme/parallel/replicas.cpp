@@ -94,10 +94,6 @@ Drift first_drift(const std::vector<std::string>& ranks) {
 
 void check_cut_on(const torch::nn::Module& module, const Mesh& mesh) {
   for (const nn::Parameter& one : nn::parameters_of(module)) {
-    const GradientSums sums = gradient_sums_of(one.layout, mesh.degrees(), Policy{});
-    TORCH_CHECK(!sums.all.same_experts, "'", one.name, "' is cut over expert ",
-                mesh.degrees().expert,
-                ": experts are neither reduced nor sharded yet; use expert 1");
     const auto shape = one.layout.local_shape(mesh.coord(), mesh.degrees());
     TORCH_CHECK(one.tensor.sizes() == shape, "'", one.name, "' is ", one.tensor.sizes(),
                 ", but this rank of ", to_string(mesh.degrees()), " holds ", at::IntArrayRef(shape),
@@ -142,7 +138,9 @@ void broadcast_parameters(const torch::nn::Module& module, const Mesh& mesh, Red
       for (const Reduction& box : boxes)
         if (box.box.copies == set.copies) broadcast(nn::part_of(one.tensor, box.box), group);
     }
-    if (!boxes.empty()) broadcast(one.tensor, mesh.group(boxes.front().same_weight.axes));
+    if (boxes.empty()) continue;
+    const RankSet& same = boxes.front().same_weight;
+    broadcast(one.tensor, reducer.group({.axes = same.axes, .same_experts = same.same_experts}));
   }
   broadcast_buffers(module, mesh.world());
 }

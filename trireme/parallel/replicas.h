@@ -6,8 +6,7 @@
 
 namespace trireme::parallel {
 
-/// Throws if a parameter is not cut as this rank of the mesh must hold it, or if it belongs to an
-/// expert: experts are not supported yet.
+/// Throws if a parameter is not cut as this rank of the mesh must hold it.
 void check_cut_on(const torch::nn::Module& module, const Mesh& mesh);
 
 /// Do all ranks of the group hold the same parameters and buffers: names, whole shapes,

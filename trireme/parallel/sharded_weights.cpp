@@ -20,6 +20,21 @@ comm::Communicator gather_group(const Mesh& mesh, const Policy& policy) {
   return group.split("gather", 0, group.rank());
 }
 
+/// The same for experts that are dealt to ranks.
+comm::Communicator gather_group_of_experts(const Mesh& mesh, const Policy& policy) {
+  const Layout any({mesh.size(Axis::Expert)}, {{Axis::Expert, 0}});
+  const auto& all = mesh.group(gradient_sums_of(any, mesh.degrees(), policy).shards.axes);
+  return all.split("gather experts", mesh.coord(Axis::Expert), all.rank());
+}
+
+std::vector<comm::Communicator> gather_groups(const Mesh& mesh, const Policy& policy,
+                                              const Units& units) {
+  std::vector<comm::Communicator> groups = {gather_group(mesh, policy)};
+  if (std::ranges::any_of(units.units, &Unit::experts))
+    groups.push_back(gather_group_of_experts(mesh, policy));
+  return groups;
+}
+
 bool is_recomputing(const nn::Flow& in) {
   return in.where != nullptr && in.where->recomputing;
 }
@@ -30,7 +45,7 @@ ShardedWeights::ShardedWeights(std::vector<nn::Parameter> parameters, Units unit
                                const Policy& policy, Gathering gathering)
     : parameters_(std::move(parameters)),
       units_(std::move(units)),
-      group_(gather_group(mesh, policy)),
+      groups_(gather_groups(mesh, policy, units_)),
       tensors_(parameters_.size()),
       masters_(parameters_.size()),
       states_(units_.units.size()),
@@ -159,8 +174,8 @@ void ShardedWeights::start_gather(std::size_t unit) {
       outs.back() = state.encoded.emplace_back(at::empty({bytes}, at::kByte));
     }
   }
-  state.work =
-      group_.all_gather(std::move(outs), std::move(ins), std::move(rows), units_.units[unit].name);
+  const Unit& of = units_.units[unit];
+  state.work = group_of(of).all_gather(std::move(outs), std::move(ins), std::move(rows), of.name);
 }
 
 /// Decodes what every rank has sent, in the order in which `start_gather` made room for it.
@@ -255,21 +270,29 @@ void ShardedWeights::start_check() {
   at::Tensor mine = at::empty({1, count}, at::kLong);
   for (int64_t unit = 0; unit < count; ++unit)
     mine.data_ptr<int64_t>()[unit] = std::exchange(states_[static_cast<std::size_t>(unit)].uses, 0);
-  all_uses_ = at::empty({group_.size(), count}, at::kLong);
-  checking_ = group_.all_gather({all_uses_}, {mine}, {}, "the end of a step");
+  for (const comm::Communicator& group : groups_) {
+    UseCheck check{.all_uses = at::empty({group.size(), count}, at::kLong), .work = {}};
+    check.work = group.all_gather({check.all_uses}, {mine}, {}, "the end of a step");
+    checks_.push_back(std::move(check));
+  }
 }
 
 void ShardedWeights::end_check() {
   // Gathers that are still in flight read the shards, which are updated next.
   for (std::size_t unit = 0; unit < states_.size(); ++unit) complete_gather(unit);
-  checking_.wait();
-  const at::Tensor all = std::exchange(all_uses_, at::Tensor());
+  std::vector<UseCheck> checks = std::exchange(checks_, {});
+  for (UseCheck& check : checks) check.work.wait();
+  for (std::size_t i = 0; i < checks.size(); ++i) compare_uses(checks[i], groups_[i]);
+}
+
+void ShardedWeights::compare_uses(const UseCheck& check, const comm::Communicator& group) const {
+  const at::Tensor& all = check.all_uses;
   const int64_t count = all.size(1);
   for (int64_t unit = 0; unit < count; ++unit) {
     const int64_t* uses = all.data_ptr<int64_t>() + unit;
     std::vector<std::string> parts;
     bool same = true;
-    for (int64_t rank = 0; rank < group_.size(); ++rank) {
+    for (int64_t rank = 0; rank < group.size(); ++rank) {
       same = same && uses[rank * count] == uses[0];
       parts.push_back(fmt::format("rank {} of the shard axis {} times", rank, uses[rank * count]));
     }
@@ -279,9 +302,17 @@ void ShardedWeights::end_check() {
         "its weights are gathered from all of them, so every rank must run the same layers (with "
         "an empty batch, where it has nothing to do)",
         units_.units[static_cast<std::size_t>(unit)].name, fmt::join(parts, ", by "));
-    group_.abort(said);  // reaches also the ranks that share no shards with this one
+    group.abort(said);  // reaches also the ranks that share no shards with this one
     throw CommError(said);
   }
+}
+
+std::vector<at::Tensor> ShardedWeights::allocate(const std::vector<int64_t>& bytes) const {
+  std::vector<at::Tensor> memory(bytes.size());
+  if (parameters_.empty()) return memory;
+  for (std::size_t i = 0; i < groups_.size(); ++i)
+    memory[i] = groups_[i].allocate({bytes[i]}, byte_options());
+  return memory;
 }
 
 at::Tensor ShardedWeights::assemble(std::size_t parameter,
@@ -293,7 +324,8 @@ at::Tensor ShardedWeights::assemble(std::size_t parameter,
   for (std::size_t b = 0; b < cut.boxes.size(); ++b) {
     const ShardedBox& box = cut.boxes[b];
     at::Tensor whole = at::empty({box.numel()}, parts[b].options());
-    group_.all_gather({whole}, {parts[b].contiguous()}, {box.counts}, parameters_[parameter].name)
+    group_of(parameter)
+        .all_gather({whole}, {parts[b].contiguous()}, {box.counts}, parameters_[parameter].name)
         .wait();
     nn::part_of(all, box.local()).copy_(whole.view(box.local().box.shape));
   }
@@ -305,13 +337,14 @@ WholeWeights::WholeWeights(std::vector<nn::Parameter> parameters, Units units, c
     : ShardedWeights(std::move(parameters), std::move(units), mesh, policy,
                      {.narrow = std::move(narrow), .in_place = true}) {
   const at::NoGradGuard guard;
-  int64_t total = 0;
-  for (const UnitState& state : states_) total += state.bytes;
-  if (!parameters_.empty()) memory_ = group_.allocate({total}, byte_options());
-  int64_t begin = 0;
+  std::vector<int64_t> bytes(groups_.size(), 0), begin(groups_.size(), 0);
+  for (std::size_t u = 0; u < states_.size(); ++u)
+    bytes[units_.units[u].experts] += states_[u].bytes;
+  memory_ = allocate(bytes);
   for (std::size_t u = 0; u < states_.size(); ++u) {
-    states_[u].block = memory_.narrow(0, begin, states_[u].bytes);
-    begin += states_[u].bytes;
+    const std::size_t group = units_.units[u].experts;
+    states_[u].block = memory_[group].narrow(0, begin[group], states_[u].bytes);
+    begin[group] += states_[u].bytes;
     for (std::size_t n = 0; n < units_.units[u].parameters.size(); ++n) {
       const std::size_t i = units_.units[u].parameters[n];
       for (const ShardedBox& box : shards_[i].boxes)
@@ -323,6 +356,12 @@ WholeWeights::WholeWeights(std::vector<nn::Parameter> parameters, Units units, c
   take_values();
   for (std::size_t u = 0; u < states_.size(); ++u) start_gather(u);
   for (std::size_t u = 0; u < states_.size(); ++u) complete_gather(u);
+}
+
+int64_t WholeWeights::gathered_bytes() const {
+  int64_t bytes = 0;
+  for (const at::Tensor& one : memory_) bytes += one.defined() ? one.numel() : 0;
+  return bytes;
 }
 
 nn::Flow WholeWeights::around(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner) {

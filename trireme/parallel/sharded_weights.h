@@ -133,9 +133,18 @@ class ShardedWeights {
     return static_cast<int64_t>(c10::elementSize(dtype_of(parameter)));
   }
 
+  /// The ranks that share the shards of a unit, or of a parameter: those of the shard axis, and of
+  /// experts all data ranks that hold the same.
+  const comm::Communicator& group_of(const Unit& unit) const { return groups_[unit.experts]; }
+  const comm::Communicator& group_of(std::size_t parameter) const {
+    return group_of(units_.units[units_.unit_of[parameter]]);
+  }
+  /// Memory of `bytes[i]` in the i-th group.
+  std::vector<at::Tensor> allocate(const std::vector<int64_t>& bytes) const;
+
   std::vector<nn::Parameter> parameters_;
   Units units_;
-  comm::Communicator group_;
+  std::vector<comm::Communicator> groups_;  // of the units that are no experts, of those that are
   std::vector<ShardedParameter> shards_;
   std::vector<std::vector<at::Tensor>> tensors_, masters_;
   std::vector<UnitState> states_;
@@ -156,8 +165,12 @@ class ShardedWeights {
 
   const Gathering gathering_;
   const bool masters_on_host_;
-  at::Tensor all_uses_;  // [ranks, units], while they are compared
-  comm::Work checking_;
+  struct UseCheck {
+    at::Tensor all_uses;  // [ranks of a group, units], while they are compared
+    comm::Work work;
+  };
+  std::vector<UseCheck> checks_;  // of each group
+  void compare_uses(const UseCheck& check, const comm::Communicator& group) const;
   std::shared_ptr<ShardedWeights*> self_;  // hooks may outlive this object
 };
 
@@ -173,14 +186,14 @@ class WholeWeights final : public ShardedWeights {
   void updated(Weights weights) override;
   void complete_update() override;
   void end_pass() override {}
-  int64_t gathered_bytes() const override { return memory_.defined() ? memory_.numel() : 0; }
+  int64_t gathered_bytes() const override;
 
  private:
   nn::Flow around(std::size_t user, nn::Flow in, const nn::LayerImpl::Call& inner) override;
   void start_gathers();
 
-  at::Tensor memory_;
-  bool out_of_date_ = false;  // updated, and no gather has been started
+  std::vector<at::Tensor> memory_;  // of each group
+  bool out_of_date_ = false;        // updated, and no gather has been started
 };
 
 }  // namespace trireme::parallel

@@ -1,9 +1,11 @@
 #include "trireme/parallel/units.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "trireme/core/error.h"
+#include "trireme/layout/reduction.h"
 
 namespace trireme::parallel {
 
@@ -34,9 +36,14 @@ void collect(torch::nn::Module& module, const std::string& name, NamedLayers& fo
     collect(*child.value(), name.empty() ? child.key() : name + "." + child.key(), found);
 }
 
+bool is_dealt(const Layout& layout, const Degrees& degrees) {
+  return gradient_sums_of(layout, degrees, {}).all.same_experts;
+}
+
 }  // namespace
 
-Units find_units(torch::nn::Module& root, const std::vector<nn::Parameter>& parameters) {
+Units find_units(torch::nn::Module& root, const std::vector<nn::Parameter>& parameters,
+                 const Degrees& degrees) {
   NamedLayers layers;
   auto* const alone = dynamic_cast<nn::LayerImpl*>(&root);
   if (alone != nullptr && root.named_children().is_empty())
@@ -59,19 +66,23 @@ Units find_units(torch::nn::Module& root, const std::vector<nn::Parameter>& para
   constexpr auto kNone = static_cast<std::size_t>(-1);
   result.unit_of.assign(parameters.size(), kNone);
   for (const auto& [name, layer] : layers) {
-    Unit unit{name, {}};
     UnitUser user{layer, {}};
-    const std::size_t number = result.units.size();
+    std::array<std::size_t, 2> number = {kNone, kNone};  // of the layer's unit, of its experts'
     for (const at::Tensor& tensor : layer->parameters()) {
       const std::size_t i = index.at(tensor.unsafeGetTensorImpl());
       if (result.unit_of[i] == kNone) {
-        result.unit_of[i] = number;
-        unit.parameters.push_back(i);
+        const bool expert = is_dealt(parameters[i].layout, degrees);
+        std::size_t& unit = number[expert ? 1 : 0];
+        if (unit == kNone) {
+          unit = result.units.size();
+          result.units.push_back({expert ? name + " (experts)" : name, {}, expert});
+        }
+        result.unit_of[i] = unit;
+        result.units[unit].parameters.push_back(i);
       }
       const auto seen = std::find(user.units.begin(), user.units.end(), result.unit_of[i]);
       if (seen == user.units.end()) user.units.push_back(result.unit_of[i]);
     }
-    if (!unit.parameters.empty()) result.units.push_back(std::move(unit));
     if (!user.units.empty()) result.users.push_back(std::move(user));
   }
   return result;

@@ -107,6 +107,19 @@ int64_t gathered_at_most(const std::vector<int64_t>& unit_bytes) {
   return most;
 }
 
+/// What is gathered at a time: a layer's experts come with its other weights.
+std::vector<int64_t> bytes_of_layers(const parallel::Units& units,
+                                     const std::vector<int64_t>& unit_bytes) {
+  std::vector<int64_t> layers;
+  for (std::size_t unit = 0; unit < unit_bytes.size(); ++unit) {
+    if (units.units[unit].experts && !layers.empty())
+      layers.back() += unit_bytes[unit];
+    else
+      layers.push_back(unit_bytes[unit]);
+  }
+  return layers;
+}
+
 constexpr int64_t kUnitsInFlight = 2;
 static_assert(kUnitsInFlight == parallel::ReducedBuckets::kMostCopies);
 
@@ -119,7 +132,8 @@ int64_t travelling_bytes(const config::Config& config, const Degrees& degrees, c
   if (dtypes.reduce == dtypes.gradient() || degrees.data() == 1) return 0;
   int64_t most = 0;
   for (const auto& [sums, units] : set_units)
-    for (const int64_t bytes : units) most = std::max(most, bytes + bytes / degrees.shard);
+    for (const int64_t bytes : units)
+      most = std::max(most, bytes + bytes / ranks_in(sums.shards, degrees));
   if (policy.sharding == Sharding::None)
     most = std::min(gradients.padded_local / 2,
                     static_cast<int64_t>(config.comm.bucket_mib * (1 << 20)));
@@ -154,7 +168,7 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
       sharded && degrees.pipe > 1 && (config.pipeline.keep_gathered || own.shares_weights);
   const auto all_parameters = nn::parameters_of(whole);
   const parallel::Units units =
-      sharded ? parallel::find_units(whole, all_parameters) : parallel::Units{};
+      sharded ? parallel::find_units(whole, all_parameters, degrees) : parallel::Units{};
   std::map<std::string, std::size_t> unit_of;
   for (std::size_t i = 0; i < units.unit_of.size(); ++i)
     unit_of[all_parameters[i].name] = units.unit_of[i];
@@ -218,7 +232,9 @@ Footprint footprint_of(const config::Config& config, nn::ModelImpl& whole, const
       all.gradients += *std::max_element(bytes.begin(), bytes.end()) *
                        static_cast<int64_t>(parallel::ScatteredBuckets::kBlocks);
   }
-  if (shards_parameters) all.gathered = holds ? weights.padded_local : gathered_at_most(unit_bytes);
+  if (shards_parameters)
+    all.gathered =
+        holds ? weights.padded_local : gathered_at_most(bytes_of_layers(units, unit_bytes));
   const int64_t travelling = travelling_bytes(config, degrees, policy, gradients, set_units);
   if (shards_gradients) all.gradients += travelling / kUnitsInFlight;  // in every micro-batch, one
   auto block_bytes = static_cast<int64_t>(config.comm.bucket_mib * (1 << 20));

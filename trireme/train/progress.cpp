@@ -61,6 +61,7 @@ std::string StepReport::to_json() const {
       counts += fmt::format(R"({}"{}":{})", counts.empty() ? "" : ",", missed, count);
     line += fmt::format(R"(,"staleness":{{{}}})", counts);
   }
+  if (!experts.empty()) line += fmt::format(R"(,"experts":{})", experts);
   return line + "}";
 }
 

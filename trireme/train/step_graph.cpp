@@ -37,6 +37,8 @@ std::string obstacle_for(const config::Config& config, const Mesh& mesh, const n
                        mesh.world().backend());
   if (is_asynchronous(config, mesh.degrees()))
     return "the steps of an asynchronous pipeline are not alike";
+  if (config.model.has_experts())
+    return "how many tokens each expert gets is decided anew in every step, and the host must know";
   if (drops_out(model) || config.model.dropout > 0 || config.model.attention_dropout > 0)
     return "dropout draws its masks by the number of the step, which the host knows";
   if (config.data.documents) return "data.documents makes masks that the host reads";

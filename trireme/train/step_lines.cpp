@@ -13,6 +13,7 @@ void fill(StepReport& report, const StepResult& result) {
   report.lr = result.lr;
   report.skipped = result.skipped;
   report.loss_scale = result.loss_scale;
+  if (!result.experts.empty()) report.experts = to_json(result.experts);
   if (!result.meeting) return;
   report.block_loss = result.meeting->loss / result.meeting->weight;
   report.drift = result.meeting->drift;

@@ -151,9 +151,20 @@ parallel::BatchRows Trainer::rows_of(const data::Batch& batch) const {
       .mine = batch.inputs.size(0), .largest = batch.largest_block, .micro = config_.batch.micro};
 }
 
+/// What each row of a batch counts in the loss, for routers, whose losses count as much. Empty: the
+/// model has none.
+std::vector<double> Trainer::row_weights(const data::Batch& batch) const {
+  if (!config_.model.has_experts()) return {};
+  at::Tensor counts = (batch.targets != nn::kIgnored).flatten(1).sum(1).to(at::kDouble).cpu();
+  const comm::Communicator& context = step_mesh().group(Axis::Context);  // shares the positions
+  if (context.size() > 1) context.all_reduce(counts).wait();
+  return {counts.data_ptr<double>(), counts.data_ptr<double>() + counts.numel()};
+}
+
 /// This rank's rows as micro-batches.
 std::vector<nn::MicroBatch> Trainer::cut(int64_t step, const data::Batch& batch) const {
   std::vector<nn::MicroBatch> micros;
+  const std::vector<double> weights = row_weights(batch);
   const at::Tensor loss_scale = control_.loss_scale();
   for (const auto& [begin, count] : attached_->micro_batches(rows_of(batch))) {
     auto where = std::make_shared<nn::Where>();
@@ -164,6 +175,8 @@ std::vector<nn::MicroBatch> Trainer::cut(int64_t step, const data::Batch& batch)
     if (batch.documents.defined()) where->documents = batch.documents.narrow(0, begin, count);
     where->sample_ids = {batch.sample_ids.begin() + begin,
                          batch.sample_ids.begin() + begin + count};
+    if (!weights.empty())
+      where->row_weights = {weights.begin() + begin, weights.begin() + begin + count};
     micros.push_back({nn::Flow(batch.inputs.narrow(0, begin, count), std::move(where)),
                       batch.targets.narrow(0, begin, count)});
   }
@@ -195,6 +208,7 @@ double Trainer::start(int64_t step, const data::Batch& batch, double wish_to_sto
   } else {
     numbers = all_of_it(there);
   }
+  if (config_.model.has_experts()) started.experts = expert_loads(*attached_);
   if (local_) end_local_step(started, batch, numbers);
   started.numbers = read_back(numbers, started.came);
   started_.push_back(std::move(started));
@@ -324,7 +338,8 @@ StepResult Trainer::take() {
   StepResult result{.weight = weight,
                     .lr = control_.rate_of(before.updates + 1),
                     .stop = started.stop,
-                    .meeting = started.meeting};
+                    .meeting = started.meeting,
+                    .experts = started.experts};
   if (control_.scales()) result.loss_scale = before.scale;
   if (weight == 0) {
     weightless_.say(step_mesh().world());

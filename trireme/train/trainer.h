@@ -20,6 +20,7 @@
 #include "trireme/parallel/step_end.h"
 #include "trireme/train/attach.h"
 #include "trireme/train/batch_upload.h"
+#include "trireme/train/expert_loads.h"
 #include "trireme/train/local_training.h"
 #include "trireme/train/model_state.h"
 #include "trireme/train/step_graph.h"
@@ -36,6 +37,8 @@ struct StepResult {
   /// Of replicas that train on their own, if they have met after this step. The numbers above are
   /// those of this rank's replica.
   std::optional<parallel::Meeting> meeting = {};
+  /// Of a mixture of experts: how they were used.
+  std::vector<nn::ExpertLoad> experts = {};
 };
 
 /// The mean loss, and the part of the choices that are right, of a model that makes such.
@@ -153,6 +156,7 @@ class Trainer {
     double stop;
     bool replayed = false;
     std::optional<parallel::Meeting> meeting = {};
+    std::vector<nn::ExpertLoad> experts = {};
     at::Tensor numbers;  // totals of the step, UpdateControl::numbers after it, whether it skips
     std::optional<c10::Event> came;  // of a GPU: when they are in `numbers`, in pinned memory
     // Asynchronous: what all stages add up when each has made its update.
@@ -185,6 +189,7 @@ class Trainer {
   std::shared_ptr<nn::ModelImpl> prepare(std::shared_ptr<nn::ModelImpl> model) const;
   std::unique_ptr<optim::Optimizer> make_optimizer() const;
   parallel::BatchRows rows_of(const data::Batch& batch) const;
+  std::vector<double> row_weights(const data::Batch& batch) const;
   std::vector<nn::MicroBatch> cut(int64_t step, const data::Batch& batch) const;
   [[noreturn]] void report_not_finite(const StartedStep& started, double loss) const;
 

@@ -1,0 +1,181 @@
+// A mixture of experts against a loop over tokens and their experts, gradients included, in
+// float64.
+#include <gmock/gmock.h>
+
+#include <torch/torch.h>
+
+#include "support/backends.h"
+#include "trireme/core/error.h"
+#include "trireme/nn/moe.h"
+#include "trireme/nn/parameters.h"
+
+namespace trireme::test {
+namespace {
+
+using comm::Communicator;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr double kSameLayer = 1e-10;  // sums of a few dozen terms in another order
+
+nn::MoeImpl::Options options_of(bool gated, int64_t experts, int64_t top_k) {
+  return {.router = {.width = 6, .experts = experts, .top_k = top_k, .deviation = 0.7},
+          .experts = {.ffn = 10, .gated = gated, .in_deviation = 0.5, .out_deviation = 0.5}};
+}
+
+nn::Moe made(const nn::MoeImpl::Options& options) {
+  nn::Moe moe(options);
+  moe->to(torch::kDouble);
+  nn::initialize(*moe, 5);
+  return moe;
+}
+
+/// One token after the other, one expert after the other.
+at::Tensor looped(const nn::MoeImpl& moe, const at::Tensor& x) {
+  const auto& router = moe.router->options();
+  const auto& experts = moe.experts->options();
+  const at::Tensor flat = x.reshape({-1, x.size(-1)});
+  std::vector<at::Tensor> rows;
+  for (int64_t token = 0; token < flat.size(0); ++token) {
+    const at::Tensor probabilities =
+        torch::softmax(moe.router->weight.matmul(flat[token]), /*dim=*/0);
+    const auto [best, which] = probabilities.topk(router.top_k);
+    at::Tensor y = torch::zeros_like(flat[token]);
+    for (int64_t k = 0; k < router.top_k; ++k) {
+      const auto e = which[k].item<int64_t>();
+      at::Tensor wide = moe.experts->up[e].matmul(flat[token]);
+      wide = experts.gated ? torch::silu(wide.narrow(0, 0, experts.ffn)) *
+                                 wide.narrow(0, experts.ffn, experts.ffn)
+                           : at::gelu(wide, "tanh");
+      y = y + best[k] * moe.experts->down[e].matmul(wide);
+    }
+    rows.push_back(y);
+  }
+  return torch::stack(rows).view(x.sizes());
+}
+
+std::vector<at::Tensor> gradients(const nn::MoeImpl& moe, const at::Tensor& y, const at::Tensor& x,
+                                  const at::Tensor& by) {
+  return torch::autograd::grad({(y * by).sum()},
+                               {x, moe.router->weight, moe.experts->up, moe.experts->down});
+}
+
+double distance(const at::Tensor& a, const at::Tensor& b) {
+  EXPECT_EQ(a.sizes(), b.sizes());
+  return a.numel() == 0 ? 0 : (a - b).abs().max().item<double>();
+}
+
+TEST(MoeLayer, IsALoopOverTokensAndTheirExperts) {
+  for (const bool gated : {false, true}) {
+    for (const auto& [experts, top_k] : {std::pair<int64_t, int64_t>{4, 2}, {5, 1}, {3, 3}}) {
+      nn::Moe moe = made(options_of(gated, experts, top_k));
+      moe->eval();
+      torch::manual_seed(3);
+      const auto x = torch::randn({3, 7, 6}, torch::kDouble).requires_grad_();
+      const auto by = torch::randn({3, 7, 6}, torch::kDouble);
+      const auto y = moe->forward(x), expected = looped(*moe, x);
+      EXPECT_LE(distance(y, expected), kSameLayer);
+      const auto got = gradients(*moe, y, x, by), wanted = gradients(*moe, expected, x, by);
+      for (std::size_t i = 0; i < got.size(); ++i)
+        EXPECT_LE(distance(got[i], wanted[i]), kSameLayer) << "gradient " << i;
+    }
+  }
+}
+
+TEST(MoeLayer, HasASecondDerivative) {
+  nn::Moe moe = made(options_of(true, 3, 2));
+  moe->eval();
+  torch::manual_seed(4);
+  const auto x = torch::randn({2, 3, 6}, torch::kDouble).requires_grad_();
+  const auto twice = [&](const at::Tensor& y) {
+    const auto first = torch::autograd::grad({y.square().sum()}, {x}, {}, true, true)[0];
+    return torch::autograd::grad({first.square().sum()}, {x, moe->experts->down});
+  };
+  const auto got = twice(moe->forward(x)), wanted = twice(looped(*moe, x));
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_LE(distance(got[i], wanted[i]), 1e-8 * wanted[i].abs().max().item<double>());
+}
+
+/// The layer over ranks of the expert axis, which hold different rows of the same batch: rank r has
+/// `rows[r]` of them.
+void check_dealt(const std::vector<int64_t>& rows, bool all_to_one) {
+  const auto ranks = static_cast<int>(rows.size());
+  const int64_t experts = 4;
+  nn::Moe whole = made(options_of(true, experts, 1));
+  whole->eval();
+  torch::manual_seed(6);
+  int64_t all_rows = 0;
+  for (const int64_t count : rows) all_rows += count;
+  auto x = torch::randn({all_rows, 3, 6}, torch::kDouble);
+  const auto by = torch::randn({all_rows, 3, 6}, torch::kDouble);
+  const auto steer = [&](nn::MoeImpl& moe) {
+    if (!all_to_one) return;
+    const at::NoGradGuard guard;
+    moe.router->weight.zero_();
+    moe.router->weight[2].fill_(9);
+  };
+  if (all_to_one) x = x.abs();  // then expert 2 has the highest score everywhere
+  steer(*whole);
+  x.requires_grad_();
+  const auto expected = looped(*whole, x);
+  const auto wanted = gradients(*whole, expected, x, by);
+  run_world(kThreads, ranks, [&](const Communicator& world) {
+    const Mesh mesh(world, {.replica = ranks, .expert = ranks});
+    struct Root : torch::nn::Module {
+      nn::Moe moe = nullptr;
+    } root;
+    root.moe = root.register_module("moe", nn::Moe(options_of(true, experts, 1)));
+    nn::cut(root, nn::moe_plan("moe", options_of(true, experts, 1)), mesh);
+    root.to(torch::kDouble);
+    root.eval();
+    {
+      const at::NoGradGuard guard;
+      root.moe->router->weight.copy_(whole->router->weight);
+      const Range mine = even_range(experts, ranks, world.rank());
+      root.moe->experts->up.copy_(whole->experts->up.narrow(0, mine.begin, mine.count));
+      root.moe->experts->down.copy_(whole->experts->down.narrow(0, mine.begin, mine.count));
+    }
+    int64_t begin = 0;
+    for (int r = 0; r < world.rank(); ++r) begin += rows[static_cast<std::size_t>(r)];
+    const int64_t count = rows[static_cast<std::size_t>(world.rank())];
+    const auto own = x.detach().narrow(0, begin, count).clone().requires_grad_();
+    const auto y = root.moe->forward(own);
+    EXPECT_LE(distance(y, expected.detach().narrow(0, begin, count)), kSameLayer);
+    auto got = gradients(*root.moe, y, own, by.narrow(0, begin, count));
+    EXPECT_LE(distance(got[0], wanted[0].narrow(0, begin, count)), kSameLayer);
+    world.all_reduce(got[1]).wait();
+    EXPECT_LE(distance(got[1], wanted[1]), kSameLayer);
+    const Range mine = even_range(experts, ranks, world.rank());
+    for (const std::size_t i : {2, 3})
+      EXPECT_LE(distance(got[i], wanted[i].narrow(0, mine.begin, mine.count)), kSameLayer)
+          << "an expert's gradient has the tokens of all ranks";
+  });
+}
+
+TEST(MoeLayer, TokensTravelToTheRanksOfTheirExperts) {
+  check_dealt({2, 2}, false);
+  check_dealt({1, 2, 3, 1}, false);
+}
+
+TEST(MoeLayer, RanksWithoutTokensAndExpertsWithoutTokensAreFine) {
+  check_dealt({3, 0}, false);
+  check_dealt({0, 2, 0, 1}, false);
+  check_dealt({2, 1}, true);
+  check_dealt({0, 0, 1, 0}, true);
+}
+
+TEST(MoeLayer, RefusesExpertsThatCannotBeDealt) {
+  run_world(kThreads, 3, [&](const Communicator& world) {
+    struct Root : torch::nn::Module {
+    } root;
+    const auto options = options_of(false, 4, 2);
+    root.register_module("moe", nn::Moe(options));
+    const Mesh mesh(world, {.replica = 3, .expert = 3});
+    EXPECT_THAT([&] { nn::cut(root, nn::moe_plan("moe", options), mesh); },
+                ThrowsMessage<MisuseError>(
+                    HasSubstr("4 experts cannot be dealt evenly to expert 3: use a divisor of 4")));
+  });
+}
+
+}  // namespace
+}  // namespace trireme::test
