@@ -159,6 +159,13 @@ int train_check(const std::vector<std::string>& args) {
   fmt::print("mesh of {}: pipe {} x replica {} x shard {} x context {} x tensor {}\n",
              counted(ranks, "rank"), degrees.pipe, degrees.replica, degrees.shard, degrees.context,
              degrees.tensor);
+  if (degrees.context > 1)
+    fmt::print(
+        "sequences of {} positions: {} on a rank, a piece of the head and one of the tail; "
+        "attention "
+        "by context.kind = \"{}\"\n",
+        config.model.seq, head_and_tail(config.model.seq, degrees.context, 0).count(),
+        to_string(config.context.kind));
   if (on_servers) {
     Degrees all = degrees;
     all.replica = static_cast<int>(std::max<int64_t>(1, asked.mesh.replica));

@@ -12,6 +12,7 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/layout/layout.h
   trireme/layout/piece.h
   trireme/layout/even_range.h
+  trireme/layout/positions.h
   trireme/layout/rank_set.h
   trireme/layout/reduction.h
   trireme/config/config.h
@@ -52,6 +53,8 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/nn/batch_norm.h
   trireme/nn/batch_statistics.h
   trireme/nn/layers.h
+  trireme/nn/context_attention.h
+  trireme/nn/context_region.h
   trireme/nn/rms_norm.h
   trireme/nn/swiglu.h
   trireme/nn/rotary.h

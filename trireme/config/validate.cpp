@@ -134,7 +134,7 @@ void validate_context(const Config& config) {
        mesh.context, model.kind);
   need(model.seq >= 2 * mesh.context,
        "mesh.context = {} cuts a sequence in {} pieces, a head and a tail for each rank, but "
-       "model.seq = {}; use mesh.context={} or less",
+       "model.seq = {}; use at most mesh.context={}",
        mesh.context, 2 * mesh.context, model.seq, std::max<int64_t>(1, model.seq / 2));
   const int64_t heads = mesh.tensor <= model.kv_heads
                             ? model.kv_heads / mesh.tensor * (model.heads / model.kv_heads)

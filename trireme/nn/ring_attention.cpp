@@ -23,37 +23,13 @@
 #include "trireme/core/error.h"
 #include "trireme/nn/attention_block.h"
 #include "trireme/nn/context_attention.h"
+#include "trireme/nn/ring_blocks.h"
 
 namespace trireme::nn {
 
 namespace {
 
 namespace ag = torch::autograd;
-
-/// Some columns of the queries against some columns of the keys. All of these queries see all of
-/// these keys, or, if it is causal, both are the same positions.
-struct RingBlock {
-  Range queries, keys;
-  bool causal = false;
-};
-
-/// The blocks of one rank's queries and another's keys. A range of queries sees the first columns
-/// of the keys; neighbours that see the same are one block.
-std::vector<RingBlock> blocks_of(const Positions& queries, const Positions& keys) {
-  if (queries == keys) return {{{0, queries.count()}, {0, keys.count()}, true}};
-  std::vector<RingBlock> blocks;
-  int64_t column = 0;
-  for (const Range& some : queries.ranges()) {
-    int64_t seen = 0;
-    for (const Range& one : keys.ranges())
-      if (one.begin < some.begin) seen += one.count;
-    const bool goes_on = !blocks.empty() && blocks.back().keys.count == seen;
-    if (seen > 0 && goes_on) blocks.back().queries.count += some.count;
-    if (seen > 0 && !goes_on) blocks.push_back({{column, some.count}, {0, seen}});
-    column += some.count;
-  }
-  return blocks;
-}
 
 struct RingContext : torch::CustomClassHolder {
   comm::Communicator group;
@@ -157,8 +133,7 @@ struct RingAttention : ag::Function<RingAttention> {
     const auto wide = at::promote_types(q.scalar_type(), at::kFloat);
     BlockAttention all;
     go_round(*ring, packed(k, v), [&](int source, const at::Tensor& kv) {
-      for (const RingBlock& block : blocks_of(ring->call.positions, ring->positions_of(source))) {
-        if (block.queries.count == 0) continue;
+      for (const RingBlock& block : ring_blocks(ring->call.positions, ring->positions_of(source))) {
         const auto mask = ring->mask_of(block, source, q);
         if (!mask) continue;
         const at::Tensor keys = kv.narrow(3, block.keys.begin, block.keys.count);
@@ -193,8 +168,7 @@ struct RingAttention : ag::Function<RingAttention> {
     std::optional<Exchange> coming;  // the gradients of the keys that are here
     go_round(*ring, packed(saved[1], saved[2]), [&](int source, const at::Tensor& kv) {
       at::Tensor dkv = at::zeros(kv.sizes(), kv.options().dtype(wide));
-      for (const RingBlock& block : blocks_of(ring->call.positions, ring->positions_of(source))) {
-        if (block.queries.count == 0) continue;
+      for (const RingBlock& block : ring_blocks(ring->call.positions, ring->positions_of(source))) {
         const auto mask = ring->mask_of(block, source, q);
         if (!mask) continue;
         const at::Tensor keys = kv.narrow(3, block.keys.begin, block.keys.count);
