@@ -64,6 +64,7 @@ const Limits kWorkers = {.at_least = 1, .at_most = 1024};
 const Limits kNotNegative = {.at_least = 0};
 const Limits kBelowOne = {.at_least = 0, .less_than = 1};
 const Limits kServers = {.at_least = 1, .at_most = 1024};
+const Limits kMebibytes = {.at_least = 0, .at_most = 1 << 30};
 const Limits kFilled = {.not_empty = true};
 const Limits kBalance = {
     .not_empty = true,
@@ -117,7 +118,8 @@ const Key kTable[] = {
     {KEY(model.batch_norm), "resnet: statistics of all ranks' rows, or of each rank's",
      one_of<BatchNormKind>()},
     {KEY(model.patch), "vit: height and width of a patch", kSize},
-    {KEY(model.from), "first weights: a checkpoint, or a Hugging Face folder; model's sizes are its"},
+    {KEY(model.from),
+     "first weights: a checkpoint, or a Hugging Face folder; model's sizes are its"},
     {KEY(model.experts), "moe-gpt: experts in a layer", kSize, Built::Later},
     {KEY(model.top_k), "moe-gpt: experts that see a token", kSize, Built::Later},
     {KEY(model.capacity), "moe-gpt: an expert's share of tokens; 0: dropless", kNotNegative,
@@ -150,8 +152,7 @@ const Key kTable[] = {
     {KEY(optim.schedule), "learning rate after the warmup", one_of<RateSchedule>()},
     {KEY(optim.warmup), "steps of linear warmup", kCount},
     {KEY(optim.final), "last learning rate as a fraction of lr", {.at_least = 0, .at_most = 1}},
-    {"optim.groups",
-     TABLES(optim.groups),
+    {"optim.groups", TABLES(optim.groups),
      "parameters with another lr or weight_decay: [{match, lr, weight_decay}, ...]"},
 
     {KEY(lora.rank), "rank of low-rank adapters; 0: none", kSizeOrAuto},
@@ -220,6 +221,9 @@ const Key kTable[] = {
      kCount},
     {KEY(sync.servers), "stale, free: processes that serve parameters", kServers},
     {KEY(sync.copies), "stale, free: other servers that also hold each parameter", kCount},
+    {KEY(sync.server_memory_mib),
+     "stale, free: what a server may keep of weights and optimizer states; 0: no limit",
+     kMebibytes},
     {KEY(sync.manager),
      "stale, free: where the manager keeps its log; empty: run.dir; or etcd://host:port"},
     {KEY(sync.optimizer), "stale, free: optimizer of the servers; empty: optim.kind",

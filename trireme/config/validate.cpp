@@ -75,11 +75,12 @@ void validate_sizes(const Model& model, const Batch& batch) {
 void validate_images(const Config& config) {
   if (!config.model.has_images()) return;
   const Recompute recompute = config.memory.recompute;
-  need(config.model.kind != "resnet" ||
-           (recompute != Recompute::Selective && recompute != Recompute::Cheap),
-       "memory.recompute = \"{}\" saves nothing in a resnet: it has no attention, and its norms are "
-       "one pass with their ReLU; use \"block\"",
-       to_string(recompute));
+  need(
+      config.model.kind != "resnet" ||
+          (recompute != Recompute::Selective && recompute != Recompute::Cheap),
+      "memory.recompute = \"{}\" saves nothing in a resnet: it has no attention, and its norms are "
+      "one pass with their ReLU; use \"block\"",
+      to_string(recompute));
   const auto& blend = config.data.blend;
   const auto is_of_images = [](const DataSource& one) { return has_images(one.kind); };
   need(std::ranges::all_of(config.data.sources(), is_of_images),
@@ -103,7 +104,8 @@ void validate_groups(const Config& config) {
   for (std::size_t i = 0; i < config.optim.groups.size(); ++i) {
     const ParameterGroup& group = config.optim.groups[i];
     need(config.optim.lr > 0 || group.lr.value_or(0) == 0,
-         "optim.groups[{}].lr = {} follows the schedule of optim.lr = 0, which stays 0; set optim.lr "
+         "optim.groups[{}].lr = {} follows the schedule of optim.lr = 0, which stays 0; set "
+         "optim.lr "
          "over 0, and a last group {{match = \"*\", lr = 0}} for what should not move",
          i, group.lr.value_or(0));
     need(config.sync.optimizer != ServerOptimizer::Adagrad || group.weight_decay.value_or(0) == 0,
@@ -128,10 +130,10 @@ void validate_servers(const Config& config) {
   const Sync& sync = config.sync;
   if (!sync.on_servers()) return;
   const std::string asked = fmt::format("sync.kind = \"{}\"", to_string(sync.kind));
-  need(config.model.from.empty(),
-       "{}: servers make their own first weights, so that model.from does not go with it; train "
-       "without servers",
-       asked);
+  need(config.lora.rank == 0,
+       "{}: servers keep weights that are trained, and lora.rank = {} trains adapters of others; "
+       "train them without servers",
+       asked, config.lora.rank);
   need(sync.copies < sync.servers,
        "sync.copies = {} needs {} servers, but sync.servers = {}: use at most {} copies",
        sync.copies, sync.copies + 1, sync.servers, sync.servers - 1);
