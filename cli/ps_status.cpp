@@ -41,11 +41,11 @@ std::string server_row(const Json& node) {
   if (!node.contains("figures")) return row + "\n";
   const Json& figures = node["figures"];
   return row +
-         fmt::format(" {:>10} {:>9} {:>9.1f} {:>9.1f} {:>7} {:>8}\n",
+         fmt::format(" {:>10} {:>9} {:>9.1f} {:>9.1f} {:>7} {:>8} {:>8}\n",
                      core::format_bytes(figures.at("bytes").get<int64_t>()),
                      figures.at("rows").get<int64_t>(), figures.at("pushes_per_s").get<double>(),
                      figures.at("pulls_per_s").get<double>(), figures.at("behind").get<int64_t>(),
-                     figures.at("refused").get<int64_t>());
+                     figures.at("refused").get<int64_t>(), figures.at("pid").get<int64_t>());
 }
 
 std::string worker_row(const Json& node, int64_t furthest) {
@@ -93,9 +93,9 @@ std::string status_screen(const std::string& json) {
       servers += server_row(node);
   }
   std::string screen = job_line(job);
-  screen += fmt::format("\n{:<11} {:>5} {:<7} {:>9} {:>10} {:>9} {:>9} {:>9} {:>7} {:>8}\n{}",
+  screen += fmt::format("\n{:<11} {:>5} {:<7} {:>9} {:>10} {:>9} {:>9} {:>9} {:>7} {:>8} {:>8}\n{}",
                         "server", "life", "state", "silent", "memory", "rows", "pushes/s",
-                        "pulls/s", "behind", "refused", servers);
+                        "pulls/s", "behind", "refused", "pid", servers);
   screen += fmt::format("\n{:<11} {:>5} {:<7} {:>9} {:>10} {:>9} {:>9}\n{}", "worker", "life",
                         "state", "silent", "clock", "lag", "task", workers);
   return screen + fmt::format("\n{:<11} held by\n{}", "ranges", range_lines(job.at("ranges")));

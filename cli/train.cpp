@@ -108,6 +108,7 @@ int mesh_check(const std::vector<std::string>& args) {
     if (from == config::Resume::From::Nothing) train::refuse_newer(config, -1);
     if (from == config::Resume::From::Folder)
       train::refuse_newer(config, format::Checkpoint(folder).index().step);
+    train::check_servers(config, models::make_whole);
     config = train::config_of_worker(config);
   }
   const Degrees degrees =

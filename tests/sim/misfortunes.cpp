@@ -23,6 +23,7 @@ void Misfortunes::plan() {
   if (scenario_.joins)
     world_.at(some_time(), [this] {
       note(fmt::format("server {} comes", job_.servers));
+      ++joins_;
       start_server_(job_.servers);
     });
   if (scenario_.blackout) world_.at(some_time(), [this] { black_out(); });
@@ -86,6 +87,7 @@ void Misfortunes::let_fall() {
   const NodeId head = server_id(chain[0].index), second = server_id(chain[1].index);
   if (!may_trouble(head)) return;
   note(fmt::format("{} is cut off from {}, its successor", ps::name_of(head), ps::name_of(second)));
+  ++falls_;
   world_.cut(head, second);
   world_.at(world_.now() + milliseconds(world_.random().between(2, 40)), [this, head, second] {
     crash(head);
@@ -142,6 +144,7 @@ void Misfortunes::part_one() {
   if (id == ps::kManager && !from_all && !may_trouble(others[0])) return;
   note(fmt::format("{} is cut off from {}", ps::name_of(id),
                    from_all ? "all" : ps::name_of(others[0])));
+  ++partitions_;
   for (const NodeId other : others) world_.cut(id, other);
   world_.at(world_.now() + milliseconds(world_.random().between(5, 250)), [this, id, others] {
     for (const NodeId other : others) world_.heal(id, other);
@@ -161,6 +164,7 @@ void Misfortunes::watch_leaving() {
   auto* server = world_.node<ps::Server>(server_id(0));
   if (server && server->may_stop() && !server->view().over) {
     note("server 0 has left");
+    ++departures_;
     gone_.insert(server_id(0));
     return world_.crash(server_id(0));
   }

@@ -22,7 +22,12 @@ class Misfortunes {
   void plan();
   /// Nodes that do not come back.
   const std::set<NodeId>& gone() const { return gone_; }
+  /// What of all that was planned has really happened.
   uint64_t crashes() const { return crashes_; }
+  uint64_t partitions() const { return partitions_; }
+  uint64_t falls() const { return falls_; }
+  uint64_t joins() const { return joins_; }
+  uint64_t departures() const { return departures_; }
 
  private:
   ps::Manager* manager() { return world_.node<ps::Manager>(ps::kManager); }
@@ -47,7 +52,7 @@ class Misfortunes {
   World& world_;
   std::function<void(uint32_t)> start_server_;
   std::set<NodeId> gone_;
-  uint64_t crashes_ = 0;
+  uint64_t crashes_ = 0, partitions_ = 0, falls_ = 0, joins_ = 0, departures_ = 0;
 };
 
 inline NodeId server_id(uint32_t index) {

@@ -18,6 +18,42 @@ void report(const Scenario& scenario, const Outcome& outcome) {
                   << fmt::format("\n  replay: ps_test --seed {}", scenario.seed);
 }
 
+void add(Outcome& sum, const Outcome& one) {
+  for (const auto field :
+       {&Outcome::events, &Outcome::crashes, &Outcome::rollbacks, &Outcome::restored,
+        &Outcome::epochs, &Outcome::writes, &Outcome::reads, &Outcome::repeated, &Outcome::refused,
+        &Outcome::snapshots, &Outcome::partitions, &Outcome::falls, &Outcome::joins,
+        &Outcome::departures})
+    sum.*field += one.*field;
+  for (const auto field : {&Happenings::lost, &Happenings::repeated, &Happenings::late,
+                           &Happenings::cut, &Happenings::power_losses})
+    sum.happened.*field += one.happened.*field;
+}
+
+/// Worlds in which nothing goes wrong prove nothing.
+void expect_misfortunes(const Outcome& sum) {
+  const std::pair<const char*, uint64_t> all[] = {
+      {"messages lost", sum.happened.lost},
+      {"messages that came twice", sum.happened.repeated},
+      {"messages that came late, after others", sum.happened.late},
+      {"messages into a partition", sum.happened.cut},
+      {"managers that died while they wrote", sum.happened.power_losses},
+      {"crashes", sum.crashes},
+      {"partitions", sum.partitions},
+      {"heads cut off from their successors", sum.falls},
+      {"servers that came", sum.joins},
+      {"servers that left", sum.departures},
+      {"ranges that changed hands", sum.epochs},
+      {"snapshots", sum.snapshots},
+      {"returns to the beginning", sum.rollbacks - sum.restored},
+      {"returns to a snapshot", sum.restored},
+      {"batches that were done twice", sum.repeated},
+      {"messages refused", sum.refused},
+      {"pushes", sum.writes},
+      {"pulls", sum.reads}};
+  for (const auto& [what, times] : all) EXPECT_GT(times, 0) << "the simulator is idle: no " << what;
+}
+
 TEST(ParameterServer, KeepsItsPromisesInAThousandWorlds) {
   constexpr uint64_t kSeeds = 1000;
   const char* one = std::getenv("PS_SEED");
@@ -34,21 +70,16 @@ TEST(ParameterServer, KeepsItsPromisesInAThousandWorlds) {
     const Outcome outcome = simulate(scenario);
     report(scenario, outcome);
     failed += outcome.breaches.empty() ? 0 : 1;
-    sum.events += outcome.events;
-    sum.crashes += outcome.crashes;
-    sum.rollbacks += outcome.rollbacks;
-    sum.epochs += outcome.epochs;
-    sum.writes += outcome.writes;
-    sum.reads += outcome.reads;
-    sum.repeated += outcome.repeated;
-    sum.refused += outcome.refused;
-    sum.snapshots += outcome.snapshots;
+    add(sum, outcome);
   }
+  if (seeds >= kSeeds && failed == 0) expect_misfortunes(sum);
   fmt::print(
       "{} seeds: {} events, {} crashes, {} epochs of ranges, {} snapshots, {} returns to one, {} "
-      "pushes, {} pulls, {} batches done twice and taken once, {} messages refused\n",
+      "pushes, {} pulls, {} batches done twice and taken once, {} messages refused; {} messages "
+      "lost, {} repeated, {} late, {} partitions, {} servers came and {} left\n",
       seeds, sum.events, sum.crashes, sum.epochs, sum.snapshots, sum.rollbacks, sum.writes,
-      sum.reads, sum.repeated, sum.refused);
+      sum.reads, sum.repeated, sum.refused, sum.happened.lost, sum.happened.repeated,
+      sum.happened.late, sum.partitions, sum.joins, sum.departures);
 }
 
 /// Workers that have long tasks do not need the manager until the next one.

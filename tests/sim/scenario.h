@@ -64,12 +64,15 @@ struct Outcome {
   std::vector<Breach> breaches = {};
   uint64_t events = 0;
   uint64_t rollbacks = 0;
+  uint64_t restored = 0;  ///< whether the last of them was to a snapshot, not to the beginning
   uint64_t crashes = 0;
   uint64_t epochs = 0;  ///< how often ranges changed hands
   uint64_t writes = 0, reads = 0;
   uint64_t repeated = 0;  ///< pushes of batches that another worker had done
   uint64_t refused = 0;
   uint64_t snapshots = 0;
+  uint64_t partitions = 0, falls = 0, joins = 0, departures = 0;
+  Happenings happened = {};
   uint64_t writes_without_manager = 0;  ///< begun and acknowledged while it was away
 };
 

@@ -246,6 +246,11 @@ class Simulation {
   void collect_figures() {
     outcome_.events = world_.events();
     outcome_.crashes = misfortunes_.crashes();
+    outcome_.partitions = misfortunes_.partitions();
+    outcome_.falls = misfortunes_.falls();
+    outcome_.joins = misfortunes_.joins();
+    outcome_.departures = misfortunes_.departures();
+    outcome_.happened = world_.happened();
     outcome_.writes = history_.writes.size();
     outcome_.reads = history_.reads.size();
     outcome_.writes_without_manager =
@@ -257,6 +262,7 @@ class Simulation {
         for (const auto& [why, times] : node->refused()) outcome_.refused += times;
     if (!manager()) return;
     outcome_.rollbacks = manager()->view().generation;
+    outcome_.restored = manager()->view().restored.snapshot > 0 ? 1 : 0;
     if (job_.copies > 0 && outcome_.rollbacks > 0 && !scenario_.blackout)
       breach(Promise::Copies, fmt::format("the servers returned {} times", outcome_.rollbacks));
     outcome_.snapshots = manager()->books().snapshot().snapshot;

@@ -107,6 +107,7 @@ void World::survive(NodeId id, const std::function<void()>& act) {
     act();
   } catch (const PowerLost&) {
     if (on_note) on_note(fmt::format("{} dies while it writes its log", ps::name_of(id)));
+    ++happened_.power_losses;
     crash(id);
     at(now_ + Time(random_.between(3'000, 100'000)), [this, id] { restart(id); });
   }
@@ -116,13 +117,19 @@ void World::send(NodeId from, NodeId to, std::string message) {
   if (on_send) on_send(from, to, message);
   if (!hosts_.contains(to)) return;
   const bool to_itself = from == to;
-  if (!to_itself && (is_cut(from, to) || random_.chance(weather.lose))) return;
-  if (!to_itself && random_.chance(weather.repeat)) deliver_later(from, to, message);
+  if (!to_itself && is_cut(from, to)) return void(++happened_.cut);
+  if (!to_itself && random_.chance(weather.lose)) return void(++happened_.lost);
+  if (!to_itself && random_.chance(weather.repeat)) {
+    ++happened_.repeated;
+    deliver_later(from, to, message);
+  }
   deliver_later(from, to, message);
 }
 
 void World::deliver_later(NodeId from, NodeId to, const std::string& message) {
-  const Time most = random_.chance(weather.late) ? weather.latest : weather.usual;
+  const bool is_late = random_.chance(weather.late);
+  happened_.late += is_late ? 1 : 0;
+  const Time most = is_late ? weather.latest : weather.usual;
   const Time delay(random_.between(20, static_cast<uint64_t>(most.count())));
   at(now_ + delay, [this, from, to, message] {
     Host& host = *hosts_.at(to);

@@ -28,6 +28,13 @@ struct Weather {
   Time latest = std::chrono::milliseconds(40);
 };
 
+/// What has happened to messages and nodes.
+struct Happenings {
+  uint64_t lost = 0, repeated = 0, late = 0;  ///< messages
+  uint64_t cut = 0;           ///< messages between nodes that cannot reach each other
+  uint64_t power_losses = 0;  ///< of nodes that were writing their log
+};
+
 /// A log that survives a crash up to the last sync, and of what came after it any prefix.
 struct Disk {
   std::string log;
@@ -76,6 +83,7 @@ class World {
   std::function<void(NodeId from, NodeId to, const std::string& message)> on_send;
   std::function<void(const std::string& line)> on_note;
   uint64_t events() const { return events_; }
+  const Happenings& happened() const { return happened_; }
 
  private:
   class HostEnvironment;
@@ -104,6 +112,7 @@ class World {
   Random random_;
   Time now_{0};
   uint64_t events_ = 0;
+  Happenings happened_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
   std::map<NodeId, std::unique_ptr<Host>> hosts_;
   std::set<std::pair<NodeId, NodeId>> cuts_;

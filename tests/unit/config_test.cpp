@@ -83,7 +83,7 @@ tensor: sequence=true
 pipeline: schedule="1f1b" stages_per_rank=1 balance="time" keep_gathered=true vertical_sync=false lr_by_delay=false
 precision: compute="float32" reduce="float32" master="float32" keep=[] loss_scale=65536.0 growth=2000
 memory: recompute="none" shard="parameters" offload="none"
-sync: kind="lockstep" every=1 seconds=0.0 after=0 momentum=0.9 time_constant=0.0 lr=1.0 nesterov=true fragments=1 delay=0 keep_own=0.5 inner_group=1 staleness=0 servers=1 copies=0 manager="" optimizer="" lr_by_staleness=false backup=false
+sync: kind="lockstep" every=1 seconds=0.0 after=0 momentum=0.9 time_constant=0.0 lr=1.0 nesterov=true fragments=1 delay=0 keep_own=0.5 inner_group=1 staleness=0 servers=1 copies=0 server_memory_mib=0 manager="" optimizer="" lr_by_staleness=false backup=false
 compress: kind="none" ratio=0.01 rank=4 min_saving=1.0 feedback=true warmup=0 keep=[] transfers="none" gathers="none"
 comm: backend="auto" timeout_s=300.0 bucket_mib=25.0 overlap_experts=false rate_mbit=0.0
 checkpoint: every=0 keep=3 resume="auto"

@@ -387,8 +387,9 @@ TEST(JobConfig, DenseTablesThatNoServerHasRoomForAreRefused) {
     FAIL() << "accepted";
   } catch (const MisuseError& error) {
     EXPECT_STREQ(error.what(),
-                 "job 'manager': dense tables and what their rules keep have 48 bytes, and 96 with "
-                 "1 copies, but 2 servers of 24 bytes have 48; add servers or raise server_bytes");
+                 "job 'manager': server 0 would have 48 bytes of dense tables and of what their "
+                 "rules keep, of its own ranges and as copies, but each may take 24; add servers, "
+                 "or raise server_bytes (sync.server_memory_mib)");
   }
   job.tables[0].tau = -1;
   EXPECT_THROW(check(job), MisuseError);

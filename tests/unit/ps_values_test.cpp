@@ -15,6 +15,7 @@
 #include "trireme/ps/large_pages.h"
 #include "trireme/ps/row_index.h"
 #include "trireme/ps/storage.h"
+#include "trireme/ps/stored_values.h"
 #include "trireme/ps/values.h"
 #include "trireme/ps/view.h"
 
@@ -218,6 +219,31 @@ void expect_sparse_is_dense(const RulePtr& row_rule) {
   copy->load(sparse->image());
   EXPECT_EQ(copy->image().parts, sparse->image().parts);
   EXPECT_EQ(copy->image().sparse.keys, sparse->image().sparse.keys);
+}
+
+TEST(Rule, LatestIsWhatIsPushedWhateverTheDivisor) {
+  std::vector<double> values{1, 2}, pushed{5, -7};
+  make_latest()->apply(Row<double>{values, {}}, pushed, {.rate = 0.5, .divisor = 3});
+  EXPECT_EQ(values, (std::vector<double>{5, -7}));
+}
+
+TEST(StoredValues, AreExactWhereTheTypeHasThem) {
+  const std::vector<double> numbers{0, 1, 200, -128, 0.5, 1e300, 4503599627370497, NAN};
+  const auto as = [&]<class T>(const char* dtype, T) {
+    return values_of<T>(to_stored(bytes_of_values<double>(numbers), dtype));
+  };
+  EXPECT_EQ(as("I64", int64_t{}),
+            (std::vector<int64_t>{0, 1, 200, -128, 0, INT64_MAX, 4503599627370497, INT64_MIN}));
+  EXPECT_EQ(as("I8", int8_t{}), (std::vector<int8_t>{0, 1, 127, -128, 0, 127, 127, -128}));
+  EXPECT_EQ(as("BOOL", uint8_t{}), (std::vector<uint8_t>{0, 1, 200, 0, 0, 255, 255, 0}));
+  EXPECT_EQ(as("F32", float{})[4], 0.5F);
+  for (const char* dtype : {"F64", "F32", "I64", "I32", "I16", "I8", "U8", "BOOL"}) {
+    EXPECT_TRUE(can_store(dtype));
+    const std::string some = bytes_of_values<double>(std::vector<double>{0, 1, 1, 0});
+    EXPECT_EQ(from_stored(to_stored(some, dtype), dtype), some) << dtype;
+  }
+  EXPECT_FALSE(can_store("F16"));
+  EXPECT_THROW(to_stored("", "F16"), MisuseError);
 }
 
 TEST(SparseTable, EqualsTheSameEmbeddingTrainedDensely) {

@@ -177,7 +177,7 @@ struct Sync {
   bool nesterov = true;
   int64_t fragments = 1, delay = 0, inner_group = 1;
   double keep_own = 0.5;
-  int64_t staleness = 0, servers = 1, copies = 0;
+  int64_t staleness = 0, servers = 1, copies = 0, server_memory_mib = 0;
   std::string manager = {};
   ServerOptimizer optimizer = ServerOptimizer::Same;
   bool lr_by_staleness = false, backup = false;

@@ -259,6 +259,7 @@ constexpr Switch kSwitches[] = {
     {"sync.staleness", "sync.kind", is_stale, "sync.kind=stale"},
     {"sync.servers", "sync.kind", on_servers, "sync.kind=stale"},
     {"sync.copies", "sync.kind", on_servers, "sync.kind=stale"},
+    {"sync.server_memory_mib", "sync.kind", on_servers, "sync.kind=stale"},
     {"sync.manager", "sync.kind", on_servers, "sync.kind=stale"},
     {"sync.optimizer", "sync.kind", on_servers, "sync.kind=stale"},
     {"sync.lr_by_staleness", "sync.kind", on_servers, "sync.kind=free"},

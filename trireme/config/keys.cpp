@@ -64,6 +64,7 @@ const Limits kWorkers = {.at_least = 1, .at_most = 1024};
 const Limits kNotNegative = {.at_least = 0};
 const Limits kBelowOne = {.at_least = 0, .less_than = 1};
 const Limits kServers = {.at_least = 1, .at_most = 1024};
+const Limits kMebibytes = {.at_least = 0, .at_most = 1 << 30};
 const Limits kFilled = {.not_empty = true};
 const Limits kBalance = {
     .not_empty = true,
@@ -123,8 +124,7 @@ const Key kTable[] = {
     {KEY(model.top_k), "experts: how many see a token", kSize},
     {KEY(model.capacity),
      "experts: most tokens of a sequence that an expert takes in training, as a multiple of an "
-     "even "
-     "share; 0: all",
+     "even share; 0: all",
      kNotNegative},
     {KEY(model.balance), "experts: weight of the load-balancing loss", kNotNegative},
     {KEY(model.router), "experts: how a token chooses its experts", one_of<RouterKind>()},
@@ -236,6 +236,9 @@ const Key kTable[] = {
      kCount},
     {KEY(sync.servers), "stale, free: processes that serve parameters", kServers},
     {KEY(sync.copies), "stale, free: other servers that also hold each parameter", kCount},
+    {KEY(sync.server_memory_mib),
+     "stale, free: what a server may keep of weights and optimizer states; 0: no limit",
+     kMebibytes},
     {KEY(sync.manager),
      "stale, free: where the manager keeps its log; empty: run.dir; or etcd://host:port"},
     {KEY(sync.optimizer), "stale, free: optimizer of the servers; empty: optim.kind",

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "trireme/core/error.h"
 #include "trireme/core/hash.h"
 #include "trireme/ps/archive.h"
+#include "trireme/ps/storage.h"
+#include "trireme/ps/stored_values.h"
+#include "trireme/ps/view.h"
 
 namespace trireme::ps {
 
@@ -84,18 +88,34 @@ bool JobConfig::in_lanes() const {
 
 namespace {
 
-/// Dense tables are there from the beginning: too many of them for all servers is known at once.
-void check_memory(const JobConfig& job) {
+/// What dense tables take in a range.
+uint64_t dense_bytes(const JobConfig& job, RangeId range) {
   uint64_t bytes = 0;
-  for (const TableConfig& table : job.tables)
-    if (table.kind == TableKind::Dense)
-      bytes += (table.elems + table.rule->state().elems(table.elems)) * bytes_of(table.type);
-  const uint64_t all = bytes * (job.copies + 1);
-  core::check(job.server_bytes == 0 || all <= job.server_bytes * job.servers,
-              "job '{}': dense tables and what their rules keep have {} bytes, and {} with {} "
-              "copies, but {} servers of {} bytes have {}; add servers or raise server_bytes",
-              job.name, bytes, all, job.copies, job.servers, job.server_bytes,
-              job.server_bytes * job.servers);
+  for (TableId table = 0; table < job.tables.size(); ++table) {
+    const TableConfig& config = job.tables[table];
+    if (config.kind != TableKind::Dense) continue;
+    const uint64_t elems = block_of(job, table, range).elems;
+    bytes += (elems + config.rule->state().elems(elems)) * bytes_of(config.type);
+  }
+  return bytes;
+}
+
+/// Dense tables are there from the beginning: a server that would get too much of them is known at
+/// once.
+void check_memory(const JobConfig& job) {
+  if (job.server_bytes == 0) return;
+  std::vector<uint32_t> servers(job.servers);
+  std::iota(servers.begin(), servers.end(), 0);
+  const auto chains = place_ranges(job.ranges, servers, job.copies + 1);
+  std::vector<uint64_t> held(job.servers);
+  for (RangeId range = 0; range < job.ranges; ++range)
+    for (const uint32_t server : chains[range]) held[server] += dense_bytes(job, range);
+  const auto most = std::ranges::max_element(held);
+  core::check(*most <= job.server_bytes,
+              "job '{}': server {} would have {} bytes of dense tables and of what their rules "
+              "keep, of its own ranges and as copies, but each may take {}; add servers, or raise "
+              "server_bytes (sync.server_memory_mib)",
+              job.name, most - held.begin(), *most, job.server_bytes);
 }
 
 void check_table(const TableConfig& table, const JobConfig& job) {
@@ -114,6 +134,14 @@ void check_table(const TableConfig& table, const JobConfig& job) {
   core::check(table.kind == TableKind::Sparse || table.filter == nullptr ||
                   table.type == ValueType::Float32,
               "table '{}': filters are for float32; take the filter away", table.name);
+  core::check(table.stored_as.empty() || (table.type == ValueType::Float64 &&
+                                          table.stored_as.size() == table.pieces.size()),
+              "table '{}': has {} pieces and {} ways to store them, of which only float64 has any; "
+              "give one for each piece of a float64 table, or none",
+              table.name, table.pieces.size(), table.stored_as.size());
+  for (const std::string& dtype : table.stored_as)
+    core::check(can_store(dtype), "table '{}': a piece cannot be stored as '{}'; use {}",
+                table.name, dtype, kStoredTypes);
   core::check(table.clip_norm >= 0, "table '{}': clip_norm is {}; use 0 for none or more",
               table.name, table.clip_norm);
 }

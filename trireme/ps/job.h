@@ -47,6 +47,9 @@ struct TableConfig {
   /// Dense: what the table consists of, as `lay_out` has placed it; empty: of one vector.
   std::vector<Piece> pieces = {};
   std::vector<PieceFactors> factors = {};  ///< of each piece; empty: 1
+  /// Of float64: as what checkpoints hold each piece ("F32", "I64"; see can_store); empty: as it
+  /// is.
+  std::vector<std::string> stored_as = {};
   Consistency consistency = Consistency::Lockstep;
   int64_t tau = 0;  ///< of Stale; 0 is Lockstep
   RulePtr rule = {};

@@ -17,7 +17,8 @@ core::Json json_of(const Figures& now, const Figures& before, double seconds) {
           {"pushes_per_s", rate(now.pushes, before.pushes)},
           {"pulls_per_s", rate(now.pulls, before.pulls)},
           {"behind", now.behind},
-          {"refused", now.refused}};
+          {"refused", now.refused},
+          {"pid", now.pid}};
 }
 
 }  // namespace
@@ -27,6 +28,9 @@ std::string Manager::status() const {
                      {"generation", view_.generation},
                      {"view", view_.version},
                      {"copies", job_.copies},
+                     {"servers", job_.servers},
+                     {"workers", job_.workers},
+                     {"worker_ranks", job_.worker_ranks},
                      {"tasks", {{"done", books_.num_done()}, {"all", books_.num_tasks()}}},
                      {"steps_done", books_.steps_done()},
                      {"steps", job_.batches() / job_.workers},

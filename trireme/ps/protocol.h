@@ -68,10 +68,11 @@ struct Figures {
   uint64_t pushes = 0, pulls = 0;
   uint64_t behind = 0;   ///< entries of logs that it has and its successors do not
   uint64_t refused = 0;  ///< messages
+  uint64_t pid = 0;      ///< of a server's process; 0: it has none of its own
   bool operator==(const Figures&) const = default;
   template <class Archive>
   void fields(Archive& archive) {
-    archive(bytes, rows, pushes, pulls, behind, refused);
+    archive(bytes, rows, pushes, pulls, behind, refused, pid);
   }
 };
 

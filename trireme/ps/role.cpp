@@ -17,6 +17,9 @@ namespace trireme::ps {
 namespace {
 
 constexpr std::chrono::milliseconds kLook{20};
+/// How long the manager must be gone for a server that has joined to end: if the job is over, and
+/// if it is not.
+constexpr std::chrono::seconds kOver{1}, kGone{20};
 
 uint32_t number_of(const char* name, int64_t least) {
   constexpr int64_t kMost = 1 << 20;
@@ -94,11 +97,39 @@ void serve_manager(const JobConfig& job, NodeOptions options, const ServeOptions
   }
 }
 
-void serve_ranges(const JobConfig& job, const NodeOptions& options, uint32_t index) {
+/// Since when the manager's place is empty, as it is when the launcher has ended the job: a server
+/// that has joined by itself is told by nobody. A manager that is started again leaves its old
+/// address there, in etcd until its lease has run out.
+class EmptyPlace {
+ public:
+  explicit EmptyPlace(const JobRole& role) : place_(make_manager_place(role.manager, role.job)) {}
+  net::Clock::duration look() {
+    constexpr std::chrono::milliseconds kAgain{500};
+    const auto now = net::Clock::now();
+    if (now >= look_at_) {
+      look_at_ = now + kAgain;
+      if (place_->find() || !place_->trouble().empty()) seen_at_ = now;
+    }
+    return now - seen_at_;
+  }
+
+ private:
+  std::unique_ptr<ManagerPlace> place_;
+  net::Deadline look_at_{}, seen_at_ = net::Clock::now();
+};
+
+void serve_ranges(const JobConfig& job, const NodeOptions& options, const JobRole& role) {
   const EndSignals signals;
+  const uint32_t index = role.node.index;
+  const bool has_joined = index >= job.servers;  // beside those of the launcher
+  EmptyPlace empty(role);
   ServerProcess server(options, job, index);
   for (int heard = 0;; std::this_thread::sleep_for(kLook)) {
     if (const auto failure = server.failure()) std::rethrow_exception(failure);
+    const auto alone = has_joined ? empty.look() : net::Clock::duration{};
+    if (alone > kOver && server.may_stop()) return;
+    if (alone > kGone)
+      throw Error(fmt::format("server {}: the manager is gone, and the job was not over", index));
     const int now = signals.count();
     if (heard == 0 && now > 0) server.leave();
     if (now > 0 && server.may_stop()) return;
@@ -151,7 +182,7 @@ void serve(const JobConfig& job, const JobRole& role, const ServeOptions& option
   if (role.node.role == Role::Manager) return serve_manager(job, std::move(node), options);
   core::check(role.node.role == Role::Server, "serve: {} is no manager and no server",
               name_of(role.node));
-  serve_ranges(job, node, role.node.index);
+  serve_ranges(job, node, role);
 }
 
 }  // namespace trireme::ps

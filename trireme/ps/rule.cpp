@@ -128,6 +128,18 @@ class Averaging final : public TypedRule<Averaging> {
   double share_;
 };
 
+class Latest final : public Rule {
+ public:
+  std::string describe() const override { return "latest"; }
+  StateLayout state() const override { return {}; }
+  void apply(Row<float> row, std::span<float> pushed, const Step&) const override {
+    std::ranges::copy(pushed, row.values.begin());
+  }
+  void apply(Row<double> row, std::span<double> pushed, const Step&) const override {
+    std::ranges::copy(pushed, row.values.begin());
+  }
+};
+
 }  // namespace
 
 RulePtr make_sgd(SgdOptions options) {
@@ -148,6 +160,10 @@ RulePtr make_rowwise_adagrad(AdagradOptions options) {
 
 RulePtr make_averaging(double share) {
   return std::make_shared<Averaging>(share);
+}
+
+RulePtr make_latest() {
+  return std::make_shared<Latest>();
 }
 
 }  // namespace trireme::ps

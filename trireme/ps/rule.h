@@ -109,4 +109,8 @@ RulePtr make_rowwise_adagrad(AdagradOptions options);
 /// weights become the mean of the workers'.
 RulePtr make_averaging(double share);
 
+/// Workers push values that take the place of those there: x = pushed, whatever the divisor. Where
+/// several are pushed for one update, as in lockstep, all but one must have the weight 0.
+RulePtr make_latest();
+
 }  // namespace trireme::ps

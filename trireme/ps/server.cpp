@@ -80,7 +80,8 @@ Figures Server::figures() const {
           .pushes = totals_->pushes,
           .pulls = totals_->pulls,
           .behind = totals_->behind,
-          .refused = totals_->refused};
+          .refused = totals_->refused,
+          .pid = totals_->pid};
 }
 
 void Server::tick() {

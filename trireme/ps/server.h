@@ -18,6 +18,7 @@ struct ServerTotals {
   std::atomic<uint64_t> bytes = 0;     ///< of all ranges
   std::atomic<uint64_t> replicas = 0;  ///< that lanes hold
   std::atomic<uint64_t> rows = 0, pushes = 0, pulls = 0, behind = 0, refused = 0;
+  std::atomic<uint64_t> pid = 0;  ///< of the process
 };
 
 /// What the manager has told the server: passed on to its lanes.

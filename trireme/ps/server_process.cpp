@@ -1,10 +1,13 @@
 #include "trireme/ps/server_process.h"
 
+#include <unistd.h>
+
 #include "trireme/ps/arena.h"
 
 namespace trireme::ps {
 
 ServerProcess::ServerProcess(const NodeOptions& options, const JobConfig& job, uint32_t index) {
+  totals_->pid = static_cast<uint64_t>(::getpid());
   const auto arena = std::make_shared<Arena>();
   std::vector<Endpoint> endpoints;
   for (uint32_t lane = 0; lane < job.lanes; ++lane) {

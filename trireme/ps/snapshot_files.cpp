@@ -5,8 +5,10 @@
 #include <map>
 
 #include "trireme/core/error.h"
+#include "trireme/format/dtype.h"
 #include "trireme/format/folder.h"
 #include "trireme/ps/archive.h"
+#include "trireme/ps/stored_values.h"
 
 namespace trireme::ps {
 
@@ -63,16 +65,23 @@ void SnapshotFiles::begin(const SnapshotOrder& order) const {
 
 /// Values, then each array of the state, each in the order of the rows.
 std::vector<format::PartItem> SnapshotFiles::dense_items(const SnapshotPart& part,
-                                                         const StorageImage& image) const {
+                                                         const StorageImage& image,
+                                                         std::deque<std::string>& converted) const {
   const TableConfig& table = job_.tables[part.table];
   const StateLayout layout = table.rule->state();
   const std::string dtype = dtype_of(table.type);
   const size_t width = ps::bytes_of(table.type);
   const auto rows = rows_of(job_, part.table, part.range);
   std::vector<format::PartItem> items;
-  for (const DenseRow& row : rows)
-    add_row(items, row.piece, dtype,
-            image.parts[0].view().substr(row.offset * width, row.elems() * width));
+  for (const DenseRow& row : rows) {
+    const std::string_view values =
+        image.parts[0].view().substr(row.offset * width, row.elems() * width);
+    if (row.stored_as.empty())
+      add_row(items, row.piece, dtype, values);
+    else
+      add_row(items, row.piece, row.stored_as,
+              converted.emplace_back(to_stored(values, row.stored_as)));
+  }
   for (size_t array = 0; array < layout.arrays.size(); ++array) {
     size_t begin = 0;
     for (const DenseRow& row : rows) {
@@ -125,7 +134,9 @@ std::vector<format::PartItem> SnapshotFiles::sparse_items(const SnapshotPart& pa
 
 std::string SnapshotFiles::save(const SnapshotPart& part, const RangeState::Image& image) const {
   const bool dense = job_.tables[part.table].kind == TableKind::Dense;
-  auto items = dense ? dense_items(part, image.storage) : sparse_items(part, image.storage);
+  std::deque<std::string> converted;
+  auto items =
+      dense ? dense_items(part, image.storage, converted) : sparse_items(part, image.storage);
   std::string fields;
   net::put(fields, image.storage.sparse.touches);
   fields += image.fields;
@@ -216,7 +227,14 @@ StorageImage SnapshotFiles::load_dense(format::Checkpoint& from, const SnapshotP
       scalars != tensors.end() && scalars->second.shape[0] == static_cast<int64_t>(rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     const DenseRow& row = rows[i];
-    from.read(row.piece, dtype, values.data() + row.offset * width);
+    if (row.stored_as.empty()) {
+      from.read(row.piece, dtype, values.data() + row.offset * width);
+    } else {
+      std::string stored(row.elems() * static_cast<size_t>(format::dtype_bytes(row.stored_as)),
+                         '\0');
+      from.read(row.piece, row.stored_as, stored.data());
+      values.replace(row.offset * width, row.elems() * width, from_stored(stored, row.stored_as));
+    }
     const size_t begin = state.size();
     state.resize(begin + layout.elems(row.elems()) * width);
     for (size_t array = 0; array < layout.arrays.size(); ++array) {

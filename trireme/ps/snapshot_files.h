@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -40,8 +41,9 @@ class SnapshotFiles {
  private:
   std::string folder_of(const SnapshotPart& part) const;
   std::optional<int64_t> start_step() const;
-  std::vector<format::PartItem> dense_items(const SnapshotPart& part,
-                                            const StorageImage& image) const;
+  /// `converted`: the memory of what is stored as another type.
+  std::vector<format::PartItem> dense_items(const SnapshotPart& part, const StorageImage& image,
+                                            std::deque<std::string>& converted) const;
   std::vector<format::PartItem> sparse_items(const SnapshotPart& part,
                                              const StorageImage& image) const;
   RangeState::Image load_from(format::Checkpoint& from, const SnapshotPart& part) const;

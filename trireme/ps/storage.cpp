@@ -38,6 +38,7 @@ std::vector<DenseRow> rows_of(const JobConfig& job, TableId table, RangeId range
       row.piece.begin += static_cast<int64_t>(at - begins[i]);
       row.piece.count = static_cast<int64_t>(next - at);
       if (!config.factors.empty()) row.factors = config.factors[i];
+      if (!config.stored_as.empty()) row.stored_as = config.stored_as[i];
       rows.push_back(std::move(row));
       at = next;
     }

@@ -35,6 +35,7 @@ struct DenseRow {
   Piece piece;  ///< these elements alone; of a table without pieces: of a vector of its name
   uint64_t offset = 0;  ///< in the range's block
   PieceFactors factors = {};
+  std::string stored_as = {};  ///< see TableConfig; empty: as the table's type
   uint64_t elems() const { return static_cast<uint64_t>(piece.count); }
 };
 std::vector<DenseRow> rows_of(const JobConfig& job, TableId table, RangeId range);

@@ -15,26 +15,15 @@ namespace trireme::train {
 
 namespace {
 
-/// Throws ConfigError unless the model's tensors and those that are there have the same names. A
-/// stage of a pipeline knows only its own.
-void check_names(const config::Config& config, const comm::Communicator& world,
-                 const checkpoint::State& weights, const std::vector<std::string>& there) {
+/// The names of the weights of all ranks: a stage of a pipeline knows only its own.
+std::set<std::string> names_of(const comm::Communicator& world, const checkpoint::State& weights) {
   core::Json mine = core::Json::array();
   for (const checkpoint::Item& one : weights.items) mine.push_back(one.piece.name);
   std::set<std::string> names;
   for (const std::string& text : comm::all_gather_texts(world, mine.dump()))
     for (const core::Json& name : core::parse_json(text, "the names of a rank's weights"))
       names.insert(name);
-  const std::set<std::string> found(there.begin(), there.end());
-  for (const std::string& name : names)
-    if (!found.contains(name))
-      throw ConfigError(fmt::format("model.from = \"{}\" has no tensor '{}', which this model needs",
-                                    config.model.from, name));
-  for (const std::string& name : found)
-    if (!names.contains(name))
-      throw ConfigError(fmt::format("model.from = \"{}\" has a tensor '{}', which this model does "
-                                    "not have",
-                                    config.model.from, name));
+  return names;
 }
 
 /// Does something on every rank. If it fails on one, all throw its error.
@@ -51,12 +40,28 @@ void agree(const comm::Communicator& world, const std::function<void()>& body) {
 
 }  // namespace
 
+void check_names(const config::Config& config, const std::set<std::string>& needed,
+                 const std::vector<std::string>& there) {
+  const std::set<std::string> found(there.begin(), there.end());
+  for (const std::string& name : needed)
+    if (!found.contains(name))
+      throw ConfigError(
+          fmt::format("model.from = \"{}\" has no tensor '{}', which this model needs",
+                      config.model.from, name));
+  for (const std::string& name : found)
+    if (!needed.contains(name))
+      throw ConfigError(
+          fmt::format("model.from = \"{}\" has a tensor '{}', which this model does "
+                      "not have",
+                      config.model.from, name));
+}
+
 std::string load_first_weights(const config::Config& config, const comm::Communicator& world,
                                Trainer& trainer) {
   const checkpoint::State weights = trainer.weights();
   exchange::StartWeights start;
   agree(world, [&] { start = exchange::open_weights(config); });
-  check_names(config, world, weights, start.names);
+  check_names(config, names_of(world, weights), start.names);
   agree(world, [&] { checkpoint::load(*start.source, weights); });
   trainer.begin_from_weights();
   return fmt::format("starts from {}: {}", config.model.from, start.what);

@@ -9,8 +9,10 @@
 #include "trireme/mesh/mesh.h"
 #include "trireme/nn/chain.h"
 #include "trireme/train/attach.h"
+#include "trireme/train/given_values.h"
 #include "trireme/train/parameter_groups.h"
 #include "trireme/train/stages.h"
+#include "trireme/worker/buffer_table.h"
 #include "trireme/worker/compressing_filter.h"
 #include "trireme/worker/fused_rules.h"
 #include "trireme/worker/parameter_table.h"
@@ -48,17 +50,20 @@ std::shared_ptr<const ps::Filter> filter_of(const config::Config& config) {
                          static_cast<uint64_t>(config.run.seed), config.compress.feedback);
 }
 
-/// The parameters of every pipe rank of a worker, and which pipe ranks hold each.
-struct StageParameters {
-  std::vector<std::vector<nn::Parameter>> of_rank;
+/// The parameters and the buffers of every pipe rank of a worker, and which pipe ranks hold each
+/// parameter.
+struct StageTensors {
+  std::vector<std::vector<nn::Parameter>> parameters;
+  std::vector<ps::TableConfig> buffers;
   std::map<std::string, Holders> holders;
 };
 
-StageParameters stage_parameters(const config::Config& worker, nn::ModelImpl& whole,
-                                 const Degrees& degrees) {
-  StageParameters all;
+StageTensors stage_tensors(const config::Config& worker, nn::ModelImpl& whole,
+                           const Degrees& degrees) {
+  StageTensors all;
   if (degrees.pipe == 1) {
-    all.of_rank.push_back(nn::parameters_of(whole));
+    all.parameters.push_back(nn::parameters_of(whole));
+    all.buffers.push_back(ps::buffer_table(whole));
     return all;
   }
   const pipeline::Schedule schedule = schedule_of(worker, degrees);
@@ -75,17 +80,23 @@ StageParameters stage_parameters(const config::Config& worker, nn::ModelImpl& wh
           own.insert(own.end(), link->layers.begin(), link->layers.end());
       begin = end;
     }
-    all.of_rank.push_back(nn::parameters_of(*nn::part_of_model(whole, own)));
-    for (const nn::Parameter& one : all.of_rank.back()) all.holders[one.name].push_back(rank);
+    const auto part = nn::part_of_model(whole, own);
+    all.parameters.push_back(nn::parameters_of(*part));
+    all.buffers.push_back(ps::buffer_table(*part));
+    for (const nn::Parameter& one : all.parameters.back()) all.holders[one.name].push_back(rank);
   }
   return all;
 }
 
-/// What the keys say of every table.
-void apply_keys(ps::TableConfig& table, const config::Config& config) {
+/// What the keys say of every table, and of those of weights.
+void apply_consistency(ps::TableConfig& table, const config::Config& config) {
   const bool is_free = config.sync.kind == config::SyncKind::Free;
   table.consistency = is_free ? ps::Consistency::Free : ps::Consistency::Stale;
   table.tau = is_free ? 0 : config.sync.staleness;
+}
+
+void apply_keys(ps::TableConfig& table, const config::Config& config) {
+  apply_consistency(table, config);
   table.rule = server_rule(config);
   table.clip_norm = config.optim.clip;
   table.check_finite = config.check.finite;
@@ -139,6 +150,7 @@ ps::JobConfig server_job(const config::Config& config, nn::ModelImpl& whole,
                     .workers = role.workers,
                     .worker_ranks = role.worker_ranks,
                     .copies = static_cast<uint32_t>(config.sync.copies)};
+  job.server_bytes = static_cast<uint64_t>(config.sync.server_memory_mib) << 20;
   job.ranges = std::max(16U, kRangesPerServer * role.servers);
   job.lanes = kServerThreads;
   const auto every = static_cast<uint64_t>(config.checkpoint.every);
@@ -154,7 +166,7 @@ ps::JobConfig server_job(const config::Config& config, nn::ModelImpl& whole,
   const config::Config worker = config_of_worker(config);
   const Degrees degrees = degrees_of_worker(config);
   nn::name_layers(whole);
-  const StageParameters stages = stage_parameters(worker, whole, degrees);
+  const StageTensors stages = stage_tensors(worker, whole, degrees);
   const Policy policy = policy_of(worker, degrees);
   for (int rank = 0; rank < static_cast<int>(role.worker_ranks); ++rank) {
     const Coord coord = coord_of(rank, degrees);
@@ -163,7 +175,7 @@ ps::JobConfig server_job(const config::Config& config, nn::ModelImpl& whole,
         {.coord = coord,
          .degrees = degrees,
          .policy = policy,
-         .parameters = stages.of_rank[static_cast<std::size_t>(coord.pipe)],
+         .parameters = stages.parameters[static_cast<std::size_t>(coord.pipe)],
          .holders =
              [&](const std::string& name) {
                const auto found = stages.holders.find(name);
@@ -175,6 +187,17 @@ ps::JobConfig server_job(const config::Config& config, nn::ModelImpl& whole,
     table.rank = static_cast<uint32_t>(rank);
     job.tables.push_back(std::move(table));
   }
+  // All ranks of a stage have the same buffers: the first pushes them.
+  for (int pipe = 0; pipe < degrees.pipe; ++pipe) {
+    ps::TableConfig table = stages.buffers[static_cast<std::size_t>(pipe)];
+    if (table.pieces.empty()) continue;
+    apply_consistency(table, config);
+    table.rank = static_cast<uint32_t>(rank_of({.pipe = pipe}, degrees));
+    table.name = fmt::format("buffers-{}", table.rank);
+    job.tables.push_back(std::move(table));
+  }
+  if (!config.model.from.empty() && steps.start_from.empty())
+    for (ps::TableConfig& table : job.tables) table.first_values = given_values(config);
   ps::check(job);
   return job;
 }

@@ -16,11 +16,13 @@
 #include "trireme/nn/parameters.h"
 #include "trireme/ps/role.h"
 #include "trireme/train/datasets.h"
+#include "trireme/train/given_values.h"
 #include "trireme/train/resume_point.h"
 #include "trireme/train/server_job.h"
 #include "trireme/train/server_lines.h"
 #include "trireme/train/server_worker.h"
 #include "trireme/train/world.h"
+#include "trireme/worker/buffer_table.h"
 
 namespace trireme::train {
 
@@ -35,7 +37,7 @@ ps::JobRole role_of(const config::Config& config) {
         "sync.kind = \"{}\" needs a manager and servers, which `trireme train` starts: run it "
         "without another launcher",
         to_string(config.sync.kind)));
-  const auto workers = static_cast<uint32_t>(std::max<int64_t>(1, config.mesh.replica));
+  const uint32_t workers = num_workers(config);
   const auto servers = static_cast<uint32_t>(config.sync.servers);
   const auto ranks = static_cast<uint32_t>(degrees_of_worker(config).world());
   if (role->servers != servers || role->workers != workers || role->worker_ranks != ranks)
@@ -44,6 +46,22 @@ ps::JobRole role_of(const config::Config& config) {
         "for {}, {} and {}; let `trireme train` start them",
         role->servers, role->workers, role->worker_ranks, servers, workers, ranks));
   return *role;
+}
+
+/// The whole model, without memory.
+std::shared_ptr<nn::ModelImpl> describe_model(const config::Config& config,
+                                              const WholeModelFactory& whole) {
+  const nn::Deferred no_memory;
+  const config::Config worker = config_of_worker(config);
+  auto model = whole(worker, degrees_of_worker(config));
+  const bool wide = config.precision.compute == config::Dtype::Float64;
+  nn::move_to(*model, wide ? at::kDouble : at::kFloat, at::kCPU);
+  nn::initialize(*model, static_cast<uint64_t>(config.run.seed));
+  return model;
+}
+
+uint32_t num_workers(const config::Config& config) {
+  return static_cast<uint32_t>(std::max<int64_t>(1, config.mesh.replica));
 }
 
 /// One process of the job.
@@ -83,13 +101,7 @@ class Process {
   }
 
   ps::JobConfig make_job(const WholeModelFactory& whole) const {
-    const nn::Deferred no_memory;
-    const config::Config worker = config_of_worker(config_);
-    const auto model = whole(worker, degrees_of_worker(config_));
-    const bool wide = config_.precision.compute == config::Dtype::Float64;
-    nn::move_to(*model, wide ? at::kDouble : at::kFloat, at::kCPU);
-    nn::initialize(*model, static_cast<uint64_t>(config_.run.seed));
-    return server_job(config_, *model, steps_, role_);
+    return server_job(config_, *describe_model(config_, whole), steps_, role_);
   }
 
   std::shared_ptr<const ps::SnapshotFiles> snapshots() const {
@@ -100,11 +112,17 @@ class Process {
                   .extra = [this](const ps::SnapshotOrder& order) { return extra_of(order); }});
   }
 
+  template <class Visit>
+  void for_each_weight(Visit visit) const {
+    for (const ps::TableConfig& table : job_.tables)
+      for (const Piece& piece : table.pieces)
+        if (!ps::holds_buffers(table)) visit(piece);
+  }
+
   /// As a run without servers would say it.
   core::Json extra_of(const ps::SnapshotOrder& order) const {
     core::Json counts = core::Json::object();
-    for (const ps::TableConfig& table : job_.tables)
-      for (const Piece& piece : table.pieces) counts[piece.name] = order.step;
+    for_each_weight([&](const Piece& piece) { counts[piece.name] = order.step; });
     return {{"config", config::to_toml(config_)},
             {"data", facts_of(*data_)},
             {"optimizer",
@@ -145,12 +163,14 @@ class Process {
 
   void announce() const {
     int64_t elems = 0;
-    for (const ps::TableConfig& table : job_.tables)
-      for (const Piece& piece : table.pieces) elems += piece.count;
+    for_each_weight([&](const Piece& piece) { elems += piece.count; });
     const auto counted = [](int64_t count, const char* what) {
       return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
     };
-    if (!steps_.start_from.empty()) fmt::print("continues from {}\n", steps_.start_from);
+    if (!steps_.start_from.empty())
+      fmt::print("continues from {}\n", steps_.start_from);
+    else if (!config_.model.from.empty())
+      fmt::print("starts from {}\n", config_.model.from);
     fmt::print("{}, {:.2f}M parameters on {}, {}{}, {}; batches of {}; {}\n", config_.model.kind,
                static_cast<double>(elems) / 1e6, counted(job_.servers, "server"),
                counted(job_.workers, "worker"),
@@ -195,6 +215,22 @@ class Process {
 };
 
 }  // namespace
+
+void check_servers(const config::Config& config, const WholeModelFactory& whole) {
+  const auto model = describe_model(config, whole);
+  const ResumeFrom from = config.checkpoint.resume.from;
+  const bool is_new = from == ResumeFrom::Nothing ||
+                      (from == ResumeFrom::Newest && format::list(checkpoints_of(config)).empty());
+  if (is_new && !config.model.from.empty()) check_given_values(config, *model);
+  try {
+    server_job(config, *model, {},
+               {.servers = static_cast<uint32_t>(config.sync.servers),
+                .workers = num_workers(config),
+                .worker_ranks = static_cast<uint32_t>(degrees_of_worker(config).world())});
+  } catch (const MisuseError& error) {
+    throw ConfigError(error.what());
+  }
+}
 
 int run_on_servers(const config::Config& config, const WholeModelFactory& whole,
                    const WorkerModelFactory& model) {

@@ -15,6 +15,10 @@ using WholeModelFactory =
 using WorkerModelFactory =
     std::function<std::shared_ptr<nn::ModelImpl>(const config::Config&, const Mesh&)>;
 
+/// Throws ConfigError for a run on servers that cannot be: too little memory, or other weights in
+/// model.from. One process asks this before the others start.
+void check_servers(const config::Config& config, const WholeModelFactory& whole);
+
 /// One process of a run whose weights live on servers (sync.kind = "stale" or "free"): the manager,
 /// a server, or a rank of a worker, as the launcher has said in its environment.
 ///

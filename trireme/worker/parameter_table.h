@@ -37,8 +37,8 @@ struct HeldParameters {
 TableConfig parameter_table(const std::string& name, const HeldParameters& held);
 
 /// The table of a module that each worker runs as a whole. All processes of the job must build the
-/// module with the same values, or by the same seed. Frozen parameters and buffers are in no table:
-/// each worker has its own.
+/// module with the same values, or by the same seed. Frozen parameters are in no table: each worker
+/// has its own. Buffers are if the job has a `buffer_table`, too.
 TableConfig module_table(const torch::nn::Module& module, RulePtr rule,
                          const std::string& name = "weights");
 

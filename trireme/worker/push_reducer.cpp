@@ -7,6 +7,7 @@
 #include <map>
 
 #include "trireme/core/error.h"
+#include "trireme/worker/buffer_table.h"
 
 namespace trireme::ps {
 
@@ -42,6 +43,7 @@ void PushReducer::bind(const parallel::Attached& attached) {
   for (TableId table = 0; table < job.tables.size(); ++table) {
     const auto& pieces = job.tables[table].pieces;
     if (job.tables[table].rank != static_cast<uint32_t>(rank_) || pieces.empty()) continue;
+    if (holds_buffers(job.tables[table])) continue;
     if (!table_ || is_trained(pieces.front())) table_ = table;  // of several, that of this module
   }
   const std::size_t wanted = table_ ? job.tables[*table_].pieces.size() : 0;

@@ -27,7 +27,10 @@ std::size_t width_of(at::ScalarType type) {
 
 ServerParallel::ServerParallel(parallel::Attached& attached, Client& client,
                                std::shared_ptr<PushReducer> reducer)
-    : client_(client), reducer_(std::move(reducer)), attached_(attached) {
+    : client_(client),
+      reducer_(std::move(reducer)),
+      attached_(attached),
+      buffers_(attached_, client) {
   const int ranks = attached.mesh().world().size();
   core::check(ranks == static_cast<int>(client.job().worker_ranks),
               "ServerParallel: the mesh has {} ranks, but workers of job '{}' have {}", ranks,
@@ -46,7 +49,8 @@ ServerParallel::ServerParallel(torch::nn::Module& module, Client& client)
       reducer_(std::make_shared<PushReducer>(mesh_of_one(), client)),
       own_(std::make_unique<parallel::DataParallel>(
           module, mesh_of_one(), parallel::DataParallelOptions{.reducer = reducer_})),
-      attached_(*own_) {
+      attached_(*own_),
+      buffers_(attached_, client) {
   core::check(client.job().worker_ranks == 1,
               "ServerParallel: workers of job '{}' have {} ranks; attach the module to their mesh "
               "with a PushReducer, and give what is attached",
@@ -137,11 +141,17 @@ void ServerParallel::read(Clock clock, uint64_t view_version) {
   agree([&] {
     wait_for_push();
     has_.reset();
-    if (!reducer_->table()) return;
-    take_weights(client_.wait(client_.start({.table = *reducer_->table(),
-                                             .clock = clock,
-                                             .view_version = view_version,
-                                             .pull = true})));
+    Client::Operation pull{.clock = clock, .view_version = view_version, .pull = true};
+    Client::Pending buffers;
+    if (buffers_.table()) {
+      pull.table = *buffers_.table();
+      buffers = client_.start(pull);
+    }
+    if (reducer_->table()) {
+      pull.table = *reducer_->table();
+      take_weights(client_.wait(client_.start(pull)));
+    }
+    if (buffers.started()) buffers_.take(client_.wait(buffers));
   });
   show_weights(clock);
 }
@@ -149,6 +159,7 @@ void ServerParallel::read(Clock clock, uint64_t view_version) {
 /// The masters have new values.
 void ServerParallel::show_weights(Clock clock) {
   spread();
+  buffers_.spread();
   attached_.updated();
   has_ = clock;
   came_ = false;
@@ -232,41 +243,56 @@ parallel::Totals ServerParallel::finish(double rate) {
 
 void ServerParallel::push(const PushNumbers& numbers) {
   core::check(!pushed_, "ServerParallel: a step was pushed already; call begin for the next one");
-  Client::Pending pending;
-  if (reducer_->table())
-    pending = reducer_->push({.table = *reducer_->table(),
-                              .clock = step_.clock,
-                              .view_version = step_.view_version,
-                              .pull = step_.pulls,
-                              .batch = step_.batch},
-                             numbers, step_.told);
-  pushed_.emplace(Pushed{pending, step_});
+  Pushed pushed{.weights = {}, .buffers = {}, .step = step_};
+  if (reducer_->table()) {
+    Client::Operation operation = operation_of(step_);
+    operation.table = *reducer_->table();
+    pushed.weights = reducer_->push(std::move(operation), numbers, step_.told);
+  }
+  if (buffers_.table()) pushed.buffers = push_buffers(numbers.weight);
+  pushed_.emplace(std::move(pushed));
 }
 
-/// Takes the answer to the last push. If weights came with it, they are shown when all ranks of
+Client::Operation ServerParallel::operation_of(const Step& step) const {
+  return {.clock = step.clock,
+          .view_version = step.view_version,
+          .pull = step.pulls,
+          .batch = step.batch};
+}
+
+Client::Pending ServerParallel::push_buffers(double weight) {
+  Client::Operation operation = buffers_.push(operation_of(step_), weight);
+  if (step_.told == nullptr) return client_.start(std::move(operation));
+  return step_.told->push(std::move(operation), operation.weight);
+}
+
+/// Takes the answers to the last push. If weights came with them, they are shown when all ranks of
 /// the worker have theirs: see `agree`.
 void ServerParallel::wait_for_push() {
   if (!pushed_) return;
   const Pushed pushed = *std::exchange(pushed_, {});
   has_.reset();
   came_ = pushed.step.pulls;
-  if (!reducer_->table()) {
-    outcome_ = {.batch = pushed.step.batch};
-    return;
+  PushOutcome outcome{.batch = pushed.step.batch};
+  if (pushed.weights.started()) {
+    const Client::Result result = [&] {
+      try {
+        return client_.wait(pushed.weights);
+      } catch (const LifeLost&) {
+        reducer_->take_memory();
+        throw;
+      }
+    }();
+    outcome.missed = result.missed;
+    outcome.repeated = result.repeated > 0;
+    outcome.totals = result.totals;
+    if (pushed.step.pulls) take_weights(result);
   }
-  const Client::Result result = [&] {
-    try {
-      return client_.wait(pushed.pending);
-    } catch (const LifeLost&) {
-      reducer_->take_memory();
-      throw;
-    }
-  }();
-  outcome_ = {.batch = pushed.step.batch,
-              .missed = result.missed,
-              .repeated = result.repeated > 0,
-              .totals = result.totals};
-  if (pushed.step.pulls) take_weights(result);
+  if (pushed.buffers.started()) {
+    const Client::Result result = client_.wait(pushed.buffers);
+    if (pushed.step.pulls) buffers_.take(result);
+  }
+  outcome_ = outcome;
 }
 
 void ServerParallel::end() {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/parallel/attached_module.h"
+#include "trireme/worker/buffer_table.h"
 #include "trireme/worker/push_reducer.h"
 
 namespace trireme::ps {
@@ -36,6 +37,9 @@ struct PushOutcome {
 ///
 ///   begin    pull ──> masters of shards() ──> ranks that hold the same ──> Attached::updated
 ///   finish   gradients of shards() ──> PushReducer ──> push (and the pull of the next step)
+///
+/// If the job has a table of the module's buffers (buffer_table), they come and go with the
+/// weights.
 ///
 /// Throws LifeLost from all calls that wait, on all ranks of a worker, when the manager has ended
 /// this worker's life.
@@ -88,7 +92,7 @@ class ServerParallel {
     TrainingStep* told = nullptr;
   };
   struct Pushed {
-    Client::Pending pending;
+    Client::Pending weights, buffers;  ///< not started: this rank has no such table
     Step step;
   };
   /// Elements that several ranks hold, in the same order on all of them.
@@ -98,6 +102,8 @@ class ServerParallel {
   };
 
   void find_held_alike();
+  Client::Operation operation_of(const Step& step) const;
+  Client::Pending push_buffers(double weight);
   void wait_for_push();
   void take_weights(const Client::Result& result);
   void take_block(const ClientNode::PulledBlock& block);
@@ -110,6 +116,7 @@ class ServerParallel {
   std::shared_ptr<PushReducer> reducer_;
   std::unique_ptr<parallel::AttachedModule> own_;
   parallel::Attached& attached_;
+  ServedBuffers buffers_;
   std::vector<HeldAlike> alike_;
   Step step_;
   std::optional<Pushed> pushed_;
