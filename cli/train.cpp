@@ -118,6 +118,31 @@ int mesh_check(const std::vector<std::string>& args) {
   return 0;
 }
 
+namespace {
+
+/// What the mesh does to the parameters, as layout/reduction.h says it.
+void print_axes(const config::Config& config, const Degrees& degrees) {
+  if (degrees.world() == 1) return;
+  const auto line = [&](const char* what, const Layout& layout, const std::string& held) {
+    const Policy policy = train::policy_of(config, degrees);
+    const GradientSums sums = gradient_sums_of(layout, degrees, policy);
+    const auto count = [&](const RankSet& set) { return position_in(set, {}, degrees).count; };
+    fmt::print("  {:<17} {}; gradients of {} summed; state in {}\n", what, held,
+               counted(count(sums.all), "rank"), counted(count(sums.shards), "part"));
+  };
+  const std::string stages = degrees.pipe > 1 ? fmt::format("1/{} of the layers", degrees.pipe)
+                                              : std::string("all layers");
+  const std::string cut =
+      degrees.tensor > 1 ? fmt::format("{}, each cut in {}", stages, degrees.tensor) : stages;
+  line("dense parameters", Layout({1}), cut);
+  if (!config.model.has_experts()) return;
+  const int64_t each = config.model.experts / degrees.expert;
+  line("experts", Layout({config.model.experts}, {{Axis::Expert, 0}}),
+       fmt::format("{} of {} in {}", each, config.model.experts, cut));
+}
+
+}  // namespace
+
 int train_check(const std::vector<std::string>& args) {
   auto config = load_config(args.at(0), {args.begin() + 1, args.end()});
   const config::Config asked = config;
@@ -160,11 +185,11 @@ int train_check(const std::vector<std::string>& args) {
   fmt::print("mesh of {}: pipe {} x replica {} x shard {} x context {} x tensor {}\n",
              counted(ranks, "rank"), degrees.pipe, degrees.replica, degrees.shard, degrees.context,
              degrees.tensor);
+  print_axes(config, degrees);
   if (degrees.context > 1)
     fmt::print(
         "sequences of {} positions: {} on a rank, a piece of the head and one of the tail; "
-        "attention "
-        "by context.kind = \"{}\"\n",
+        "attention by context.kind = \"{}\"\n",
         config.model.seq, head_and_tail(config.model.seq, degrees.context, 0).count(),
         to_string(config.context.kind));
   if (on_servers) {

@@ -166,7 +166,7 @@ TEST(ConfigRead, SaysWhereAndWhatIsWrong) {
        "gpt.toml:1:15: optim.betas is an array of other things; it must be an array of numbers"},
       {"model.kind = 'gtp'",
        "gpt.toml:1:14: model.kind = \"gtp\" is none of \"mlp\", \"gpt\", \"llama\", "
-       "\"resnet\", \"vit\"; did you mean "
+       "\"resnet\", \"vit\", \"moe-gpt\", \"moe-llama\"; did you mean "
        "\"gpt\"?"},
       {"run.device = 'abacus'",
        "gpt.toml:1:14: run.device = \"abacus\" is none of \"auto\", \"cpu\", \"cuda\""},

@@ -204,6 +204,10 @@ void validate_servers(const Config& config) {
   need(sync.copies < sync.servers,
        "sync.copies = {} needs {} servers, but sync.servers = {}: use at most {} copies",
        sync.copies, sync.copies + 1, sync.servers, sync.servers - 1);
+  need(config.mesh.expert == 1,
+       "{} and mesh.expert = {} do not go together: what servers hold is not cut over experts; leave "
+       "mesh.expert out",
+       asked, config.mesh.expert);
   need(config.mesh.shard != 0 && config.mesh.replica <= 4096,
        "{}: mesh.replica is the number of workers, at most 4096, and mesh.shard the ranks of each, "
        "so mesh.shard cannot be what is left",

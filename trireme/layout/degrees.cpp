@@ -40,6 +40,20 @@ int Degrees::samples() const {
   return product(*this, kSampleAxes);
 }
 
+namespace {
+
+/// "pipe 2 x tensor 3": the axes whose degrees multiply to the world; empty for one rank.
+std::string text_of_world(const Degrees& degrees) {
+  std::string text;
+  for (const Axis axis : kWorldAxes) {
+    if (degrees.of(axis) == 1) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", to_string(axis), degrees.of(axis));
+  }
+  return text;
+}
+
+}  // namespace
+
 void check(const Degrees& degrees, int world_size) {
   for (const Axis axis :
        {Axis::Pipe, Axis::Replica, Axis::Shard, Axis::Context, Axis::Tensor, Axis::Expert}) {
@@ -47,7 +61,7 @@ void check(const Degrees& degrees, int world_size) {
                 to_string(axis), degrees.of(axis));
   }
   const int ranks = degrees.world();
-  const std::string sum = ranks == 1 ? "1" : fmt::format("{} = {}", to_string(degrees), ranks);
+  const std::string sum = ranks == 1 ? "1" : fmt::format("{} = {}", text_of_world(degrees), ranks);
   core::check(ranks == world_size, "Mesh: {}, but the world has {} rank{}", sum, world_size,
               world_size == 1 ? "" : "s");
   core::check(degrees.data() % degrees.expert == 0,
@@ -56,11 +70,8 @@ void check(const Degrees& degrees, int world_size) {
 }
 
 std::string to_string(const Degrees& degrees) {
-  std::string text;
-  for (const Axis axis : kWorldAxes) {
-    if (degrees.of(axis) == 1) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", to_string(axis), degrees.of(axis));
-  }
+  const std::string text = text_of_world(degrees);
+  if (degrees.expert > 1) return fmt::format("{}, expert {}", text, degrees.expert);
   return text.empty() ? "1" : text;
 }
 

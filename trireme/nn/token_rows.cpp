@@ -2,9 +2,11 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <torch/autograd.h>
 
@@ -42,6 +44,18 @@ void each_token(const TokenOrder& order, const Body& body) {
     for (int64_t i = begin * order.choices; i < end * order.choices; ++i)
       if (row_of[i] >= 0) body(i / order.choices, i, row_of[i]);
   });
+}
+
+/// The rows of each token beside each other, [tokens, choices, width]; zeros for what was dropped. (To
+/// add rows up where they belong would give other bits in every run on a GPU.)
+at::Tensor by_token(const at::Tensor& rows, const TokenOrder& order) {
+  const int64_t count = rows.size(0);
+  at::Tensor from = rows, places = order.inverse;
+  if (count < order.tokens * order.choices) {
+    from = at::cat({rows, at::zeros({1, rows.size(1)}, rows.options().requires_grad(false))});
+    places = at::where(places < 0, count, places);
+  }
+  return from.index_select(0, places).view({order.tokens, order.choices, rows.size(1)});
 }
 
 /// The sum of the rows of each token; `weights`, [tokens x choices], may be undefined.
@@ -104,9 +118,7 @@ struct RowsOfTokens : torch::autograd::Function<RowsOfTokens> {
     const TokenOrder order = order_in(context);
     const at::Tensor& dy = gradients[0];
     if (has_loops(dy, dy)) return {summed(dy, {}, order), {}};
-    return {at::zeros({order.tokens, dy.size(1)}, dy.options().requires_grad(false))
-                .index_add(0, order.token_of(), dy),
-            {}};
+    return {by_token(dy, order).sum(1), {}};
   }
 };
 
@@ -118,10 +130,8 @@ struct WeightedRows : torch::autograd::Function<WeightedRows> {
     context->save_for_backward({rows, weights});
     const TokenOrder& order = box->order;
     if (has_loops(rows, weights)) return summed(rows, weights.contiguous(), order);
-    const at::Tensor scale = weights.reshape({-1}).index_select(0, order.order);
-    const at::Tensor parts = rows.to(scale.scalar_type()) * scale.unsqueeze(1);
-    return at::zeros({order.tokens, rows.size(1)}, parts.options().requires_grad(false))
-        .index_add(0, order.token_of(), parts)
+    return (by_token(rows, order).to(weights.scalar_type()) * weights.unsqueeze(2))
+        .sum(1)
         .to(rows.scalar_type());
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -138,9 +148,7 @@ struct WeightedRows : torch::autograd::Function<WeightedRows> {
     const at::Tensor scale = weights.reshape({-1}).index_select(0, order.order);
     const at::Tensor products = (of_rows * rows.to(wide)).sum(1);
     return {(of_rows * scale.unsqueeze(1)).to(rows.scalar_type()),
-            at::zeros({order.tokens * order.choices}, products.options().requires_grad(false))
-                .index_add(0, order.order, products)
-                .view(weights.sizes()),
+            by_token(products.unsqueeze(1), order).view(weights.sizes()),
             {}};
   }
 };

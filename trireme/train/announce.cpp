@@ -64,7 +64,7 @@ void announce(const config::Config& config, const Trainer& trainer, const data::
               int64_t steps) {
   const Mesh& mesh = trainer.mesh();
   const comm::Communicator& world = mesh.world();
-  const bool cut = mesh.degrees().replica != world.size();
+  const bool cut = mesh.degrees().replica != world.size() || mesh.degrees().expert > 1;
   const int64_t batch = std::min(config.batch.global, dataset.size());
   const auto millions = [](int64_t count) { return static_cast<double>(count) / 1e6; };
   const std::string trained =
