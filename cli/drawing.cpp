@@ -40,6 +40,8 @@ std::vector<double> nice_ticks(double low, double high, int most) {
   if (!(high > low) || most < 1) return ticks;
   const double step = nice_step((high - low) / most);
   const double slack = 1e-9 * (high - low);
+  // Nearly the same numbers: counting steps up to them would not reach the next one.
+  if (std::max(std::abs(low), std::abs(high)) / step > 1e12) return ticks;
   for (double i = std::ceil((low - slack) / step); i * step <= high + slack; ++i)
     ticks.push_back(i == 0 ? 0 : i * step);
   return ticks;

@@ -67,6 +67,7 @@ int measure_on(const comm::Communicator& world, config::Config config,
   const Degrees degrees = copies_of(config::degrees_of(config, world.size()));
   const Mesh mesh(world, degrees, train::pick_device(config, world));
   config.tensor.sequence = false;  // the head sees a few positions at a time
+  config.lora = {};                // merged by now; open_weights refuses adapters alone
   const Measuring measuring = data_of(config);
   const auto weights = infer::open_weights(stored, config);
   const auto model =

@@ -1,7 +1,8 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
+#include <filesystem>
 
 #include "cli/arguments.h"
 #include "cli/commands.h"
@@ -23,6 +24,13 @@ constexpr const char* kEvalExamples =
     "--out draws a confusion matrix. It runs on mesh.tensor ranks for each copy of the model,\n"
     "and the other axes of the mesh become copies that share the samples.\n";
 
+/// Could a file be written there? It is not touched, because the run may fail.
+bool may_be_written(const std::string& path) {
+  if (::access(path.c_str(), F_OK) == 0) return ::access(path.c_str(), W_OK) == 0;
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return ::access(folder.empty() ? "." : folder.c_str(), W_OK) == 0;
+}
+
 }  // namespace
 
 int eval_command(const std::vector<std::string>& args) {
@@ -35,7 +43,7 @@ int eval_command(const std::vector<std::string>& args) {
   const auto words = arguments.parse_anywhere(args);  // the file and its overrides
   if (checkpoint.empty())
     throw ConfigError("--checkpoint is missing: name the folder of a run, or of one of its steps");
-  if (!out.empty() && !std::ofstream(out, std::ios::app))
+  if (!out.empty() && !may_be_written(out))
     throw ConfigError(fmt::format("--out {}: {}", out, core::errno_text(errno)));
   return train_ranks({"eval", checkpoint, out}, words, "trireme eval");
 }

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <limits>
 
 #include "models/gpt.h"
 #include "models/llama.h"
@@ -167,6 +168,13 @@ TEST(Decoder, RepeatsItsStepsOnAGpu) {
   }
 }
 
+TEST(Decoder, RefusesAModelThatAnotherOneUses) {
+  const auto model = gpt(mesh_of_one());
+  const Decoder first(model);
+  EXPECT_THAT(outcome_of<MisuseError>([&] { const Decoder second(model); }),
+              HasSubstr("has key-value caches already"));
+}
+
 TEST(Decoder, RefusesAModelThatDoesNotAttend) {
   const auto mlp = std::make_shared<models::MlpImpl>(models::MlpOptions{}, mesh_of_one());
   EXPECT_THAT(outcome_of<ConfigError>([&] { Decoder decoder(mlp); }),
@@ -280,6 +288,10 @@ TEST(Sampler, IsAFunctionOfSeedAndPosition) {
                 a.pick(std::vector<double>{1, std::nan("")}, 9);
               }),
               HasSubstr("the model gives nan for the token at position 9"));
+  EXPECT_THAT(outcome_of<Error>([&] {
+                a.pick(std::vector<double>{1, std::numeric_limits<double>::infinity()}, 9);
+              }),
+              HasSubstr("the model gives inf for the token at position 9"));
 }
 
 TEST(TextStream, HandsOnWholeCharacters) {

@@ -56,6 +56,15 @@ TEST(ChatTemplate, SaysWhatIsWrongWithItAndWhere) {
   EXPECT_THAT(
       complaint("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"),
       HasSubstr("does not come to an end"));
+  const std::string twice =
+      "{% set ns = namespace(a=[1]) %}{% for i in range(40) %}"
+      "{% set ns.a = [ns.a, ns.a] %}{% endfor %}";
+  EXPECT_THAT(complaint(twice + "{{ ns.a | tojson }}"), HasSubstr("over 64 MiB"));
+  EXPECT_THAT(complaint(twice + "{% set first = ns.a %}{% set ns.b = [ns.a[0], ns.a[0]] %}"
+                                "{{ first == ns.b }}"),
+              HasSubstr("too many elements to be compared"));
+  EXPECT_THAT(complaint("{{ range(100000) | join('x' * 60000000) }}"),
+              HasSubstr("a text is too long"));
 }
 
 TEST(ChatTemplate, RaisesItsOwnErrorForAnUnknownRole) {

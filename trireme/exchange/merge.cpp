@@ -85,8 +85,12 @@ class Merge {
       if (found == index_.tensors.end())
         throw ConfigError(fmt::format("{} has no '{}', which {} adapts: it is not its base",
                                       base_name_, weight, adapters_.folder()));
-      const auto& out = adapters_.index().tensors.at(*layer + std::string(kLoraB));
-      const std::vector shape = {out.shape.at(0), in.shape.at(1)};
+      const auto other = adapters_.index().tensors.find(*layer + std::string(kLoraB));
+      if (other == adapters_.index().tensors.end() || in.shape.size() != 2 ||
+          other->second.shape.size() != 2 || other->second.shape[1] != in.shape[0])
+        throw CheckpointError(fmt::format("{}: the two parts of the adapter of '{}' do not fit",
+                                          adapters_.folder(), *layer));
+      const std::vector shape = {other->second.shape[0], in.shape[1]};
       if (found->second.shape != shape)
         throw ConfigError(
             fmt::format("'{}' of {} is {}, but {} adapts one of {}: it is not its base", weight,

@@ -35,8 +35,9 @@ class Belt {
 
   /// The producer puts no more: it is done, or has failed.
   void end(std::exception_ptr failure) {
-    if (slots_[made_ % kSlots].filled > 0) pass_on();
     const std::lock_guard lock(mutex_);
+    // If all slots are full, the one at `made_` is the consumer's.
+    if (made_ - used_ < kSlots && slots_[made_ % kSlots].filled > 0) ++made_;
     failure_ = failure;
     ended_ = true;
     changed_.notify_all();

@@ -22,7 +22,7 @@ namespace {
 
 /// Keys of a run that weights do not depend on.
 constexpr std::string_view kOfTheRun[] = {
-    "model.dropout",    "model.attention_dropout", "model.from",    "model.pixels",
+    "model.dropout",    "model.attention_dropout", "model.from",   "model.pixels",
     "model.batch_norm", "model.capacity",          "model.balance"};
 
 bool is_of_weights(const config::Key& key) {
@@ -92,14 +92,14 @@ void refuse_difference(const config::Config& asked, const config::Config& there,
                        const config::Key& key) {
   const config::Value wanted = config::get(key, asked), found = config::get(key, there);
   if (wanted == found) return;
-  const bool from_hf =
-      is_hf_folder(there.model.from) && !format::is_step(there.model.from);
+  const bool from_hf = is_hf_folder(there.model.from) && !format::is_step(there.model.from);
   if (key.name == "model.seq" && asked.model.seq < there.model.seq) return;
   if (key.name == "model.rope_pairs" && from_hf) return;  // rows are dealt out
-  throw ConfigError(fmt::format(
-      "{} = {}, but model.from = \"{}\" has {}; leave it out{}", key.name,
-      config::to_text(wanted), there.model.from, config::to_text(found),
-      key.name == "model.vocab" ? ", or change the vocabulary by `trireme ckpt import --vocab`" : ""));
+  throw ConfigError(fmt::format("{} = {}, but model.from = \"{}\" has {}; leave it out{}", key.name,
+                                config::to_text(wanted), there.model.from, config::to_text(found),
+                                key.name == "model.vocab"
+                                    ? ", or change the vocabulary by `trireme ckpt import --vocab`"
+                                    : ""));
 }
 
 }  // namespace
@@ -110,6 +110,10 @@ void complete_model(config::Config& config, const std::set<std::string_view>& gi
   config::Config there = config;
   there.model = resumed ? *resumed : model_at(config.model.from);
   there.model.from = config.model.from;
+  // A scaling is relative to the length that was trained on, also if fewer positions are wanted.
+  if (!resumed && there.model.rope_scaling != config::RopeScaling::None &&
+      there.model.rope_seq == 0)
+    there.model.rope_seq = there.model.seq;
   for (const config::Key& key : config::keys())
     if (is_of_weights(key) && !given.contains(key.name))
       config::set(key, config, config::get(key, there));

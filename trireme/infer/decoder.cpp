@@ -10,7 +10,7 @@ namespace {
 std::shared_ptr<nn::ModelImpl> checked(std::shared_ptr<nn::ModelImpl> model) {
   bool attends = false;
   for (const auto& module : model->modules())
-    attends = attends || module->as<nn::CausalAttentionImpl>() != nullptr;
+    if (const auto* one = module->as<nn::CausalAttentionImpl>()) attends |= one->sees_past_only();
   if (!attends || model->chain().links.empty())
     throw ConfigError("this model cannot write a text: it does not attend to what came before");
   return model;

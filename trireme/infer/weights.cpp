@@ -66,6 +66,9 @@ std::shared_ptr<nn::ModelImpl> load_model(
   }
   nn::name_layers(*model);
   nn::move_to(*model, dtype, mesh.device());
+  for (at::Tensor one : model->buffers())  // statistics stay wide, as in training
+    if (one.is_floating_point())
+      one.set_data(one.to(at::promote_types(one.scalar_type(), at::kFloat)));
   for (const nn::Parameter& one : nn::parameters_of(*model)) {
     nn::bind(one.tensor, at::empty({one.tensor.numel()}, one.tensor.options()));
     one.tensor.set_requires_grad(false);

@@ -94,6 +94,9 @@ KvCaches::KvCaches(std::shared_ptr<torch::nn::Module> model) : model_(std::move(
   for (const auto& module : model_->modules())
     if (auto* attention = module->as<CausalAttentionImpl>()) attentions_.push_back(attention);
   core::check(!attentions_.empty(), "this model has no attention that a cache could serve");
+  for (const CausalAttentionImpl* attention : attentions_)
+    core::check(attention->cache() == nullptr,
+                "this model has key-value caches already: end whoever uses them first");
   for (CausalAttentionImpl* attention : attentions_)
     attention->set_cache(std::make_shared<KvCache>());
 }

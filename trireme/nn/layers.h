@@ -86,6 +86,7 @@ class CausalAttentionImpl : public LayerImpl {
   /// Keeps keys and values from now on, for a model that writes a text; nullptr: no longer.
   void set_cache(std::shared_ptr<KvCache> cache) { cache_ = std::move(cache); }
   const std::shared_ptr<KvCache>& cache() const { return cache_; }
+  bool sees_past_only() const { return options_.sees == Sees::Past; }
   /// Does a position depend on how long the text is? Then calls at a moving position are refused.
   bool depends_on_length() const {
     return options_.rotary != nullptr &&

@@ -55,9 +55,9 @@ DatasetPointer open_tokens(const config::Config& config, const Wanted& wanted) {
   }
 }
 
-/// The classes of the training data, by which those of validation are numbered.
-std::vector<std::string> class_names_for(const config::Config& config, const Wanted& wanted) {
-  if (wanted.split == Split::Train) return {};
+/// The classes of the first folder of training data, by which those of all others, of a blend or for
+/// validation, are numbered.
+std::vector<std::string> class_names_for(const config::Config& config) {
   for (const config::DataSource& source : config.data.sources())
     if (source.kind == DataKind::Images) return format::list_directory(source.path).folders;
   return {};
@@ -78,7 +78,7 @@ DatasetPointer open_images(const config::Config& config, const Wanted& wanted) {
   auto set = wanted.kind == DataKind::Idx ? format::open_idx(wanted.path, wanted.split)
              : wanted.kind == DataKind::Cifar
                  ? format::open_cifar(wanted.path, wanted.split)
-                 : format::open_image_folder(wanted.path, class_names_for(config, wanted));
+                 : format::open_image_folder(wanted.path, class_names_for(config));
   return std::make_shared<data::Images>(
       std::move(set), data::ImageOptions{.size = config.model.image,
                                          .channels = config.model.channels,

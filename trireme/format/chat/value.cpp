@@ -13,6 +13,7 @@ namespace trireme::format::chat {
 namespace {
 
 constexpr int kMostDeep = 64;  // functions here recurse, and a namespace may hold itself
+constexpr size_t kMostJsonBytes = 64 << 20;
 constexpr size_t kMostTextBytes = 64 << 20;
 
 const Value& element(const Value& value) {
@@ -96,14 +97,17 @@ bool is_true(const Value& value) {
 
 namespace {
 
-bool equal_at(const Value& a, const Value& b, int depth) {
+/// `left`: comparisons until it is refused, because a list may hold another one twice, which holds
+/// another one twice, ...
+bool equal_at(const Value& a, const Value& b, int depth, int64_t& left) {
   if (depth > kMostDeep) throw Error(fmt::format("lists are nested more than {} deep", kMostDeep));
+  if (--left < 0) throw Error("lists have too many elements to be compared");
   const auto as_number = [](const Value& value) {
     const auto* flag = std::get_if<bool>(&value.it);
     return flag ? Value(int64_t{*flag}) : value;
   };
   const auto same = [&](const Value& one, const Value& other) {
-    return equal_at(one, other, depth + 1);
+    return equal_at(one, other, depth + 1, left);
   };
   const Value x = as_number(a), y = as_number(b);
   if (x.is_number() && y.is_number())
@@ -122,7 +126,8 @@ bool equal_at(const Value& a, const Value& b, int depth) {
 }  // namespace
 
 bool equal(const Value& a, const Value& b) {
-  return equal_at(a, b, 0);
+  int64_t left = 1'000'000;
+  return equal_at(a, b, 0, left);
 }
 
 Value* find(const Dict& dict, std::string_view key) {
@@ -170,6 +175,7 @@ void put_json_text(const std::string& text, std::string& to) {
 void put_json(const Value& value, int indent, int depth, std::string& to) {
   if (depth > kMostDeep)
     throw Error(fmt::format("tojson of a value nested over {} deep", kMostDeep));
+  if (to.size() > kMostJsonBytes) throw Error("tojson makes a text of over 64 MiB");
   const auto new_line = [&](int level) {
     if (indent > 0) (to += '\n').append(static_cast<size_t>(indent * level), ' ');
   };

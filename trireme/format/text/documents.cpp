@@ -79,11 +79,8 @@ bool has_lines(const std::string& path) {
 
 namespace {
 
-void take_line(std::string_view line, const std::string& where,
-               const std::function<void(std::string_view)>& take) {
-  const core::Json json = parse_untrusted(line, where, 64);
-  const std::string document = JsonObject(json, where, "its object").text("text");
-  if (!document.empty()) take(document);
+std::string text_of(std::string_view line, const std::string& where) {
+  return JsonObject(parse_untrusted(line, where, 64), where, "its object").text("text");
 }
 
 }  // namespace
@@ -107,13 +104,20 @@ void for_each_document(const DocumentRange& range,
   // A line that began before the range belongs to the range before.
   const auto from = static_cast<size_t>(range.begin);
   size_t at = from == 0 ? 0 : std::min(text.find('\n', from - 1), text.size() - 1) + 1;
-  auto number = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
   while (at < text.size() && static_cast<int64_t>(at) < range.end) {
     const size_t end = std::min(text.find('\n', at), text.size());
     const std::string_view line = text.substr(at, end - at);
-    ++number;
-    if (line.find_first_not_of(" \t\r") != line.npos)
-      take_line(line, fmt::format("{}: line {}", range.path, number), take);
+    if (line.find_first_not_of(" \t\r") != line.npos) {
+      std::string document;
+      try {
+        document = text_of(line, range.path);
+      } catch (const Error&) {  // once more, with its number, which takes reading all before it
+        const auto before = text.begin() + static_cast<std::ptrdiff_t>(at);
+        text_of(line,
+                fmt::format("{}: line {}", range.path, 1 + std::count(text.begin(), before, '\n')));
+      }
+      if (!document.empty()) take(document);
+    }
     at = end + 1;
   }
 }
