@@ -15,7 +15,7 @@ namespace trireme::format::chat {
 
 namespace {
 
-constexpr size_t kMostElements = 100'000, kMostTextBytes = 64 << 20;
+constexpr size_t kMostElements = 100'000, kMostMadeBytes = 64 << 20;
 
 using Function = std::function<Value(const Value&, const Arguments&)>;
 using Table = std::map<std::string, Function, std::less<>>;
@@ -79,7 +79,7 @@ Value replace(const Value& value, const Arguments& arguments) {
     all += text.substr(at, found - at);
     if (found == text.npos) return all;
     all += to;
-    if (all.size() > kMostTextBytes) throw Error("a text is too long");
+    if (all.size() > kMostMadeBytes) throw Error("a text is too long");
     at = found + from.size();
   }
 }
@@ -116,7 +116,7 @@ Value join(const Value& value, const Arguments& arguments) {
     if (!first && !between.is_undefined()) all += printed(between);
     first = false;
     all += printed(each);
-    if (all.size() > kMostTextBytes) throw Error("a text is too long");
+    if (all.size() > kMostMadeBytes) throw Error("a text is too long");
   }
   return all;
 }

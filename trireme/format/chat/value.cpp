@@ -13,7 +13,6 @@ namespace trireme::format::chat {
 namespace {
 
 constexpr int kMostDeep = 64;  // functions here recurse, and a namespace may hold itself
-constexpr size_t kMostJsonBytes = 64 << 20;
 constexpr size_t kMostTextBytes = 64 << 20;
 
 const Value& element(const Value& value) {
@@ -175,7 +174,7 @@ void put_json_text(const std::string& text, std::string& to) {
 void put_json(const Value& value, int indent, int depth, std::string& to) {
   if (depth > kMostDeep)
     throw Error(fmt::format("tojson of a value nested over {} deep", kMostDeep));
-  if (to.size() > kMostJsonBytes) throw Error("tojson makes a text of over 64 MiB");
+  if (to.size() > kMostTextBytes) throw Error("tojson makes a text of over 64 MiB");
   const auto new_line = [&](int level) {
     if (indent > 0) (to += '\n').append(static_cast<size_t>(indent * level), ' ');
   };
