@@ -64,6 +64,29 @@ TEST(Experts, BesideAPipeline) {
   check(with_capacity({.replica = 2, .pipe = 2, .expert = 2}));
 }
 
+TEST(Experts, BesideContext) {
+  for (const auto how : {config::ContextKind::Ring, config::ContextKind::Ulysses}) {
+    check(mixture({.batch = 5, .seq = 9, .expert = 2, .context = 2, .how = how}));
+    check(mixture({.replica = 2,
+                   .masked = true,
+                   .batch = 5,
+                   .seq = 11,
+                   .expert = 4,
+                   .context = 2,
+                   .how = how,
+                   .documents = true}));
+    check(mixture({.shard = 2,
+                   .recompute = config::Recompute::Block,
+                   .expert = 2,
+                   .context = 2,
+                   .how = how}));
+    check(
+        with_capacity({.tensor = 2, .batch = 5, .seq = 13, .expert = 2, .context = 2, .how = how}));
+    check(mixture({.tensor = 2, .pipe = 2, .expert = 2, .context = 2, .how = how}));
+  }
+  check(with_capacity({.batch = 5, .seq = 13, .expert = 1, .context = 3}));
+}
+
 TEST(Experts, ThatComputeWhileTokensTravel) {
   const auto overlapped = [](Case c) {
     c.change = [](config::Config& config) { config.comm.overlap_experts = true; };
