@@ -80,7 +80,8 @@ Value another(const Key& key, const Value& value) {
 
 TEST(ConfigText, ReadsBackEveryKeyAndKnowsWhichMustMatch) {
   const Config base = parse(
-      "run.steps = 0\nmodel.heads = 8\nmodel.kv_heads = 4\ndata.path = 'x'\ndata.valid = 'y'\ndata.eod = 7\n"
+      "run.steps = 0\nmodel.heads = 8\nmodel.kv_heads = 4\ndata.path = 'x'\ndata.valid = "
+      "'y'\ndata.eod = 7\n"
       "lora.targets = ['*']",
       "a");
   for (const Key& key : keys()) {
