@@ -73,7 +73,7 @@ TEST(Seam, TellsHooksWhetherBackwardReadsTheWeights) {
   at::Tensor x;
   EXPECT_EQ(heard_by([&] { x = embedding->forward(tokens); }),
             "embedding profile:does not embedding unshard:does not ");
-  EXPECT_EQ(heard_by([&] { embedding->rows(0, 2); }), "embedding unshard:does not ");
+  EXPECT_EQ(heard_by([&] { embedding->rows({{0, 2}}); }), "embedding unshard:does not ");
   EXPECT_EQ(heard_by([&] { head->forward(x); }), "head profile:reads head unshard:reads ");
   EXPECT_EQ(heard_by([&] { head->loss(x, tokens); }), "head unshard:does not ");
   EXPECT_EQ(heard_by([&] { head->forward(x); }), "head profile:reads head unshard:reads ");

@@ -109,7 +109,7 @@ at::Tensor token_dropout_mask(const LayerImpl& layer, int64_t step, double proba
       at::kHalf, at::kBFloat16, mask.scalar_type(), "token_dropout_mask", [&] {
         auto* to = mask.data_ptr<scalar_t>();
         const auto keep = static_cast<scalar_t>(1 / (1 - probability));
-        at::parallel_for(0, rows, 64, [&](int64_t begin, int64_t end) {
+        parallel_loop(0, rows, 64, [&](int64_t begin, int64_t end) {
           for (int64_t row = begin; row < end; ++row)
             fill_mask<scalar_t>(
                 to + row * features, features, spot_of[row] * tokens.width + tokens.features.begin,
