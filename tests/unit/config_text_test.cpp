@@ -79,21 +79,9 @@ Value another(const Key& key, const Value& value) {
 }
 
 TEST(ConfigText, ReadsBackEveryKeyAndKnowsWhichMustMatch) {
-<<<<<<< HEAD
   const Config all = parse(
-      "run.steps = 0
-model.heads = 8
-model.kv_heads = 4
-data.path = 'x'
-data.valid = 'y'
-"
-      "data.eod = 7
-"
-=======
-  const Config base = parse(
-      "run.steps = 0\nmodel.heads = 8\nmodel.kv_heads = 4\ndata.path = 'x'\ndata.valid = "
-      "'y'\ndata.eod = 7\n"
->>>>>>> context/main
+      "run.steps = 0\nmodel.heads = 8\nmodel.kv_heads = 4\ndata.path = 'x'\ndata.valid = 'y'\n"
+      "data.eod = 7\n"
       "lora.targets = ['*']",
       "a");
   for (const Key& key : keys()) {

@@ -1,6 +1,7 @@
 #include "trireme/nn/token_rows.h"
 
-#include <ATen/Parallel.h>
+#include "trireme/nn/parallel_loop.h"
+
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/div.h>
@@ -40,7 +41,7 @@ bool has_loops(const at::Tensor& rows, const at::Tensor& other) {
 template <class Body>
 void each_token(const TokenOrder& order, const Body& body) {
   const auto* row_of = order.inverse.const_data_ptr<int64_t>();
-  at::parallel_for(0, order.tokens, kTokensAtOnce, [&](int64_t begin, int64_t end) {
+  parallel_loop(0, order.tokens, kTokensAtOnce, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * order.choices; i < end * order.choices; ++i)
       if (row_of[i] >= 0) body(i / order.choices, i, row_of[i]);
   });
