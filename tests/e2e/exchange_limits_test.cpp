@@ -62,11 +62,12 @@ TEST(ExchangeLimits, TheMemoryDoesNotGrowWithTheModel) {
       const std::string theirs = scratch / std::to_string(layers), ours = theirs + "-ours",
                         back = theirs + "-back";
       (kind == "gpt2" ? hf_gpt2("F32", wide(layers)) : hf_llama("F32", wide(layers))).write(theirs);
-      if (layers > 1) EXPECT_GT(fs::file_size(theirs + "/model.safetensors"), 200u << 20);
+      EXPECT_GT(fs::file_size(theirs + "/model.safetensors"), 40u * layers << 20);
       imports.push_back(peak_mib({kTrireme, "ckpt", "import", theirs, ours}));
       exports.push_back(peak_mib({kTrireme, "ckpt", "export", ours, back}));
-      EXPECT_EQ(fs::file_size(back + "/model.safetensors"),
-                fs::file_size(theirs + "/model.safetensors"));
+      EXPECT_NEAR(static_cast<double>(fs::file_size(back + "/model.safetensors")),
+                  static_cast<double>(fs::file_size(theirs + "/model.safetensors")), 4096)
+          << "but for the header";
     }
     for (const auto& peaks : {imports, exports}) {
       EXPECT_LT(peaks[1], kMostMib);
