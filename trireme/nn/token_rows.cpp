@@ -1,7 +1,5 @@
 #include "trireme/nn/token_rows.h"
 
-#include "trireme/nn/parallel_loop.h"
-
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/div.h>
@@ -11,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/autograd.h>
 
+#include "trireme/nn/parallel_loop.h"
 #include "trireme/nn/rows.h"
 
 namespace trireme::nn {
