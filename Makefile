@@ -42,6 +42,7 @@ bench:  ## time collectives, training, cut layers, sharded state, pipelines, ima
 	@bench/run
 	@bench/train
 	@bench/tensor
+	@bench/context
 	@bench/shard
 	@bench/pipe
 	@bench/images

@@ -29,7 +29,6 @@ constexpr std::pair<nn::ContextKind, const char*> kNamedKinds[] = {
 struct Shape {
   int64_t rows = 2, heads = 4, kv_heads = 2, head = 8, positions = 12;
   bool documents = false, dropout = false;
-  at::ScalarType dtype = at::kDouble;
 };
 
 std::string describe(const Shape& of) {
@@ -43,8 +42,7 @@ struct Inputs {
     auto generator = at::detail::createCPUGenerator(
         static_cast<uint64_t>(of.positions * 1000 + of.heads * 10 + of.head));
     const auto draw = [&](int64_t heads) {
-      return at::randn({of.rows, heads, of.positions, of.head}, generator, at::kDouble)
-          .to(of.dtype);
+      return at::randn({of.rows, heads, of.positions, of.head}, generator, at::kDouble);
     };
     q = draw(of.heads);
     k = draw(of.kv_heads);

@@ -133,6 +133,20 @@ TEST(Context, IsProvedAndEvaluatedAsOnOneRank) {
   }
 }
 
+// Blocks are put together in float32: the error is that of one rank in 16 bits.
+TEST(Context, IsProvedInThePrecisionOfRealTraining) {
+  for (const auto dtype : {verify::Dtype::Float32, verify::Dtype::BFloat16}) {
+    for (const ContextKind how : kKinds) {
+      run_world(kThreads, 2, [&](const Communicator& world) {
+        config::Config config = tiny_gpt_config();
+        config.context.kind = how;
+        const auto report = prove_model(world, config, {.context = 2}, {.dtype = dtype});
+        EXPECT_TRUE(report.same()) << to_string(how) << "\n" << report.text();
+      });
+    }
+  }
+}
+
 TEST(Context, RefusesWhatCannotShareASequenceOnEveryRank) {
   run_world(kThreads, 4, [](const Communicator& world) {
     const auto said = [&](const Case& c) -> std::string {

@@ -42,9 +42,8 @@ std::string obstacle_for(const config::Config& config, const Mesh& mesh, const n
   if (drops_out(model) || config.model.dropout > 0 || config.model.attention_dropout > 0)
     return "dropout draws its masks by the number of the step, which the host knows";
   if (config.data.documents) return "data.documents makes masks that the host reads";
-  if (mesh.size(Axis::Context) > 1 && config.context.kind != config::ContextKind::Ring)
-    return fmt::format("context.kind is \"{}\", which orders positions from the host",
-                       to_string(config.context.kind));
+  if (mesh.size(Axis::Context) > 1)
+    return "ranks that share sequences exchange keys as the host goes on";
   if (config.compress.kind != config::Compression::None)
     return "compress.kind encodes gradients on the host";
   if (options.reducer != nullptr) return "a reducer of the program's own may decide on the host";
