@@ -118,6 +118,41 @@ TEST(Experts, OfEveryKindOfRouter) {
   }
 }
 
+TEST(Experts, In16BitsLearnAsInFloat64) {
+  // Roundings may send a token elsewhere, so that losses agree only to the precision of bfloat16.
+  constexpr double kClose = 0.02;
+  for (const auto what : {config::ShardedState::Optimizer, config::ShardedState::Parameters}) {
+    Case c{.shard = 2, .what = what, .batch = 5, .expert = 2};
+    const Outcome& exact = alone(mixture(c));
+    c.dtype = config::Dtype::BFloat16;
+    const Case half = mixture(c);
+    run_world(kThreads, 2, [&](const comm::Communicator& world) {
+      at::set_num_threads(1);
+      const Outcome got = train(half, Mesh(world, degrees_of(half)));
+      for (std::size_t i = 0; i < got.losses.size(); ++i)
+        EXPECT_NEAR(got.losses[i], exact.losses[i], kClose) << "step " << i + 1;
+    });
+  }
+}
+
+TEST(Experts, ThatTravelCompressedTrain) {
+  // Gradients of experts are summed over other ranks than the rest: the compressor keeps them apart.
+  Case c{.replica = 4, .batch = 8, .expert = 2};
+  c.otherwise = "int8";
+  c.change = [](config::Config& config) {
+    config.precision.compute = config.precision.reduce = config::Dtype::Float32;
+    config.compress.kind = config::Compression::Int8;
+  };
+  const Case compressed = mixture(c);
+  const Outcome& exact = alone(mixture({.replica = 4, .batch = 8, .expert = 2}));
+  run_world(kThreads, 4, [&](const comm::Communicator& world) {
+    at::set_num_threads(1);
+    const Outcome got = train(compressed, Mesh(world, degrees_of(compressed)));
+    for (std::size_t i = 0; i < got.losses.size(); ++i)
+      EXPECT_NEAR(got.losses[i], exact.losses[i], 0.02) << "step " << i + 1;
+  });
+}
+
 TEST(Experts, OfALlama) {
   Case c{.shard = 2, .tensor = 2, .batch = 5, .expert = 2};
   const Case all = mixture(c);
