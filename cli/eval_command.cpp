@@ -43,6 +43,8 @@ int eval_command(const std::vector<std::string>& args) {
   const auto words = arguments.parse_anywhere(args);  // the file and its overrides
   if (checkpoint.empty())
     throw ConfigError("--checkpoint is missing: name the folder of a run, or of one of its steps");
+  if (!out.empty() && !out.ends_with(".svg"))
+    throw ConfigError(fmt::format("--out {}: the picture is an SVG; name a file.svg", out));
   if (!out.empty() && !may_be_written(out))
     throw ConfigError(fmt::format("--out {}: {}", out, core::errno_text(errno)));
   return train_ranks({"eval", checkpoint, out}, words, "trireme eval");

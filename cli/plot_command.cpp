@@ -40,6 +40,8 @@ int plot_command(const std::vector<std::string>& args) {
   if (words.empty())
     throw ConfigError(
         "no run was named: 'trireme plot runs/gpt-small' draws the one in that folder");
+  if (!out.empty() && !out.ends_with(".svg"))
+    throw ConfigError(fmt::format("--out {}: the picture is an SVG; name a file.svg", out));
   std::vector<RunCurves> runs;
   for (const std::string& word : words) runs.push_back(read_run(word));
   if (panels_for(runs).empty())

@@ -110,6 +110,7 @@ int train_on_servers(const config::Config& config, std::vector<std::string> comm
 int train_ranks(std::vector<std::string> command, const std::vector<std::string>& args,
                 const std::string& speaker, std::vector<int> answers) {
   const auto config = load_named(args);
+  if (command.at(0) != "eval") config::refuse_evaluation_without_data(config);
   command.insert(command.end(), args.begin(), args.end());
   const bool on_servers = config.sync.on_servers() && command.at(0) == "train";
   if (config.sync.on_servers() && command.at(0) == "bench-train")
@@ -148,6 +149,7 @@ int train_command(const std::vector<std::string>& args) {
     return train_ranks({"train"}, words, "trireme train",
                        {128 + SIGTERM, 128 + SIGPIPE, 128 + SIGHUP});
   const auto config = load_named(words);
+  config::refuse_evaluation_without_data(config);
   words.insert(words.begin(), "train-check");
   if (!under_launcher())
     launch::check_options({.command = words, .num_ranks = num_processes(config)});

@@ -151,7 +151,7 @@ TEST(Check, RefusesWhatTrainingRefusesAndBothSayItOnce) {
   const EarlyRefusal refusals[] = {
       {{"run.device=cuda"}, "run.device = \"cuda\""},
       {{"mesh.tensor=5"},
-       "mesh.tensor = 5 does not fit model.heads = 2: use a divisor or a multiple"},
+       "mesh.tensor = 5 does not fit model.heads = 2: use at most 2, or a multiple of it"},
       {{"mesh.pipe=2", "pipeline.schedule=1f2b"}, "pipeline.schedule = \"1f2b\""},
       {{"data.kind=markov", "data.path=x"}, "data.path = \"x\" has no effect"},
       {{"model.kind=moe-gpt", "mesh.expert=3"},

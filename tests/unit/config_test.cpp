@@ -341,7 +341,8 @@ TEST(ConfigValidate, RefusesKeysThatDoNotFitEachOther) {
        "gpt.toml: mesh.expert = 2 deals experts to ranks, and model.kind = \"gpt\" has none; use "
        "model.kind = \"moe-gpt\", or leave mesh.expert out"},
       {"model = {kind = 'moe-gpt', capacity = 0.03}",
-       "gpt.toml: model.capacity = 0.03 would drop everything: an expert would take 0.96 of the 128 "
+       "gpt.toml: model.capacity = 0.03 would drop everything: an expert would take 0.96 of the "
+       "128 "
        "tokens of a sequence; use at least 0.0312, or 0 for all"},
       {"model = {kind = 'moe-gpt', router = 'expert-choice'}",
        "gpt.toml: model.router = \"expert-choice\": each expert would choose among all tokens of a "
@@ -355,9 +356,11 @@ TEST(ConfigValidate, RefusesKeysThatDoNotFitEachOther) {
        "gpt.toml: run.epochs = 2 and run.steps = 200 both say how long to train; give one of them"},
       {"data.kind = 'text'", "gpt.toml: data.kind = \"text\" needs data.path, which is empty"},
       {"mesh.tensor = 5",
-       "gpt.toml: mesh.tensor = 5 does not fit model.heads = 4: use a divisor or a multiple"},
+       "gpt.toml: mesh.tensor = 5 does not fit model.heads = 4: use at most 4, or a multiple of "
+       "it"},
       {"mesh.tensor = 3\nmodel.kv_heads = 2",
-       "gpt.toml: mesh.tensor = 3 does not fit model.kv_heads = 2: use a divisor or a multiple"},
+       "gpt.toml: mesh.tensor = 3 does not fit model.kv_heads = 2: use at most 2, or a multiple of "
+       "it"},
       {"mesh.context = 4\nmodel.seq = 7",
        "gpt.toml: mesh.context = 4 cuts a sequence in 8 pieces, a head and a tail for each rank, "
        "but "

@@ -291,7 +291,6 @@ constexpr Switch kSwitches[] = {
     {"comm.overlap_experts", "mesh.expert", [](const Config& c) { return c.mesh.expert > 1; },
      "mesh.expert=2"},
     {"comm.rate_mbit", "comm.backend", may_use_tcp, "comm.backend=tcp"},
-    {"eval.batches", "eval.every", evaluates, "eval.every=100"},
 };
 
 }  // namespace

@@ -22,11 +22,12 @@ struct Start {
 
 constexpr std::string_view kLanguage =
     "It trains as it is, in a minute or two: on a generated language, whose lowest possible loss\n"
-    "is known. For a text of your own set data.kind, data.path and model.vocab.";
+    "is known. For a text of your own set data.kind, data.path, data.valid (or eval.every = 0) "
+    "and\n"
+    "model.vocab.";
 constexpr std::string_view kImages =
-    "It needs a data set: set data.kind and data.path, and the model's classes, image and "
-    "channels\n"
-    "to what is in it.";
+    "It needs a data set: set data.kind, data.path and data.valid (or eval.every = 0), and the\n"
+    "model's classes, image and channels to what is in it.";
 
 std::vector<std::string> with(std::vector<std::string> some, const std::vector<std::string>& more) {
   some.insert(some.end(), more.begin(), more.end());

@@ -120,8 +120,8 @@ void validate_heads(const Model& model, int64_t tensor) {
   for (const auto& [name, heads] :
        {std::pair("heads", model.heads), std::pair("kv_heads", model.kv_heads)})
     need(tensor <= heads || tensor % heads == 0,
-         "mesh.tensor = {} does not fit model.{} = {}: use a divisor or a multiple", tensor, name,
-         heads);
+         "mesh.tensor = {} does not fit model.{} = {}: use at most {}, or a multiple of it", tensor,
+         name, heads, heads);
 }
 
 /// The ranks of the context axis share each sequence.
@@ -205,7 +205,8 @@ void validate_servers(const Config& config) {
        "sync.copies = {} needs {} servers, but sync.servers = {}: use at most {} copies",
        sync.copies, sync.copies + 1, sync.servers, sync.servers - 1);
   need(config.mesh.expert == 1,
-       "{} and mesh.expert = {} do not go together: what servers hold is not cut over experts; leave "
+       "{} and mesh.expert = {} do not go together: what servers hold is not cut over experts; "
+       "leave "
        "mesh.expert out",
        asked, config.mesh.expert);
   need(config.mesh.shard != 0 && config.mesh.replica <= 4096,
@@ -265,11 +266,6 @@ void validate(const Config& config) {
   validate_context(config);
   validate_sources(data);
   validate_documents(config);
-  const auto is_generated = [](const DataSource& one) { return one.kind == DataKind::Markov; };
-  need(std::ranges::all_of(data.sources(), is_generated) || config.eval.every == 0 ||
-           !data.valid.empty(),
-       "eval.every asks for evaluation, but data.valid names no file; name one, or set "
-       "eval.every=0");
   validate_groups(config);
   need(config.lora.rank == 0 || !config.lora.targets.empty(),
        "lora.rank = {} needs layers to adapt, but lora.targets is empty; set "
@@ -328,6 +324,14 @@ void validate(const Precision& precision) {
   need(compute != Dtype::Float16 || precision.master == Master::Float32,
        "precision.master = \"none\" rounds weights at random to bfloat16, not to float16; use "
        "precision.compute = \"bfloat16\", or leave precision.master out");
+}
+
+void refuse_evaluation_without_data(const Config& config) {
+  const auto is_generated = [](const DataSource& one) { return one.kind == DataKind::Markov; };
+  need(std::ranges::all_of(config.data.sources(), is_generated) || config.eval.every == 0 ||
+           !config.data.valid.empty(),
+       "eval.every asks for evaluation, but data.valid names no file; name one, or set "
+       "eval.every=0");
 }
 
 void refuse_unbuilt(const Config& config) {

@@ -15,6 +15,9 @@ void validate(const Config& config);
 void validate(const Precision& precision);
 void validate(const Sync& sync);
 
+/// What training refuses, but `trireme eval` does not: evaluation without any data for it.
+void refuse_evaluation_without_data(const Config& config);
+
 /// Throws ConfigError for the first key that asks for what this version does not implement yet.
 void refuse_unbuilt(const Config& config);
 

@@ -9,6 +9,7 @@
 #include "trireme/exchange/carried.h"
 #include "trireme/exchange/hf_folder.h"
 #include "trireme/format/file.h"
+#include "trireme/format/tokenizer.h"
 
 namespace trireme::exchange {
 
@@ -41,6 +42,22 @@ core::Json carried_settings(const Carried& carried, const Family& family) {
   return {{"bos_token_id", nullptr}, {"eos_token_id", nullptr}};
 }
 
+/// Says which token ends a text, for a tokenizer that comes without the folder of a model: ids for
+/// the model, and, if there is none, a tokenizer_config.json for the tokenizer.
+void name_end(const std::string& tokenizer, const std::string& to, core::Json& settings) {
+  if (!format::is_file(tokenizer + "/tokenizer.json") &&
+      !format::is_file(tokenizer + "/vocab.json"))
+    return;  // of a kind that we only copy
+  const auto loaded = format::load_tokenizer(tokenizer);
+  const auto end = loaded->end_of_text();
+  if (!end) return;
+  settings["eos_token_id"] = *end;
+  if (format::is_file(tokenizer + "/tokenizer_config.json")) return;
+  const core::Json own = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                          {"eos_token", loaded->bytes_of(*end)}};
+  format::write_file(to + "/tokenizer_config.json", own.dump(2) + "\n");
+}
+
 }  // namespace
 
 config::Config config_of(const format::Checkpoint& saved) {
@@ -70,12 +87,20 @@ Carried carried_for(const format::Checkpoint& saved, const config::Config& confi
        {tokenizer, saved.folder(), config.data.tokenizer, config.model.from})
     if (carried.tokenizer.empty() && has_tokenizer(folder_of(place)))
       carried.tokenizer = folder_of(place);
+  const std::string& trained_with = config.data.tokenizer;
+  if (carried.tokenizer.empty() && !trained_with.empty() && trained_with != "bytes")
+    throw ConfigError(
+        fmt::format("the model was trained with the tokenizer '{}', which is gone: "
+                    "name it with --tokenizer",
+                    trained_with));
   return carried;
 }
 
 void write_settings(const std::string& to, const Family& family, const config::Model& model,
                     const std::string& dtype, const Carried& carried) {
   core::Json settings = carried_settings(carried, family);
+  if (!carried.tokenizer.empty() && carried.settings.empty())
+    name_end(carried.tokenizer, to, settings);
   settings["architectures"] = {family.architecture};
   settings["model_type"] = family.model_type;
   settings.erase("dtype");
