@@ -1,60 +1,24 @@
 // A user's program in every role, started as a launcher does it.
-#include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <signal.h>
 
-#include <map>
-#include <memory>
-#include <sstream>
+#include <fstream>
 
-#include "support/command.h"
-#include "support/scratch.h"
+#include "tests/ps/joined_processes.h"
 
 namespace trireme::test {
 namespace {
 
-using namespace std::chrono_literals;
 using testing::HasSubstr;
 using testing::Not;
 
-/// The roles of one job.
-class JoinedProcesses {
- public:
-  JoinedProcesses(const Scratch& folder, int servers, int workers, int batches)
-      : folder_(folder), servers_(servers), workers_(workers), batches_(batches) {
-    start("manager", 0);
-    for (int i = 0; i < servers; ++i) start("server", i);
-    for (int i = 0; i < workers; ++i) start("worker", i);
-  }
-
-  void start(const std::string& role, int index) {
-    all_[fmt::format("{} {}", role, index)] = std::make_unique<Command>(
-        std::vector<std::string>{kBin + "ps_join", std::to_string(batches_)},
-        CommandOptions{.environment = {{"TRIREME_ROLE", role},
-                                       {"TRIREME_ROLE_INDEX", std::to_string(index)},
-                                       {"TRIREME_PS_SERVERS", std::to_string(servers_)},
-                                       {"TRIREME_PS_WORKERS", std::to_string(workers_)},
-                                       {"TRIREME_PS_RANKS", "1"},
-                                       {"TRIREME_PS_JOB", "joined"},
-                                       {"TRIREME_PS_MANAGER", folder_ / "manager"},
-                                       {"TRIREME_PS_COPIES", "1"},
-                                       {"TRIREME_SECRET", "a secret of tests only"}},
-                       .deadline = 60s});
-  }
-  Command& node(const std::string& name) { return *all_.at(name); }
-
-  void kill(const std::string& role, int index) {
-    Command& process = node(fmt::format("{} {}", role, index));
-    process.signal(SIGKILL);
-    process.finish();
-    start(role, index);
-  }
-
- private:
-  const Scratch& folder_;
-  int servers_, workers_, batches_;
-  std::map<std::string, std::unique_ptr<Command>> all_;
-};
+/// Of ps_join.
+JoinedProcesses::Job counting(int servers, int batches,
+                              JoinedProcesses::Environment environment = {
+                                  {"TRIREME_PS_COPIES", "1"}}) {
+  return {.program = {kBin + "ps_join", std::to_string(batches)},
+          .servers = servers,
+          .environment = std::move(environment)};
+}
 
 void expect_counts(const CommandResult& result, int batches) {
   EXPECT_EQ(result.code, 0) << result.out << result.err;
@@ -70,7 +34,8 @@ TEST(Join, WithoutALauncherAllRolesAreInOneProcess) {
 
 TEST(Join, EveryRoleIsAProcessOfTheSameProgram) {
   const Scratch folder;
-  JoinedProcesses job(folder, 2, 2, 300);
+  JoinedProcesses job(folder, counting(2, 300));
+  job.start_workers();
   for (const char* worker : {"worker 0", "worker 1"}) expect_counts(job.node(worker).finish(), 300);
   for (const char* other : {"server 0", "server 1", "manager 0"}) {
     job.node(other).signal(SIGTERM);
@@ -82,7 +47,8 @@ TEST(Join, EveryRoleIsAProcessOfTheSameProgram) {
 
 TEST(Join, NothingIsLostOrDoneTwiceWhenProcessesDie) {
   const Scratch folder;
-  JoinedProcesses job(folder, 3, 2, 1500);
+  JoinedProcesses job(folder, counting(3, 1500));
+  job.start_workers();
   ASSERT_TRUE(job.node("worker 0").wait_for("begins"));
   ASSERT_TRUE(job.node("worker 1").wait_for("begins"));
   job.kill("server", 1);
@@ -90,6 +56,26 @@ TEST(Join, NothingIsLostOrDoneTwiceWhenProcessesDie) {
   ASSERT_TRUE(job.node("worker 0").wait_for("begins"));
   for (const char* worker : {"worker 0", "worker 1"})
     expect_counts(job.node(worker).finish(), 1500);
+}
+
+/// A worker stands still with a task in its hands. When nothing else is left to do, the other one
+/// repeats the task, and all is done. What the first one pushes then is refused, and counted.
+TEST(Join, ABackupThatIsFasterCountsAndTheOriginalDoesNot) {
+  const Scratch folder;
+  const std::string gate = folder / "gate";
+  JoinedProcesses job(folder, counting(2, 60, {{"PS_BACKUP_MS", "200"}}));
+  job.start("worker", 1, {{"PS_GATE", gate}});
+  ASSERT_TRUE(job.node("worker 1").wait_for("waits with batch "));
+  job.start("worker", 0);
+  const CommandResult backup = job.node("worker 0").finish();
+  expect_counts(backup, 60);
+  EXPECT_THAT(backup.out, HasSubstr("all 60 once\n"));
+  EXPECT_THAT(backup.out, HasSubstr("pushed 60, repeated 0\n"));
+  std::ofstream(gate) << "open";
+  const CommandResult original = job.node("worker 1").finish();
+  expect_counts(original, 60);
+  EXPECT_THAT(original.out, HasSubstr("all 60 once\n"));
+  EXPECT_THAT(original.out, HasSubstr("pushed 5, repeated 5\n"));
 }
 
 TEST(Join, SaysWhatIsWrongWithTheEnvironment) {

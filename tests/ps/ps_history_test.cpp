@@ -47,7 +47,7 @@ void work(ps::Client& client, History& history, std::atomic<int>& steps) {
     try {
       const auto result = client.wait(client.start(std::move(op)));
       done.end = now();
-      if (is_read) done.value = ps::values_of<double>(result.rows)[0];
+      if (is_read) done.value = ps::values_of<double>(result.values())[0];
       if (result.repeated > 0) history[key].pop_back();
     } catch (const ps::LifeLost&) {
       if (is_read) history[key].pop_back();  // it saw nothing

@@ -4,6 +4,7 @@
 #include <bit>
 #include <concepts>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -33,8 +34,7 @@ namespace trireme::ps {
 ///   | fields ... | length | zeros |  payload  | fields ... |
 ///   '------- a part ------------''-- a part --''-- a part --
 constexpr size_t kApartBytes = 512, kAlignBytes = 64;
-static_assert(std::endian::native == std::endian::little,
-              "lists of numbers are copied as they lie");
+static_assert(std::endian::native == std::endian::little, "numbers are copied as they lie");
 
 inline size_t padding_at(size_t position) {
   return (kAlignBytes - position % kAlignBytes) % kAlignBytes;
@@ -42,6 +42,10 @@ inline size_t padding_at(size_t position) {
 
 class Writer {
  public:
+  Writer() = default;
+  /// Takes memory for so many bytes before payloads at once.
+  explicit Writer(size_t bytes) { bytes_.reserve(bytes); }
+
   template <class... Fields>
   void operator()(const Fields&... fields) {
     (put_field(fields), ...);
@@ -57,24 +61,30 @@ class Writer {
   }
 
  private:
+  template <std::unsigned_integral T>
+  void put_number(T number) {
+    bytes_.append(reinterpret_cast<const char*>(&number), sizeof number);
+  }
   template <class T>
   void put_field(const T& field) {
     if constexpr (std::is_same_v<T, bool>)
-      net::put(bytes_, static_cast<uint8_t>(field));
+      put_number(static_cast<uint8_t>(field));
     else if constexpr (std::is_enum_v<T>)
-      net::put(bytes_, static_cast<std::underlying_type_t<T>>(field));
+      put_number(static_cast<std::underlying_type_t<T>>(field));
     else if constexpr (std::unsigned_integral<T>)
-      net::put(bytes_, field);
+      put_number(field);
     else if constexpr (std::signed_integral<T>)
-      net::put(bytes_, static_cast<std::make_unsigned_t<T>>(field));
+      put_number(static_cast<std::make_unsigned_t<T>>(field));
     else if constexpr (std::same_as<T, double>)
-      net::put(bytes_, std::bit_cast<uint64_t>(field));
+      put_number(std::bit_cast<uint64_t>(field));
     else
       const_cast<T&>(field).fields(*this);  // lists the fields, changes none
   }
-  void put_field(const std::string& text) { net::put_text<uint32_t>(bytes_, text); }
+  void put_field(const std::string& text) {
+    put_number(static_cast<uint32_t>(text.size())), bytes_ += text;
+  }
   void put_field(const Payload& payload) {
-    net::put(bytes_, static_cast<uint64_t>(payload.size()));
+    put_number(static_cast<uint64_t>(payload.size()));
     if (payload.size() < kApartBytes) {
       bytes_ += payload.view();
       return;
@@ -85,7 +95,7 @@ class Writer {
   }
   template <class T>
   void put_field(const std::vector<T>& list) {
-    net::put(bytes_, static_cast<uint32_t>(list.size()));
+    put_number(static_cast<uint32_t>(list.size()));
     if constexpr (std::unsigned_integral<T>)
       bytes_.append(reinterpret_cast<const char*>(list.data()), list.size() * sizeof(T));
     else
@@ -98,12 +108,12 @@ class Writer {
   }
   template <class K, class V>
   void put_field(const std::map<K, V>& table) {
-    net::put(bytes_, static_cast<uint32_t>(table.size()));
+    put_number(static_cast<uint32_t>(table.size()));
     for (const auto& [key, value] : table) (*this)(key, value);
   }
   template <class T>
   void put_field(const std::set<T>& items) {
-    net::put(bytes_, static_cast<uint32_t>(items.size()));
+    put_number(static_cast<uint32_t>(items.size()));
     for (const T& item : items) put_field(item);
   }
 
@@ -154,28 +164,34 @@ class Reader {
     return position_ + (frame_ ? frame_->parts()[part_].size() : whole_) - taken;
   }
 
+  template <std::unsigned_integral T>
+  T number() {
+    T value;
+    std::memcpy(&value, reader().take(sizeof value).data(), sizeof value);
+    return value;
+  }
   template <class T>
   void get_field(T& field) {
     if constexpr (std::is_same_v<T, bool>) {
-      const auto value = reader().number<uint8_t>();
+      const auto value = number<uint8_t>();
       if (value > 1) throw CommError(fmt::format("sent the flag {}", value));
       field = value == 1;
     } else if constexpr (std::is_enum_v<T>) {
-      field = static_cast<T>(reader().number<std::underlying_type_t<T>>());
+      field = static_cast<T>(number<std::underlying_type_t<T>>());
       check_enum(field);
     } else if constexpr (std::unsigned_integral<T>) {
-      field = reader().number<T>();
+      field = number<T>();
     } else if constexpr (std::signed_integral<T>) {
-      field = static_cast<T>(reader().number<std::make_unsigned_t<T>>());
+      field = static_cast<T>(number<std::make_unsigned_t<T>>());
     } else if constexpr (std::same_as<T, double>) {
-      field = std::bit_cast<double>(reader().number<uint64_t>());
+      field = std::bit_cast<double>(number<uint64_t>());
     } else {
       field.fields(*this);
     }
   }
   void get_field(std::string& text) { text = reader().text<uint32_t>(); }
   void get_field(Payload& payload) {
-    const auto bytes = reader().number<uint64_t>();
+    const auto bytes = number<uint64_t>();
     if (bytes >= kApartBytes) {
       const size_t zeros = padding_at(position());
       for (const char zero : zeros > 0 ? reader().take(zeros) : std::string_view())
@@ -226,7 +242,7 @@ class Reader {
   }
   /// Every item has at least `item_bytes`. (In memory it may have some dozens.)
   size_t read_count(size_t item_bytes) {
-    const auto count = reader().number<uint32_t>();
+    const auto count = number<uint32_t>();
     if (count > bytes_left() / item_bytes)
       throw CommError(
           fmt::format("sent a list of {} items in the last {} bytes", count, bytes_left()));

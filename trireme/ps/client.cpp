@@ -30,6 +30,7 @@ Client::Client(NodeOptions options, const JobConfig& job, uint32_t process)
     : job_(job), note_(options.note), thread_(with_arena(std::move(options), arena_, process)) {
   thread_.start([&, process](Environment& environment) {
     auto made = std::make_unique<ClientNode>(process, job, environment);
+    made->use_memory(arena_);
     made->on_begin = [this] { lives_ = true; };
     made->on_end = [this] { lose_life(); };
     return made;

@@ -10,6 +10,30 @@
 
 namespace trireme::ps {
 
+void ClientNode::Result::copy_rows(void* to, size_t row_bytes) const {
+  for (const PulledRows& one : rows) {
+    const char* from = one.values.data();
+    for (const uint32_t place : one.places) {
+      std::memcpy(static_cast<char*>(to) + place * row_bytes, from, row_bytes);
+      from += row_bytes;
+    }
+  }
+}
+
+std::string ClientNode::Result::values() const {
+  std::string all;
+  for (const PulledBlock& block : blocks) all += block.values.view();
+  size_t num_rows = 0, bytes = 0;
+  for (const PulledRows& one : rows) {
+    num_rows += one.places.size();
+    bytes += one.values.size();
+  }
+  if (num_rows == 0) return all;
+  all.resize(bytes);
+  copy_rows(all.data(), bytes / num_rows);
+  return all;
+}
+
 void ClientNode::check(const Operation& operation) const {
   core::check(operation.table < job_.tables.size(), "there is no table {}; the job has {}",
               operation.table, job_.tables.size());
@@ -42,6 +66,8 @@ void ClientNode::start(Operation operation, OnResult on_result) {
     cut_dense(op);
   else
     cut_sparse(op);
+  const bool is_sparse = config.kind == TableKind::Sparse;
+  if (op.parts.empty()) return complete(number);
   for (auto& [range, part] : op.parts) {
     part.request.id = {.worker = id_.index / job_.worker_ranks,
                        .life = life_,
@@ -60,9 +86,10 @@ void ClientNode::start(Operation operation, OnResult on_result) {
     const LastRead& last = last_reads_[{op.operation.table, range}];
     part.request.delta = op.operation.keeper && op.operation.keeper == last.keeper;
     part.request.read_version = last.version;
+    if (is_sparse) gather_rows(op, part);
+    send_part(part);  // its server begins while the next is put together
   }
-  if (op.parts.empty()) return complete(number);
-  for (auto& [range, part] : op.parts) send_part(part);
+  if (is_sparse) op.operation.values = {};
 }
 
 void ClientNode::cut_dense(InFlight& op) {
@@ -92,30 +119,45 @@ Payload ClientNode::filtered(const InFlight& op, RangeId range, Payload values) 
   return config.filter->encode(numbers, residual, {stream, op.operation.batch});
 }
 
-/// A push goes to every range, even without a row for it: the range must learn of the clock.
+/// Deals the keys to their ranges. A push goes to every range, even without a row for it: the range
+/// must learn of the clock.
 void ClientNode::cut_sparse(InFlight& op) {
   const Operation& operation = op.operation;
-  const TableConfig& config = job_.tables[operation.table];
-  const size_t row_bytes = config.elems * bytes_of(config.type);
-  if (operation.push)
-    for (RangeId range = 0; range < job_.ranges; ++range) op.parts[range];
-  for (size_t row = 0; row < operation.keys.size(); ++row) {
-    Part& part = op.parts[range_of(operation.keys[row], job_.ranges)];
+  const auto count = static_cast<uint32_t>(operation.keys.size());
+  std::vector<RangeId> ranges(count);
+  std::vector<uint32_t> counts(job_.ranges);
+  for (uint32_t row = 0; row < count; ++row)
+    ++counts[ranges[row] = range_of(operation.keys[row], job_.ranges)];
+  std::vector<Part*> parts(job_.ranges);
+  for (RangeId range = 0; range < job_.ranges; ++range) {
+    if (!operation.push && counts[range] == 0) continue;
+    parts[range] = &op.parts[range];
+    parts[range]->rows.reserve(counts[range]);
+    parts[range]->request.keys.reserve(counts[range]);
+  }
+  for (uint32_t row = 0; row < count; ++row) {
+    Part& part = *parts[ranges[row]];
     part.rows.push_back(row);
     part.request.keys.push_back(operation.keys[row]);
   }
-  for (auto& [range, part] : op.parts) {
-    if (operation.push && !operation.values.empty()) {
-      std::string values;
-      values.reserve(part.rows.size() * row_bytes);
-      for (const size_t row : part.rows)
-        values += operation.values.view().substr(row * row_bytes, row_bytes);
-      part.request.values = filtered(op, range, std::move(values));
+}
+
+/// Puts together what a range is sent.
+void ClientNode::gather_rows(const InFlight& op, Part& part) {
+  const TableConfig& config = job_.tables[op.operation.table];
+  const size_t row_bytes = config.elems * bytes_of(config.type);
+  if (op.operation.push && !op.operation.values.empty() && !part.rows.empty()) {
+    const size_t bytes = part.rows.size() * row_bytes;
+    const std::shared_ptr<void> memory = take_passing(*memory_, bytes);
+    char* to = static_cast<char*>(memory.get());
+    for (const uint32_t row : part.rows) {
+      std::memcpy(to, op.operation.values.data() + row * row_bytes, row_bytes);
+      to += row_bytes;
     }
-    part.request.id.range = range;
-    part.request.id.table = operation.table;
-    name_keys(part);
+    part.request.values =
+        filtered(op, part.request.id.range, {memory, {static_cast<char*>(memory.get()), bytes}});
   }
+  name_keys(part);
 }
 
 /// If these keys went to the range last time, their name is enough.
@@ -276,10 +318,7 @@ void ClientNode::put_values(const Operation& operation, Reply& reply) const {
 void ClientNode::complete(uint64_t number) {
   InFlight op = std::move(operations_.extract(number).mapped());
   const TableConfig& config = job_.tables[op.operation.table];
-  const size_t row_bytes = config.elems * bytes_of(config.type);
   Result result;
-  if (op.operation.pull && config.kind == TableKind::Sparse)
-    result.rows.resize(op.operation.keys.size() * row_bytes);
   for (auto& [range, part] : op.parts) {
     result.repeated += part.reply.repeated ? 1 : 0;
     result.missed = std::max(result.missed, part.reply.missed);
@@ -290,9 +329,7 @@ void ClientNode::complete(uint64_t number) {
                                std::move(part.reply.values), part.reply.unchanged});
       continue;
     }
-    for (size_t i = 0; i < part.rows.size(); ++i)
-      std::memcpy(result.rows.data() + part.rows[i] * row_bytes,
-                  part.reply.values.data() + i * row_bytes, row_bytes);
+    result.rows.push_back({std::move(part.rows), std::move(part.reply.values)});
   }
   op.on_result(std::move(result));
 }

@@ -35,7 +35,9 @@ class ClientNode : public ManagedNode {
     /// Done: it is known that each key comes once, as those of Keys::distinct do. To look takes
     /// about as long as all else that is done to them here.
     enum class KeyCheck : uint8_t { Needed, Done } key_check = KeyCheck::Needed;
-    Payload values = {};  ///< a sum of gradients over samples: whole table, or rows
+    /// A sum of gradients over samples: whole table, or rows. Rows are copied by `start`, so they
+    /// may lie in memory that nobody keeps.
+    Payload values = {};
     /// Only these ranges of a dense table; `values` is still the whole table. Empty: all. A clock
     /// may be pushed range by range, as gradients become complete.
     std::vector<RangeId> ranges = {};
@@ -54,20 +56,24 @@ class ClientNode : public ManagedNode {
     Payload values = {};     ///< empty if the operation says where they go
     bool unchanged = false;  ///< as the last pull of this range gave them; `values` is empty
   };
+  /// Rows of a sparse table, of one range.
+  struct PulledRows {
+    std::vector<uint32_t> places = {};  ///< which of the operation's keys each has
+    Payload values = {};
+  };
   struct Result {
     std::vector<PulledBlock> blocks = {};  ///< of a pull of a dense table
-    std::string rows = {};                 ///< of a sparse one, in the order of the keys
+    std::vector<PulledRows> rows = {};     ///< of a sparse one
     size_t repeated = 0;                   ///< ranges that had this batch from another worker
     uint64_t missed = 0;  ///< updates between the last pull and this push, of the range with most
     ClockTotals totals = {};  ///< lockstep: of the clock of a push-pull, of the one before a pull
     std::string error = {};   ///< the sentence of a refusal
 
-    /// All values in one piece.
-    std::string values() const {
-      std::string all = rows;
-      for (const PulledBlock& block : blocks) all += block.values.view();
-      return all;
-    }
+    /// Copies the rows of a sparse table to where they belong, in the order of the keys. A row has
+    /// so many bytes.
+    void copy_rows(void* to, size_t row_bytes) const;
+    /// All values in one piece, in the order of the table, or of the keys.
+    std::string values() const;
   };
   using OnResult = std::function<void(Result)>;
   /// Begins an operation. If this life ends first, `on_result` is never called. A pull at some
@@ -82,6 +88,10 @@ class ClientNode : public ManagedNode {
   void report(Batch batch, std::string text);
   size_t reports_in_flight() const { return reports_.size(); }
 
+  /// Pushed rows are put together in memory of this kind, such as memory that servers of this host
+  /// can read.
+  void use_memory(std::shared_ptr<Memory> memory) { memory_ = std::move(memory); }
+
   /// Called when a life has begun, and when it is over.
   std::function<void()> on_begin;
   std::function<void()> on_end;
@@ -94,7 +104,7 @@ class ClientNode : public ManagedNode {
  private:
   struct Part {
     Request request;
-    std::vector<size_t> rows = {};    ///< sparse: which of the operation's keys
+    std::vector<uint32_t> rows = {};  ///< sparse: which of the operation's keys
     std::vector<uint64_t> keys = {};  ///< sparse: these, if the request only names them
     bool done = false;
     Time sent_at{}, again_at{};
@@ -118,6 +128,7 @@ class ClientNode : public ManagedNode {
   void check(const Operation& operation) const;
   void cut_dense(InFlight& op);
   void cut_sparse(InFlight& op);
+  void gather_rows(const InFlight& op, Part& part);
   void send_part(Part& part);
   Time patience() const;
   void name_keys(Part& part);
@@ -128,6 +139,7 @@ class ClientNode : public ManagedNode {
   void put_values(const Operation& operation, Reply& reply) const;
   void complete(uint64_t number);
 
+  std::shared_ptr<Memory> memory_ = std::make_shared<HeapMemory>();
   std::map<uint64_t, InFlight> operations_;
   Time usual_{};  ///< how long answers took lately
   std::optional<Question> question_;

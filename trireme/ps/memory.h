@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -23,5 +24,12 @@ class HeapMemory final : public Memory {
     return {::operator new(bytes, kAlign), [](void* memory) { ::operator delete(memory, kAlign); }};
   }
 };
+
+/// Memory for bytes that are soon gone again, as those of a message: its sizes are rounded up to
+/// powers of two, so that it can be used again for others. Few bytes come from the heap.
+inline std::shared_ptr<void> take_passing(Memory& memory, size_t bytes) {
+  constexpr size_t kFew = 4096;  // less is not worth being lent to another process
+  return bytes < kFew ? HeapMemory().take(bytes) : memory.take(std::bit_ceil(bytes));
+}
 
 }  // namespace trireme::ps

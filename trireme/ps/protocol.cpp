@@ -16,7 +16,8 @@ bool read_body(uint8_t kind, Reader& reader, Body& body, std::index_sequence<Kin
 }  // namespace
 
 Frame encode(const Header& header, const Body& body) {
-  Writer writer;
+  constexpr size_t kUsual = 256;  // a request without keys
+  Writer writer(kUsual);
   writer(header, static_cast<uint8_t>(body.index()));
   std::visit([&](const auto& fields) { writer(fields); }, body);
   return writer.take_frame();

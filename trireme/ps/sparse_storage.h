@@ -27,12 +27,11 @@ class SparseStorage final : public Storage {
         stride_(elems_ + place.config().rule->state().elems(elems_)) {}
 
   void apply(std::span<const Gradient> pushes, const Step& step) override {
-    if (pushes.size() == 1) {
-      std::vector<T> gradient = values_of<T>(pushes[0].values);
-      return apply_rows(pushes[0].keys, gradient, step);
-    }
-    Sum sum = add_up(pushes);
-    apply_rows(sum.keys, sum.values, step);
+    if (pushes.size() == 1) return apply_rows(pushes[0], step);
+    const Sum sum = add_up(pushes);
+    const std::span<const T> values(sum.values);
+    apply_rows({sum.keys, {reinterpret_cast<const char*>(values.data()), values.size_bytes()}},
+               step);
   }
 
   double squares(std::span<const Gradient> pushes) const override {
@@ -43,10 +42,10 @@ class SparseStorage final : public Storage {
   }
 
   Payload read(std::span<const uint64_t> keys) const override {
-    HeapMemory memory;
-    SharedArray<T> values(memory, keys.size() * elems_);
-    read_rows(keys, values.mutable_data());
-    return values.payload();
+    const size_t bytes = keys.size() * elems_ * sizeof(T);
+    const std::shared_ptr<void> memory = take_passing(*place_.memory, bytes);
+    read_rows(keys, static_cast<T*>(memory.get()));
+    return {memory, {static_cast<const char*>(memory.get()), bytes}};
   }
 
   size_t growth_bytes(std::span<const uint64_t> keys) const override {
@@ -135,35 +134,45 @@ class SparseStorage final : public Storage {
     return sum;
   }
 
-  void apply_rows(std::span<const uint64_t> keys, std::vector<T>& gradient, const Step& step) {
+  /// A rule may write to the gradient that it gets, so each row of it is copied first.
+  void apply_rows(const Gradient& push, const Step& step) {
     const Rule& rule = *place_.config().rule;
-    for (size_t i = 0; i < keys.size(); ++i) {
-      look_ahead(keys, i);
-      T* row = touch(keys[i]);
-      rule.apply(Row<T>{{row, elems_}, {row + elems_, stride_ - elems_}},
-                 std::span<T>(gradient).subspan(i * elems_, elems_), step);
+    const bool evicts = place_.config().most_rows > 0;
+    const std::vector<uint32_t> known = find_rows(push.keys);
+    std::vector<T> gradient(elems_);
+    for (size_t i = 0; i < push.keys.size(); ++i) {
+      look_ahead(known, i);
+      T* row = touch(push.keys[i], evicts ? RowIndex::kNone : known[i]);
+      copy_bytes(push.values.substr(i * elems_ * sizeof(T), elems_ * sizeof(T)), gradient.data());
+      rule.apply(Row<T>{{row, elems_}, {row + elems_, stride_ - elems_}}, std::span<T>(gradient),
+                 step);
     }
   }
 
   void read_rows(std::span<const uint64_t> keys, T* values) const {
+    const std::vector<uint32_t> known = find_rows(keys);
     for (size_t i = 0; i < keys.size(); ++i, values += elems_) {
-      look_ahead(keys, i);
-      const uint32_t row = index_.find(keys[i]);
-      if (row == RowIndex::kNone)
+      look_ahead(known, i);
+      if (known[i] == RowIndex::kNone)
         fill_first(keys[i], values);
       else
-        std::copy_n(row_at(row), elems_, values);
+        std::copy_n(row_at(known[i]), elems_, values);
     }
   }
 
-  /// A table is much larger than the caches: the index and the row of a key are two misses, which
-  /// overlap with those of other keys.
-  void look_ahead(std::span<const uint64_t> keys, size_t i) const {
-    if (i + 2 * kAhead < keys.size()) index_.prefetch(keys[i + 2 * kAhead]);
-    if (i + kAhead >= keys.size()) return;
-    const uint32_t row = index_.find(keys[i + kAhead]);
-    if (row == RowIndex::kNone) return;
-    const char* memory = reinterpret_cast<const char*>(row_at(row));
+  /// Which rows the keys have; kNone: none yet. A table is much larger than the caches: the index
+  /// and the row of a key are two misses, which overlap with those of other keys.
+  std::vector<uint32_t> find_rows(std::span<const uint64_t> keys) const {
+    std::vector<uint32_t> rows(keys.size());
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (i + kAhead < keys.size()) index_.prefetch(keys[i + kAhead]);
+      rows[i] = index_.find(keys[i]);
+    }
+    return rows;
+  }
+  void look_ahead(const std::vector<uint32_t>& rows, size_t i) const {
+    if (i + kAhead >= rows.size() || rows[i + kAhead] == RowIndex::kNone) return;
+    const char* memory = reinterpret_cast<const char*>(row_at(rows[i + kAhead]));
     for (size_t byte = 0; byte < stride_ * sizeof(T); byte += 64) __builtin_prefetch(memory + byte);
   }
 
@@ -201,10 +210,10 @@ class SparseStorage final : public Storage {
   }
 
   /// Returns the row, created if need be, in the place of the row longest untouched if the range is
-  /// full.
-  T* touch(uint64_t key) {
+  /// full. `known`: the row of the key, or kNone if that must be looked up.
+  T* touch(uint64_t key, uint32_t known) {
     const uint64_t most = place_.config().most_rows;
-    uint32_t row = index_.find(key);
+    uint32_t row = known == RowIndex::kNone ? index_.find(key) : known;
     const bool is_new = row == RowIndex::kNone;
     if (is_new && most > 0 && rows_.keys.size() >= most) {
       row = oldest_.begin()->second;

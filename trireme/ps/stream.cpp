@@ -20,9 +20,10 @@ namespace trireme::ps {
 namespace {
 
 constexpr size_t kHeaderBytes = 16, kLentBytes = 40;
-constexpr size_t kStagedBytes = 64 << 10;
-constexpr size_t kDirectBytes = 16 << 10;  // more than this skips the staging buffer
-constexpr size_t kTurnBytes = 8 << 20;     // of one peer in one turn, so that none starves others
+// Many short messages come with one call. Of a long one no more than this is copied twice: as much
+// as it has more than kDirectBytes goes to its place at once.
+constexpr size_t kStagedBytes = 8 << 10, kDirectBytes = 4 << 10;
+constexpr size_t kTurnBytes = 8 << 20;  // of one peer in one turn, so that none starves others
 constexpr uint64_t kMostBytes = uint64_t{4} << 30;
 constexpr uint32_t kMostLent = 1 << 16;
 constexpr size_t kWorthLending = 4096;

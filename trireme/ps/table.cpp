@@ -59,8 +59,8 @@ void Table::check_call(const Call& call) const {
   }
 }
 
-/// What is pushed, in memory of its own: the caller may go on with its array. Servers of this host
-/// read a dense table's where it lies.
+/// What is pushed: the caller may go on with its array. Servers of this host read a dense table's
+/// copy where it lies; rows are copied, range by range, when the operation starts.
 Payload Table::summed(const Call& call) const {
   const size_t bytes = call.sums->size() * bytes_of(config_->type);
   if (!call.keys) {
@@ -69,7 +69,7 @@ Payload Table::summed(const Call& call) const {
     return {memory, {static_cast<const char*>(memory.get()), bytes}};
   }
   if (!call.keys->has_repeats())
-    return std::string(static_cast<const char*>(call.sums->data()), bytes);
+    return {nullptr, {static_cast<const char*>(call.sums->data()), bytes}};
   if (config_->type == ValueType::Float32)
     return sum_rows(*call.keys, static_cast<const float*>(call.sums->data()), config_->elems);
   return sum_rows(*call.keys, static_cast<const double*>(call.sums->data()), config_->elems);
@@ -148,9 +148,12 @@ Table::Outcome Table::Pending::wait() {
   if (to_) {
     for (const ClientNode::PulledBlock& block : result.blocks)
       copy_bytes(block.values.view(), to_ + block.begin * width);
-    if (places_.empty()) copy_bytes(result.rows, to_);
-    for (size_t i = 0; i < places_.size(); ++i)
-      std::memcpy(to_ + i * row_bytes, result.rows.data() + places_[i] * row_bytes, row_bytes);
+    if (places_.empty()) result.copy_rows(to_, row_bytes);
+    if (!places_.empty()) {
+      const std::string rows = result.values();
+      for (size_t i = 0; i < places_.size(); ++i)
+        std::memcpy(to_ + i * row_bytes, rows.data() + places_[i] * row_bytes, row_bytes);
+    }
   }
   return {.missed = result.missed, .repeated = result.repeated, .totals = result.totals};
 }
