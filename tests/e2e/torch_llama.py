@@ -78,7 +78,8 @@ def make(config, ours):
     settings["attn_implementation"] = "eager"
     if config["model_type"] == "mixtral":
         model = MixtralForCausalLM(MixtralConfig(
-            **settings, num_local_experts=config["experts"], num_experts_per_tok=config["top_k"], sliding_window=None))
+            **settings, num_local_experts=config["experts"], num_experts_per_tok=config["top_k"], sliding_window=None,
+            experts_implementation="eager"))
     else:
         model = Qwen2ForCausalLM(Qwen2Config(**settings)) if qwen else LlamaForCausalLM(LlamaConfig(**settings))
     weights = their_weights(ours, config)
