@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "support/backends.h"
+#include "support/on_gpu.h"
 #include "trireme/core/error.h"
 #include "trireme/nn/moe.h"
 #include "trireme/nn/parameters.h"
@@ -162,6 +163,38 @@ TEST(MoeLayer, RanksWithoutTokensAndExpertsWithoutTokensAreFine) {
   check_dealt({0, 2, 0, 1}, false);
   check_dealt({2, 1}, true);
   check_dealt({0, 0, 1, 0}, true);
+}
+
+/// In 16 bits all experts are multiplied by one kernel; in float64 one after the other.
+TEST(MoeLayer, OnAGpuIsTheSameToItsPrecision) {
+  NEEDS_GPU();
+  for (const auto dtype : {torch::kDouble, torch::kFloat, torch::kBFloat16}) {
+    nn::MoeImpl::Options options = options_of(true, 5, 2);
+    options.router.width = 64;
+    options.experts.ffn = 48;
+    nn::Moe exact = made(options), there = made(options);
+    exact->eval();
+    there->eval();
+    torch::manual_seed(8);
+    const auto x = torch::randn({3, 40, 64}, torch::kDouble).to(dtype);
+    const auto by = torch::randn({3, 40, 64}, torch::kDouble).to(dtype);
+    for (nn::Moe* one : {&exact, &there}) (*one)->to(dtype);
+    exact->to(torch::kDouble);  // of the rounded weights
+    there->to(gpu().device());
+    auto x_here = x.to(torch::kDouble).requires_grad_();
+    auto x_there = x.to(gpu().device()).detach().requires_grad_();
+    const auto wanted = exact->forward(x_here), got = there->forward(x_there);
+    const auto grads = gradients(*exact, wanted, x_here, by.to(torch::kDouble));
+    const auto own = gradients(*there, got, x_there, by.to(gpu().device()));
+    const double precise = dtype == torch::kDouble ? 1e-10 : dtype == torch::kFloat ? 1e-4 : 3e-2;
+    const auto close = [&](const at::Tensor& a, const at::Tensor& b) {
+      return (a.cpu().to(torch::kDouble) - b).norm().item<double>() <=
+             precise * b.norm().item<double>();
+    };
+    EXPECT_TRUE(close(got, wanted)) << dtype;
+    for (std::size_t i = 0; i < own.size(); ++i)
+      EXPECT_TRUE(close(own[i], grads[i])) << dtype << " gradient " << i;
+  }
 }
 
 TEST(MoeLayer, RefusesExpertsThatCannotBeDealt) {
