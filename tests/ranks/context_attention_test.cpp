@@ -56,7 +56,7 @@ struct Inputs {
     if (of.dropout)
       keep =
           (at::rand({of.rows, of.heads, of.positions, of.positions}, generator, at::kDouble) < 0.8)
-              .to(of.dtype) /
+              .to(at::kDouble) /
           0.8;
   }
   at::Tensor q, k, v, dy, documents, keep;
