@@ -17,10 +17,8 @@
 // and after n steps they are home.
 #include <torch/autograd.h>
 
-#include <limits>
 #include <optional>
 
-#include "trireme/core/error.h"
 #include "trireme/nn/attention_block.h"
 #include "trireme/nn/context_attention.h"
 #include "trireme/nn/ring_blocks.h"
