@@ -421,9 +421,11 @@ TEST_F(Roles, ServersJoinAndLeaveWhileTheJobGoesOn) {
   goes->signal(SIGINT);
   EXPECT_EQ(goes->finish().code, 0);
   ASSERT_TRUE(held_by({0, 1, 2})) << now();
+  const core::Json then = now();
   pid_t pid = 0;
-  for (const core::Json& node : now().at("nodes"))
+  for (const core::Json& node : then.at("nodes"))
     if (node.at("name") == "server 0") pid = node.at("figures").at("pid").get<pid_t>();
+  ASSERT_GT(pid, 0) << then;
   EXPECT_EQ(pid, process_of("server", "0"));
   ::kill(pid, SIGTERM);
   ASSERT_TRUE(held_by({1, 2})) << now();
