@@ -9,6 +9,7 @@
 #include "trireme/core/error.h"
 #include "trireme/format/folder.h"
 #include "trireme/ps/join.h"
+#include "trireme/ps/manager_place.h"
 #include "trireme/ps/one_process_job.h"
 #include "trireme/ps/table.h"
 #include "trireme/ps/values.h"
@@ -340,6 +341,68 @@ TEST(Join, AJobEndsWithASnapshotFromWhichTheNextOneGoesOn) {
   job.data.snapshot_steps = 3;
   EXPECT_EQ(sentence_of([&] { (void)join(job); }),
             "job 'tables' wants snapshots, but has no folder for them: set JoinOptions::snapshots");
+}
+
+/// Welcomes a worker into one life after the other, and has the first task for it.
+class GivesLives final : public Node {
+ public:
+  GivesLives(const JobConfig& job, Environment& environment) : Node(kManager, job, environment) {
+    view_.version = 1;
+    view_.ranges.resize(job.ranges);
+  }
+  void tick() override {}
+  void end_life() { send_to({Role::Worker, 0}, LifeEnded{given_}); }
+  Life heard() const { return heard_; }
+
+ private:
+  void handle(Message& message) override {
+    const NodeId from = message.header.from;
+    if (const auto* hello = std::get_if<Hello>(&message.body))
+      send_to(from, Welcome{hello->nonce, ++given_, view_});
+    if (std::holds_alternative<Heartbeat>(message.body)) heard_ = message.header.life;
+    if (const auto* asks = std::get_if<TaskRequest>(&message.body))
+      send_to(from, TaskReply{.life = given_, .number = asks->number, .answer = Answer::Work});
+  }
+
+  Life given_ = 0, heard_ = 0;
+};
+
+/// Nothing of it was under way when its life ended, and by the time that it pushes it lives again.
+/// A push in the name of the new life would be refused for ever: nobody gave that life any work.
+TEST(Client, KnowsAfterwardsThatItsLifeEndedWhileItComputed) {
+  const test::Scratch folder;
+  JobConfig job = job_of({{.name = "rows",
+                           .kind = TableKind::Sparse,
+                           .elems = 1,
+                           .consistency = Consistency::Free,
+                           .rule = make_sgd({})}},
+                         4);
+  job.timing.heartbeat = std::chrono::milliseconds(10);
+  const NodeOptions options{.connections = {.job = job.name,
+                                            .secret = net::Secret::random(),
+                                            .lanes = job.lanes},
+                            .place = manager_in_folder(folder / "")};
+  NodeOptions listening = options;
+  listening.connections.listen = net::Address{"127.0.0.1", 0};
+  NodeThread manager(listening);
+  GivesLives* gives = nullptr;
+  manager.start([&](Environment& environment) {
+    auto made = std::make_unique<GivesLives>(job, environment);
+    gives = made.get();
+    return made;
+  });
+  options.place->announce(manager.endpoint());
+
+  Client client(options, job, 0);
+  const Client::Operation of_no_rows{.table = 0, .pull = true};  // no server is needed for it
+  ASSERT_TRUE(client.next().has_value());
+  EXPECT_NO_THROW((void)client.wait(client.start(of_no_rows)));
+  manager.call([&](Node&) { gives->end_life(); });
+  manager.wait([&] { return gives->heard() == 2; });
+  EXPECT_THROW((void)client.wait(client.start(of_no_rows)), LifeLost);
+  EXPECT_THROW((void)client.wait(client.start(of_no_rows)), LifeLost) << "until it asks for work";
+  ASSERT_TRUE(client.next().has_value());
+  EXPECT_NO_THROW((void)client.wait(client.start(of_no_rows)));
 }
 
 }  // namespace

@@ -204,6 +204,7 @@ std::string ClientNode::waiting_for() const {
 }
 
 void ClientNode::ask_task(std::optional<Task> done, OnTask on_task) {
+  lost_work_ = false;
   question_ = {{.number = next_number_++, .done = done}, std::move(on_task), environment_.now()};
   send_to(kManager, question_->request);
 }
@@ -250,6 +251,7 @@ void ClientNode::on_life_ended() {
   question_.reset();
   last_reads_.clear();
   has_begun_ = false;
+  lost_work_ = true;
   if (on_end) on_end();
 }
 

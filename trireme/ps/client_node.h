@@ -81,6 +81,17 @@ class ClientNode : public ManagedNode {
   /// Throws MisuseError for values of another shape and for keys that cannot be.
   void start(Operation operation, OnResult on_result);
 
+  /// Whether the work that was asked for last is of this life. A life may end while the worker
+  /// computes, and another one begin: what comes of that work belongs to nobody, and servers would
+  /// refuse it for ever. So a worker that is told no here asks for work.
+  bool may_start() const { return has_begun_ && !lost_work_; }
+  bool has_begun() const { return has_begun_; }
+  /// Of a worker's other processes, instead of asking: see ManagedNode::adopt.
+  void follow(Life life, const View& view) {
+    adopt(life, view);
+    lost_work_ = false;
+  }
+
   using OnTask = std::function<void(const TaskReply&)>;
   /// Asks for the next task; there may be one question at a time.
   void ask_task(std::optional<Task> done, OnTask on_task);
@@ -158,6 +169,7 @@ class ClientNode : public ManagedNode {
   };
   std::map<uint64_t, Told> reports_;
   bool has_begun_ = false;
+  bool lost_work_ = false;   ///< a life has ended since work was asked for
   uint32_t generation_ = 0;  ///< of this life
 };
 
