@@ -1,5 +1,5 @@
 // The manager on a disk and a clock that a test holds: what it makes of a log that ends too early,
-// of a folder that cannot be written, and of time that it slept through.
+// of a folder that cannot be written, and of time that it slept through. And servers on the same.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -8,6 +8,7 @@
 #include "trireme/core/error.h"
 #include "trireme/ps/client_node.h"
 #include "trireme/ps/manager.h"
+#include "trireme/ps/replica.h"
 #include "trireme/ps/snapshot_files.h"
 
 namespace trireme::ps {
@@ -393,6 +394,120 @@ TEST(JobConfig, DenseTablesThatNoServerHasRoomForAreRefused) {
   }
   job.tables[0].tau = -1;
   EXPECT_THROW(check(job), MisuseError);
+}
+
+/// A server around one copy of a range, which keeps what that sends.
+class Around final : public ReplicaHost {
+ public:
+  Around(const JobConfig& job, uint32_t server, const Assignment& assignment)
+      : me_{server, 1}, replica({&job, 0, 0}, *this) {
+    view_.workers_version = 1;
+    view_.workers = {{0, 1, 0}};
+    view_.ranges = {assignment};
+    replica.install(assignment);
+    replica.follow_view();
+  }
+  Environment& environment() override { return desk; }
+  const View& view() const override { return view_; }
+  Member self() const override { return me_; }
+  void send(NodeId to, const Body& body) override {
+    if (to.role == Role::Server) sent.push_back(body);
+  }
+  void refuse(NodeId, Refusal) override { ADD_FAILURE() << "refused"; }
+  uint64_t room_bytes() const override { return room; }
+  void grew(uint64_t) override {}
+  std::string describe_memory() const override { return "server 1 has 9 of its 10 bytes in use"; }
+
+ private:
+  const Member me_;
+  View view_;
+
+ public:
+  Desk desk;
+  std::vector<Body> sent;
+  uint64_t room = UINT64_MAX;
+  Replica replica;
+};
+
+JobConfig one_free_range() {
+  JobConfig job = two_servers();
+  job.ranges = 1;
+  job.data.batches_per_epoch = 300;
+  job.tables[0].consistency = Consistency::Free;
+  return job;
+}
+
+const Assignment kWithJoiner{.epoch = 1, .chain = {{0, 1}}, .joiner = Member{1, 1}};
+
+/// Brings what one has sent to the other, and the answers, until there is nothing more to say.
+void exchange(Around& tail, Around& joiner) {
+  while (!tail.sent.empty() || !joiner.sent.empty()) {
+    for (Body& body : std::exchange(tail.sent, {})) {
+      if (const auto* piece = std::get_if<Transfer>(&body))
+        joiner.replica.on_transfer(*piece, {0, 1});
+      if (auto* forward = std::get_if<Forward>(&body))
+        joiner.replica.on_forward(std::move(*forward), {0, 1});
+    }
+    for (const Body& body : std::exchange(joiner.sent, {})) {
+      if (const auto* came = std::get_if<TransferAck>(&body))
+        tail.replica.on_transfer_ack(*came, {1, 1});
+      if (const auto* ack = std::get_if<Ack>(&body)) tail.replica.on_ack(*ack, {1, 1});
+    }
+  }
+}
+
+/// All commits of the range wait for the joiner, so that it must not wait for any time to pass.
+TEST(Replica, AJoinerCatchesUpAsFastAsItAnswers) {
+  const JobConfig job = one_free_range();
+  Around tail(job, 0, kWithJoiner), joiner(job, 1, kWithJoiner);
+  for (Batch batch = 0; batch < 200; ++batch)
+    tail.replica.on_request({.id = {.worker = 0, .life = 1, .clock = batch, .number = batch},
+                             .epoch = 1,
+                             .push = true,
+                             .batch = batch,
+                             .values = std::string(6 * sizeof(float), '\0')},
+                            {Role::Worker, 0});
+  exchange(tail, joiner);
+  EXPECT_EQ(tail.replica.last(), 201) << "who works, and the pushes";
+  EXPECT_EQ(joiner.replica.last(), 201);
+  EXPECT_EQ(tail.replica.behind(), 0);
+}
+
+/// Given to a worker that died, and long after to another, who has only begun.
+TEST(Manager, GivesABackupOfATaskByTheTimeOfWhoeverHasIt) {
+  JobConfig job = two_servers();
+  job.workers = 3;
+  job.data = {.batches_per_epoch = 3, .steps_per_task = 3};
+  job.tables[0].consistency = Consistency::Free;
+  job.timing.backup_after = seconds(10);
+  Desk desk;
+  std::vector<Decision> decisions = kTwoLives;
+  for (uint32_t worker = 0; worker < 3; ++worker)
+    decisions.push_back(LifeBegins{{Role::Worker, worker}, 1, 80 + worker});
+  desk.log = log_of(decisions);
+  Manager manager(job, desk);
+  const auto ask = [&](uint32_t worker) {
+    manager.receive(encode({.job = job.id(), .from = {Role::Worker, worker}, .life = 1},
+                           TaskRequest{.number = 1}));
+    const auto* answer = std::get_if<TaskReply>(&desk.sent.back());
+    return answer != nullptr && answer->answer == Answer::Work;
+  };
+  manager.tick();
+  EXPECT_TRUE(ask(0));
+  for (const Time end = desk.time + seconds(20); desk.time < end; desk.time += milliseconds(100)) {
+    for (const NodeId id : {NodeId{Role::Server, 0}, {Role::Server, 1}, {Role::Worker, 1},
+                            {Role::Worker, 2}})
+      manager.receive(encode({.job = job.id(), .from = id, .life = 1}, Heartbeat{}));
+    manager.tick();
+  }
+  ASSERT_FALSE(manager.books().node({Role::Worker, 0})->lives);
+  EXPECT_TRUE(ask(1));
+  EXPECT_FALSE(ask(2)) << "a backup of work that has just begun";
+  for (const Time end = desk.time + seconds(11); desk.time < end; desk.time += milliseconds(100))
+    for (uint32_t worker = 1; worker < 3; ++worker)
+      manager.receive(
+          encode({.job = job.id(), .from = {Role::Worker, worker}, .life = 1}, Heartbeat{}));
+  EXPECT_TRUE(ask(2));
 }
 
 }  // namespace
