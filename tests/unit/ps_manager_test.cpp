@@ -510,5 +510,18 @@ TEST(Manager, GivesABackupOfATaskByTheTimeOfWhoeverHasIt) {
   EXPECT_TRUE(ask(2));
 }
 
+TEST(JobConfig, EpochsWithoutBatchesAreRefused) {
+  JobConfig job = two_servers();
+  job.data.batches_per_epoch = 0;
+  try {
+    check(job);
+    FAIL() << "accepted";
+  } catch (const MisuseError& error) {
+    EXPECT_STREQ(error.what(),
+                 "job 'manager': an epoch has 0 batches; give it at least 1, and an empty job 0 "
+                 "epochs");
+  }
+}
+
 }  // namespace
 }  // namespace trireme::ps
