@@ -374,6 +374,7 @@ void Manager::roll_back() {
                     job_.copies));
   decide(RolledBack{deal_ranges()});
   snapshot_parts_.clear();
+  given_at_.clear();
   environment_.note(fmt::format(
       "manager: a range lost all its servers; all servers return to {} (generation {}); copies "
       "above {} would have kept it",
