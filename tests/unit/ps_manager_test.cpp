@@ -2,6 +2,7 @@
 // of a folder that cannot be written, and of time that it slept through. And servers on the same.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "support/scratch.h"
@@ -487,10 +488,13 @@ TEST(Manager, GivesABackupOfATaskByTheTimeOfWhoeverHasIt) {
   desk.log = log_of(decisions);
   Manager manager(job, desk);
   const auto ask = [&](uint32_t worker) {
+    desk.sent.clear();
     manager.receive(encode({.job = job.id(), .from = {Role::Worker, worker}, .life = 1},
                            TaskRequest{.number = 1}));
-    const auto* answer = std::get_if<TaskReply>(&desk.sent.back());
-    return answer != nullptr && answer->answer == Answer::Work;
+    const auto found = std::ranges::find_if(desk.sent, [](const Body& body) {
+      return std::holds_alternative<TaskReply>(body);
+    });
+    return found != desk.sent.end() && std::get<TaskReply>(*found).answer == Answer::Work;
   };
   manager.tick();
   EXPECT_TRUE(ask(0));
