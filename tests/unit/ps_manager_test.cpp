@@ -3,13 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <memory>
 #include <optional>
+#include <semaphore>
 
 #include "support/scratch.h"
 #include "trireme/core/error.h"
+#include "trireme/format/folder.h"
 #include "trireme/ps/client_node.h"
 #include "trireme/ps/manager.h"
 #include "trireme/ps/replica.h"
+#include "trireme/ps/save_thread.h"
 #include "trireme/ps/snapshot_files.h"
 
 namespace trireme::ps {
@@ -25,14 +30,22 @@ class Desk final : public Environment {
   uint64_t random() override { return ++random_; }
   void send(NodeId, uint32_t, Frame message) override { sent.push_back(decode(message).body); }
   void append(std::string_view record) override { log += record; }
-  void sync() override {}
+  void sync() override { acts.emplace_back("sync"); }
   std::string read_log() override { return log; }
   void replace_log(std::string_view text) override { log = text; }
   void begin(const SnapshotOrder&) override {
     if (!folder_is_good) throw CheckpointError("cannot create step-00000000.tmp: read-only");
   }
   void save(const SnapshotPart&, RangeState::Image) override {}
-  void complete(const SnapshotOrder&, const std::vector<std::string>&) override {}
+  void complete(const SnapshotOrder&, const std::vector<std::string>&) override {
+    acts.emplace_back("complete");
+  }
+  void prune(const SnapshotOrder& newest) override {
+    acts.push_back(fmt::format("prune before {}", newest.snapshot));
+  }
+  void abandon(const SnapshotOrder& order) override {
+    acts.push_back(fmt::format("abandon step {}", order.step));
+  }
   std::optional<RangeState::Image> load(const SnapshotPart&) override { return {}; }
   void note(const std::string& line) override { notes.push_back(line); }
 
@@ -40,6 +53,7 @@ class Desk final : public Environment {
   std::string log;
   bool folder_is_good = true;
   std::vector<std::string> notes;
+  std::vector<std::string> acts;  ///< on the disk
   std::vector<Body> sent;
 
  private:
@@ -341,8 +355,11 @@ TEST_F(SnapshotWithoutProgress, IsGivenUpAndTheNextOneIsTried) {
             "manager: the snapshot of step 0 made no progress for 30 s; training goes on without "
             "it");
   EXPECT_EQ(manager.view().snapshot.snapshot, 2) << "the disk may have room again";
+  desk_.acts.clear();
   for (RangeId range = 0; range < job_.ranges; ++range) save(manager, range);
   EXPECT_EQ(manager.books().snapshot().snapshot, 2);
+  // A manager that died before its log named the new one would need the old one.
+  EXPECT_EQ(desk_.acts, (std::vector<std::string>{"complete", "sync", "prune before 2"}));
 }
 
 TEST_F(SnapshotWithoutProgress, IsAnErrorIfItIsTheLast) {
@@ -525,6 +542,73 @@ TEST(JobConfig, EpochsWithoutBatchesAreRefused) {
                  "job 'manager': an epoch has 0 batches; give it at least 1, and an empty job 0 "
                  "epochs");
   }
+}
+
+/// Parts of it may have been saved, and nobody will ever complete it.
+TEST(Manager, AbandonsAnOrderThatIsVoid) {
+  JobConfig job = two_servers();
+  job.copies = 0;
+  Desk desk;
+  std::vector<Decision> decisions = kTwoLives;
+  for (RangeId range = 0; range < job.ranges; ++range)
+    decisions.push_back(RangeAssigned{range, {.epoch = 1, .chain = {{range % 2, 1}}}});
+  decisions.push_back(SnapshotOrdered{{.snapshot = 1, .clock = 2, .step = 2}});
+  decisions.push_back(LifeBegins{{Role::Server, 1}, 2, 72});  // it was killed, and started again
+  desk.log = log_of(decisions);
+  Manager manager(job, desk);
+  manager.tick();
+  EXPECT_EQ(manager.view().generation, 1);
+  EXPECT_EQ(desk.acts, (std::vector<std::string>{"sync", "abandon step 2"}));
+}
+
+/// The folder has what another run saved at later steps.
+TEST(SnapshotFiles, AJobKeepsItsNewestWhateverElseIsThere) {
+  const test::Scratch scratch;
+  const JobConfig job = two_servers();
+  const SnapshotFiles files(job, {.folder = scratch / "snapshots", .keep = 2});
+  for (const uint64_t step : {70, 80, 90, 10, 20}) {
+    const SnapshotOrder order{.snapshot = step, .clock = step, .step = step};
+    files.begin(order);
+    std::vector<std::string> contents;
+    for (RangeId range = 0; range < job.ranges; ++range)
+      contents.push_back(files.save({step, step, 0, range}, RangeState({&job, 0, range}).image()));
+    files.complete(order, contents);
+    EXPECT_TRUE(files.load({step, step, 0, 0}).has_value());
+    files.prune(order);
+    EXPECT_TRUE(files.load({step, step, 0, 0}).has_value()) << step;
+  }
+  EXPECT_EQ(format::list(scratch / "snapshots"), (std::vector<int64_t>{20, 80, 90}));
+  const SnapshotOrder given_up{.snapshot = 30, .clock = 30, .step = 30};
+  files.begin(given_up);
+  EXPECT_EQ(format::list_unfinished(scratch / "snapshots").size(), 0);
+  EXPECT_TRUE(std::filesystem::exists(scratch / "snapshots/step-00000030.tmp"));
+  files.abandon(given_up);
+  EXPECT_FALSE(std::filesystem::exists(scratch / "snapshots/step-00000030.tmp"));
+}
+
+/// The folder of the first is gone: it would be tried again and again.
+TEST(SaveThread, LeavesWhatNobodyWants) {
+  const test::Scratch scratch;
+  const JobConfig job = two_servers();
+  const auto files =
+      std::make_shared<SnapshotFiles>(job, SnapshotFiles::Options{.folder = scratch / "s"});
+  files->begin({.snapshot = 2, .step = 2});
+  std::vector<uint64_t> saved;
+  std::vector<std::string> notes;
+  std::binary_semaphore done{0};
+  SaveThread thread(
+      files,
+      [&](const SnapshotPart& part, const std::string&) {
+        saved.push_back(part.snapshot);
+        done.release();
+      },
+      [](const SnapshotPart& part) { return part.snapshot == 2; },
+      [&](const std::string& line) { notes.push_back(line); });
+  thread.save({1, 1, 0, 0}, RangeState({&job, 0, 0}).image());
+  thread.save({2, 2, 0, 1}, RangeState({&job, 0, 1}).image());
+  done.acquire();
+  EXPECT_EQ(saved, std::vector<uint64_t>{2});
+  EXPECT_EQ(notes, std::vector<std::string>{});
 }
 
 }  // namespace

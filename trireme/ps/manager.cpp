@@ -46,6 +46,7 @@ void Manager::publish() {
   if (!planted) shorten_log();
   if (must_sync_ && !planted) environment_.sync();
   must_sync_ = false;
+  tidy_snapshots();
   for (const auto& [to, body] : outbox_) send_to(to, body);
   outbox_.clear();
   if (view_.version == published_) return;
@@ -372,6 +373,7 @@ void Manager::roll_back() {
         fmt::format("all work was done, but a range lost all its servers before the job had ended, "
                     "and with it the result: take snapshots, or more copies than {}",
                     job_.copies));
+  abandon_snapshot();
   decide(RolledBack{deal_ranges()});
   snapshot_parts_.clear();
   given_at_.clear();

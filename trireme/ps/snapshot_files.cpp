@@ -1,5 +1,6 @@
 #include "trireme/ps/snapshot_files.h"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -168,7 +169,20 @@ void SnapshotFiles::complete(const SnapshotOrder& order,
   if (error) throw CheckpointError(fmt::format("cannot read {}: {}", folder, error.message()));
   format::write_file(folder + "/" + format::kIndexName, format::to_text(index));
   format::commit(options_.folder, static_cast<int64_t>(order.step));
-  format::prune(options_.folder, options_.keep, start_step());
+}
+
+/// The folder may have later steps, of another run. Those are not this job's to remove, but nor do
+/// they make its own newest snapshot an old one.
+void SnapshotFiles::prune(const SnapshotOrder& newest) const {
+  const std::vector<int64_t> steps = format::list(options_.folder);
+  const auto since = std::ranges::count_if(
+      steps, [&](int64_t step) { return step >= static_cast<int64_t>(newest.step); });
+  format::prune(options_.folder, std::max<int64_t>(options_.keep, since), start_step());
+}
+
+void SnapshotFiles::abandon(const SnapshotOrder& order) const {
+  format::remove_all(options_.folder + "/" + format::step_name(static_cast<int64_t>(order.step)) +
+                     ".tmp");
 }
 
 /// The checkpoint that the job starts from, if it is one of the folder: processes that are started
