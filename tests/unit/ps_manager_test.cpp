@@ -30,7 +30,10 @@ class Desk final : public Environment {
   uint64_t random() override { return ++random_; }
   void send(NodeId, uint32_t, Frame message) override { sent.push_back(decode(message).body); }
   void append(std::string_view record) override { log += record; }
-  void sync() override { acts.emplace_back("sync"); }
+  void sync() override {
+    if (lease_is_lost) throw CommError("this manager's lease has run out");
+    acts.emplace_back("sync");
+  }
   std::string read_log() override { return log; }
   void replace_log(std::string_view text) override { log = text; }
   void begin(const SnapshotOrder&) override {
@@ -52,6 +55,7 @@ class Desk final : public Environment {
   Time time{0};
   std::string log;
   bool folder_is_good = true;
+  bool lease_is_lost = false;
   std::vector<std::string> notes;
   std::vector<std::string> acts;  ///< on the disk
   std::vector<Body> sent;
@@ -609,6 +613,18 @@ TEST(SaveThread, LeavesWhatNobodyWants) {
   done.acquire();
   EXPECT_EQ(saved, std::vector<uint64_t>{2});
   EXPECT_EQ(notes, std::vector<std::string>{});
+}
+
+/// In the middle of a message: as if that were to blame, it would go on with decisions that are not
+/// in the log, and tell them to whoever speaks next.
+TEST(Manager, EndsWhenItCannotWriteItsLog) {
+  const JobConfig job = two_servers();
+  Desk desk;
+  desk.log = log_of(kTwoLives);
+  Manager manager(job, desk);
+  desk.lease_is_lost = true;
+  EXPECT_THROW(greet(manager, job, 80), LogError);
+  EXPECT_TRUE(desk.sent.empty());
 }
 
 }  // namespace

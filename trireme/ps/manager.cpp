@@ -41,10 +41,19 @@ void Manager::shorten_log() {
   must_sync_ = false;
 }
 
+/// A lease that has run out says CommError, as a message does that is none.
+void Manager::write_log() {
+  if (job_.plant == Plant::SendBeforeSync) return;
+  try {
+    shorten_log();
+    if (must_sync_) environment_.sync();
+  } catch (const CommError& error) {
+    throw LogError(error.what());
+  }
+}
+
 void Manager::publish() {
-  const bool planted = job_.plant == Plant::SendBeforeSync;
-  if (!planted) shorten_log();
-  if (must_sync_ && !planted) environment_.sync();
+  write_log();
   must_sync_ = false;
   tidy_snapshots();
   for (const auto& [to, body] : outbox_) send_to(to, body);

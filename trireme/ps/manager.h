@@ -90,6 +90,7 @@ class Manager final : public Node {
   void reply(NodeId to, Body body) { outbox_.emplace_back(to, std::move(body)); }
   /// Makes decisions durable and only then lets them out.
   void publish();
+  void write_log();
   Epoch next_epoch(Epoch epoch) const { return epoch + (job_.plant == Plant::SameEpoch ? 0 : 1); }
 
   Books books_;
