@@ -405,5 +405,24 @@ TEST(Client, KnowsAfterwardsThatItsLifeEndedWhileItComputed) {
   EXPECT_NO_THROW((void)client.wait(client.start(of_no_rows)));
 }
 
+/// What a pull brought that nobody waited for is not in the array.
+TEST(Table, ChangesThatNobodyTookComeAgain) {
+  JobConfig job = job_of({dense("w", 20, Consistency::Free)}, 60);
+  const auto worker = join(job);
+  const Table weights = worker->table("w");
+  std::vector<double> kept(20);
+  double pushed = 0;
+  worker->train([&](TrainingStep& step) {
+    weights.pull_changes(step, kept).wait();
+    EXPECT_EQ(kept, std::vector<double>(20, pushed));
+    (void)weights.push(step, std::vector<double>(20, 1)).wait();
+    ++pushed;
+    if (step.batch() % 2 != 0) return;
+    (void)weights.pull_changes(step, kept);
+    std::vector<double> other(20);
+    weights.pull(step, other).wait();  // by then the answer to the one before is there, too
+  });
+}
+
 }  // namespace
 }  // namespace trireme::ps

@@ -88,6 +88,11 @@ Client::Result Client::wait(const Pending& pending) {
   return std::move(state.result);
 }
 
+void Client::has_kept(TableId table, const void* keeper,
+                      const std::vector<ClientNode::PulledBlock>& blocks) {
+  thread_.call([&](Node& node) { own(node).has_kept(table, keeper, blocks); });
+}
+
 /// Asks once; nothing if this life has not begun yet.
 std::optional<TaskReply> Client::ask() {
   // The answer may come when nobody waits for it any more.

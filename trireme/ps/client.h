@@ -66,6 +66,10 @@ class Client {
   /// LifeLost if this life ends first, CommError if a server refuses.
   Result wait(const Pending& pending);
 
+  /// See ClientNode::has_kept.
+  void has_kept(TableId table, const void* keeper,
+                const std::vector<ClientNode::PulledBlock>& blocks);
+
   struct Work {
     Task task = 0;
     std::vector<Batch> batches = {};

@@ -297,7 +297,7 @@ void ClientNode::on_reply(Reply reply) {
   const size_t bytes = reply.unchanged ? 0 : reply_bytes(op->second, part->second);
   if (reply.values.size() != bytes) return count("malformed");
   if (op->second.operation.pull)
-    last_reads_[{reply.id.table, reply.id.range}] = {reply.version, op->second.operation.keeper};
+    note_read(reply, op->second.operation.keeper);
   const uint64_t number = reply.id.number;
   part->second.done = true;
   usual_ = std::max(environment_.now() - part->second.sent_at, usual_ * 7 / 8);
@@ -306,6 +306,26 @@ void ClientNode::on_reply(Reply reply) {
   const bool all =
       std::ranges::all_of(op->second.parts, [](const auto& other) { return other.second.done; });
   if (all) complete(number);
+}
+
+/// A reply without values says that the keeper has them; others say so only when they are in place.
+void ClientNode::note_read(const Reply& reply, const void* keeper) {
+  LastRead& last = last_reads_[{reply.id.table, reply.id.range}];
+  const bool still_has = reply.unchanged && last.keeper == keeper && last.version == reply.version;
+  last = {reply.version, still_has ? keeper : nullptr};
+}
+
+/// If another pull has come since, the keeper has an earlier version than the last.
+void ClientNode::has_kept(TableId table, const void* keeper,
+                          const std::vector<PulledBlock>& blocks) {
+  for (const PulledBlock& block : blocks) {
+    if (block.unchanged) continue;
+    LastRead& last = last_reads_[{table, block.range}];
+    if (last.version == block.version)
+      last.keeper = keeper;
+    else if (last.keeper == keeper)
+      last.keeper = nullptr;
+  }
 }
 
 void ClientNode::put_values(const Operation& operation, Reply& reply) const {
@@ -328,7 +348,8 @@ void ClientNode::complete(uint64_t number) {
     if (!op.operation.pull) continue;
     if (config.kind == TableKind::Dense) {
       result.blocks.push_back({range, block_of(job_, op.operation.table, range).begin,
-                               std::move(part.reply.values), part.reply.unchanged});
+                               std::move(part.reply.values), part.reply.unchanged,
+                               part.reply.version});
       continue;
     }
     result.rows.push_back({std::move(part.rows), std::move(part.reply.values)});
