@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <numeric>
 #include <thread>
 
 #include "sim/random.h"
@@ -407,21 +408,55 @@ TEST(Client, KnowsAfterwardsThatItsLifeEndedWhileItComputed) {
 
 /// What a pull brought that nobody waited for is not in the array.
 TEST(Table, ChangesThatNobodyTookComeAgain) {
-  JobConfig job = job_of({dense("w", 20, Consistency::Free)}, 60);
+  const JobConfig job =
+      job_of({dense("w", 20, Consistency::Free), dense("other", 20, Consistency::Free)}, 20);
   const auto worker = join(job);
-  const Table weights = worker->table("w");
+  const Table weights = worker->table("w"), other = worker->table("other");
   std::vector<double> kept(20);
   double pushed = 0;
   worker->train([&](TrainingStep& step) {
     weights.pull_changes(step, kept).wait();
     EXPECT_EQ(kept, std::vector<double>(20, pushed));
-    (void)weights.push(step, std::vector<double>(20, 1)).wait();
+    weights.push(step, std::vector<double>(20, 1)).wait();
     ++pushed;
-    if (step.batch() % 2 != 0) return;
     (void)weights.pull_changes(step, kept);
-    std::vector<double> other(20);
-    weights.pull(step, other).wait();  // by then the answer to the one before is there, too
+    other.push(step, std::vector<double>(20, 1)).wait();  // servers answer what came first, first
   });
+}
+
+/// Each range counts by itself; those of another number of ranges are put together out of them.
+TEST(Join, RowsGoInTheirOrderAlsoInAnotherNumberOfRanges) {
+  const test::Scratch folder;
+  constexpr uint64_t kRows = 24;
+  JobConfig job = job_of({{.name = "rows",
+                           .kind = TableKind::Sparse,
+                           .elems = 1,
+                           .consistency = Consistency::Free,
+                           .rule = make_sgd({.lr = -1}),
+                           .most_rows = kRows}},
+                         kRows);
+  job.servers = 1;
+  job.ranges = 3;
+  const auto train = [](const JobConfig& of, const std::string& snapshots) {
+    auto worker = join(of, {.snapshots = snapshots});
+    const Table rows = worker->table("rows");
+    worker->train([&](TrainingStep& step) {
+      rows.push(step, std::vector<uint64_t>{step.batch()}, std::vector<float>{1}).wait();
+    });
+    std::vector<uint64_t> keys(2 * kRows);
+    std::iota(keys.begin(), keys.end(), uint64_t{0});
+    std::vector<float> values(keys.size());
+    rows.pull(worker->train([](TrainingStep&) {}), keys, values).wait();
+    return values;
+  };
+  (void)train(job, folder / "snapshots");
+  job.data.epochs = 2;
+  job.data.begin = kRows;
+  job.ranges = 1;
+  job.start_from = folder / "snapshots/" + format::step_name(kRows);
+  const auto values = train(job, "");
+  for (uint64_t key = 0; key < 2 * kRows; ++key)
+    EXPECT_EQ(values[key], key < kRows ? 0 : 1) << key << ": those of before go, all, and only they";
 }
 
 }  // namespace

@@ -319,12 +319,12 @@ void ClientNode::note_read(const Reply& reply, const void* keeper) {
 void ClientNode::has_kept(TableId table, const void* keeper,
                           const std::vector<PulledBlock>& blocks) {
   for (const PulledBlock& block : blocks) {
-    if (block.unchanged) continue;
-    LastRead& last = last_reads_[{table, block.range}];
-    if (last.version == block.version)
-      last.keeper = keeper;
-    else if (last.keeper == keeper)
-      last.keeper = nullptr;
+    const auto last = last_reads_.find({table, block.range});
+    if (block.unchanged || last == last_reads_.end()) continue;  // or its life is over
+    if (last->second.version == block.version)
+      last->second.keeper = keeper;
+    else if (last->second.keeper == keeper)
+      last->second.keeper = nullptr;
   }
 }
 

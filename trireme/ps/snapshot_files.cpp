@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <numeric>
 
 #include "trireme/core/error.h"
 #include "trireme/format/dtype.h"
@@ -48,6 +49,16 @@ void add_row(std::vector<format::PartItem>& items, Piece piece, const std::strin
     }
   }
   items.push_back({std::move(piece), dtype, {bytes_of(memory)}});
+}
+
+/// Rows that were counted in several ranges, each from 1 on, get numbers of one count. Those of one
+/// range keep their order; between ranges it is by how often each was touched.
+void count_anew(SparseRows& rows) {
+  std::vector<size_t> order(rows.touched.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t row) { return rows.touched[row]; });
+  rows.touches = 0;
+  for (const size_t row : order) rows.touched[row] = ++rows.touches;
 }
 
 }  // namespace
@@ -212,8 +223,9 @@ RangeState::Image SnapshotFiles::load_from(format::Checkpoint& from,
   std::string fields(static_cast<size_t>(found->second.shape[0]), '\0');
   from.read(format::whole_piece(name, found->second.shape), "U8", fields.data());
   net::ByteReader reader(fields);
-  image.storage.sparse.touches = reader.number<uint64_t>();
+  const auto touches = reader.number<uint64_t>();
   if (part.snapshot != 0) {
+    image.storage.sparse.touches = touches;
     image.fields = reader.rest();
     return image;
   }
@@ -309,6 +321,7 @@ StorageImage SnapshotFiles::load_sparse(format::Checkpoint& from, const Snapshot
       from.read(piece, dtype_of(table.type), slabs.data() + slabs.size() - row_bytes);
     }
   }
+  if (part.snapshot == 0) count_anew(image.sparse);
   const size_t slab_bytes = kSlabRows * row_bytes;
   slabs.resize((image.sparse.keys.size() + kSlabRows - 1) / kSlabRows * slab_bytes);
   const Payload whole(std::move(slabs));
