@@ -15,6 +15,7 @@
 #include "trireme/ps/manager.h"
 #include "trireme/ps/replica.h"
 #include "trireme/ps/save_thread.h"
+#include "trireme/ps/server.h"
 #include "trireme/ps/snapshot_files.h"
 
 namespace trireme::ps {
@@ -49,10 +50,13 @@ class Desk final : public Environment {
   void abandon(const SnapshotOrder& order) override {
     acts.push_back(fmt::format("abandon step {}", order.step));
   }
-  std::optional<RangeState::Image> load(const SnapshotPart&) override { return {}; }
+  std::optional<RangeState::Image> load(const SnapshotPart&) override {
+    time += load_time;
+    return {};
+  }
   void note(const std::string& line) override { notes.push_back(line); }
 
-  Time time{0};
+  Time time{0}, load_time{0};
   std::string log;
   bool folder_is_good = true;
   bool lease_is_lost = false;
@@ -512,16 +516,15 @@ TEST(Manager, GivesABackupOfATaskByTheTimeOfWhoeverHasIt) {
     desk.sent.clear();
     manager.receive(encode({.job = job.id(), .from = {Role::Worker, worker}, .life = 1},
                            TaskRequest{.number = 1}));
-    const auto found = std::ranges::find_if(desk.sent, [](const Body& body) {
-      return std::holds_alternative<TaskReply>(body);
-    });
+    const auto found = std::ranges::find_if(
+        desk.sent, [](const Body& body) { return std::holds_alternative<TaskReply>(body); });
     return found != desk.sent.end() && std::get<TaskReply>(*found).answer == Answer::Work;
   };
   manager.tick();
   EXPECT_TRUE(ask(0));
   for (const Time end = desk.time + seconds(20); desk.time < end; desk.time += milliseconds(100)) {
-    for (const NodeId id : {NodeId{Role::Server, 0}, {Role::Server, 1}, {Role::Worker, 1},
-                            {Role::Worker, 2}})
+    for (const NodeId id :
+         {NodeId{Role::Server, 0}, {Role::Server, 1}, {Role::Worker, 1}, {Role::Worker, 2}})
       manager.receive(encode({.job = job.id(), .from = id, .life = 1}, Heartbeat{}));
     manager.tick();
   }
@@ -625,6 +628,36 @@ TEST(Manager, EndsWhenItCannotWriteItsLog) {
   desk.lease_is_lost = true;
   EXPECT_THROW(greet(manager, job, 80), LogError);
   EXPECT_TRUE(desk.sent.empty());
+}
+
+/// Of a large checkpoint: all of it would take longer than the manager waits for a sign of life.
+TEST(Server, SaysThatItLivesBetweenTheRangesThatItReads) {
+  JobConfig job = two_servers();
+  job.ranges = 12;
+  job.timing.heartbeat = milliseconds(500);
+  Desk desk;
+  desk.load_time = seconds(2);
+  Server server(0, job, desk);
+  server.tick();
+  Time last = desk.time, longest{0};
+  View view;
+  view.version = 1;
+  view.ranges.assign(job.ranges, {.epoch = 1, .chain = {{0, 1}}});
+  server.receive(
+      encode({.job = job.id(), .from = kManager},
+             Welcome{.nonce = std::get<Hello>(desk.sent.back()).nonce, .life = 1, .view = view}));
+  for (int turn = 0; turn < 100; ++turn) {
+    desk.sent.clear();
+    server.tick();
+    const bool says = std::ranges::any_of(
+        desk.sent, [](const Body& body) { return std::holds_alternative<Heartbeat>(body); });
+    if (says) longest = std::max(longest, desk.time - std::exchange(last, desk.time));
+    desk.time += milliseconds(5);
+  }
+  EXPECT_GE(desk.time, 12 * desk.load_time) << "nothing was read";
+  for (RangeId range = 0; range < job.ranges; ++range)
+    EXPECT_NE(server.replica(0, range), nullptr) << range;
+  EXPECT_LT(longest, 2 * desk.load_time);
 }
 
 }  // namespace

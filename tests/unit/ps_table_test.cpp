@@ -202,7 +202,9 @@ TEST(Table, SaysInOneSentenceWhatIsWrong) {
     step.weight = -1;
     EXPECT_THAT(sentence_of([&] { w.push(step, four); }), HasSubstr("has weight -1"));
     step.weight = 1;
-    EXPECT_EQ(sentence_of([&] { (void)worker->client().start({.table = 2, .keys = {5, 6, 5}}); }),
+    EXPECT_EQ(sentence_of([&] {
+                (void)worker->client().start({.table = 2, .keys = {5, 6, 5}});
+              }),
               "key 5 of table 'rows' is named twice: add its rows up, or use Keys");
     EXPECT_EQ(sentence_of([&] { (void)worker->client().start({.table = 3}); }),
               "there is no table 3; the job has 3");
@@ -379,10 +381,9 @@ TEST(Client, KnowsAfterwardsThatItsLifeEndedWhileItComputed) {
                            .rule = make_sgd({})}},
                          4);
   job.timing.heartbeat = std::chrono::milliseconds(10);
-  const NodeOptions options{.connections = {.job = job.name,
-                                            .secret = net::Secret::random(),
-                                            .lanes = job.lanes},
-                            .place = manager_in_folder(folder / "")};
+  const NodeOptions options{
+      .connections = {.job = job.name, .secret = net::Secret::random(), .lanes = job.lanes},
+      .place = manager_in_folder(folder / "")};
   NodeOptions listening = options;
   listening.connections.listen = net::Address{"127.0.0.1", 0};
   NodeThread manager(listening);
@@ -440,13 +441,13 @@ TEST(Join, RowsGoInTheirOrderAlsoInAnotherNumberOfRanges) {
   const auto train = [](const JobConfig& of, const std::string& snapshots) {
     auto worker = join(of, {.snapshots = snapshots});
     const Table rows = worker->table("rows");
-    worker->train([&](TrainingStep& step) {
+    const TrainingStep& end = worker->train([&](TrainingStep& step) {
       rows.push(step, std::vector<uint64_t>{step.batch()}, std::vector<float>{1}).wait();
     });
     std::vector<uint64_t> keys(2 * kRows);
     std::iota(keys.begin(), keys.end(), uint64_t{0});
     std::vector<float> values(keys.size());
-    rows.pull(worker->train([](TrainingStep&) {}), keys, values).wait();
+    rows.pull(end, keys, values).wait();
     return values;
   };
   (void)train(job, folder / "snapshots");
@@ -456,7 +457,8 @@ TEST(Join, RowsGoInTheirOrderAlsoInAnotherNumberOfRanges) {
   job.start_from = folder / "snapshots/" + format::step_name(kRows);
   const auto values = train(job, "");
   for (uint64_t key = 0; key < 2 * kRows; ++key)
-    EXPECT_EQ(values[key], key < kRows ? 0 : 1) << key << ": those of before go, all, and only they";
+    EXPECT_EQ(values[key], key < kRows ? 0 : 1)
+        << key << ": those of before go, all, and only they";
 }
 
 }  // namespace

@@ -296,8 +296,7 @@ void ClientNode::on_reply(Reply reply) {
     return;
   const size_t bytes = reply.unchanged ? 0 : reply_bytes(op->second, part->second);
   if (reply.values.size() != bytes) return count("malformed");
-  if (op->second.operation.pull)
-    note_read(reply, op->second.operation.keeper);
+  if (op->second.operation.pull) note_read(reply, op->second.operation.keeper);
   const uint64_t number = reply.id.number;
   part->second.done = true;
   usual_ = std::max(environment_.now() - part->second.sent_at, usual_ * 7 / 8);

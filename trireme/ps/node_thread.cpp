@@ -91,8 +91,7 @@ NodeThread::NodeThread(NodeOptions options)
           [this](const SnapshotPart& part, std::string contents) {
             on_saved(part, std::move(contents));
           },
-          [this](const SnapshotPart& part) { return is_wanted(part); },
-          options_.note) {
+          [this](const SnapshotPart& part) { return is_wanted(part); }, options_.note) {
   connections_.on_lost = [this](NodeId node) { node_->on_stream_lost(node); };
 }
 

@@ -300,7 +300,7 @@ StorageImage SnapshotFiles::load_sparse(format::Checkpoint& from, const Snapshot
   for (uint32_t range = 0;; ++range) {
     const std::string name = range_name(part, range);
     if (!tensors.contains("ps/" + name)) break;
-    const bool mine = range == part.range;
+    if (part.snapshot != 0 && range != part.range) continue;  // this job's ranges are the same
     const auto keys = tensors.find(name + "/keys");
     if (keys == tensors.end()) continue;  // no rows
     const auto rows = static_cast<size_t>(keys->second.shape[0]);
@@ -310,15 +310,22 @@ StorageImage SnapshotFiles::load_sparse(format::Checkpoint& from, const Snapshot
       from.read(format::whole_piece(name + "/touched", keys->second.shape), "I64", touched.data());
     const Piece whole = format::whole_piece(
         name + "/rows", {static_cast<int64_t>(rows), static_cast<int64_t>(stride)});
+    const auto is_mine = [&](size_t row) {
+      return part.snapshot != 0 || range_of(all[row], job_.ranges) == part.range;
+    };
     for (size_t row = 0; row < rows; ++row) {
-      if (!(mine && part.snapshot != 0) && range_of(all[row], job_.ranges) != part.range) continue;
-      image.sparse.keys.push_back(all[row]);
-      if (table.most_rows > 0) image.sparse.touched.push_back(touched[row]);
+      if (!is_mine(row)) continue;
+      const size_t begin = row;  // of a run, which is read at once
+      for (; row < rows && is_mine(row); ++row) {
+        image.sparse.keys.push_back(all[row]);
+        if (table.most_rows > 0) image.sparse.touched.push_back(touched[row]);
+      }
       Piece piece = whole;
-      piece.begin = static_cast<int64_t>(row * stride);
-      piece.count = static_cast<int64_t>(stride);
-      slabs.resize(slabs.size() + row_bytes);
-      from.read(piece, dtype_of(table.type), slabs.data() + slabs.size() - row_bytes);
+      piece.begin = static_cast<int64_t>(begin * stride);
+      piece.count = static_cast<int64_t>((row - begin) * stride);
+      const size_t bytes = (row - begin) * row_bytes;
+      slabs.resize(slabs.size() + bytes);
+      from.read(piece, dtype_of(table.type), slabs.data() + slabs.size() - bytes);
     }
   }
   if (part.snapshot == 0) count_anew(image.sparse);

@@ -17,8 +17,8 @@ concept TableNumber = std::same_as<T, float> || std::same_as<T, double>;
 class ConstNumbers {
  public:
   template <std::ranges::contiguous_range Range>
-    requires TableNumber<std::ranges::range_value_t<Range>>
-  ConstNumbers(const Range& range)  // NOLINT: meant to convert
+  requires TableNumber<std::ranges::range_value_t<Range>> ConstNumbers(
+      const Range& range)  // NOLINT: meant to convert
       : type_(sizeof(std::ranges::range_value_t<Range>) == sizeof(float) ? ValueType::Float32
                                                                          : ValueType::Float64),
         size_(std::ranges::size(range)),
@@ -38,9 +38,9 @@ class ConstNumbers {
 class Numbers : public ConstNumbers {
  public:
   template <std::ranges::contiguous_range Range>
-    requires(TableNumber<std::ranges::range_value_t<Range>> &&
-             !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<Range>>>)
-  Numbers(Range&& range)  // NOLINT: meant to convert
+  requires(TableNumber<std::ranges::range_value_t<Range>> &&
+           !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<Range>>>)
+      Numbers(Range&& range)  // NOLINT: meant to convert
       : ConstNumbers(range), data_(std::ranges::data(range)) {}
 
   void* data() const { return data_; }
