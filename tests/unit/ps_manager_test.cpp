@@ -573,7 +573,7 @@ TEST(SnapshotFiles, AJobKeepsItsNewestWhateverElseIsThere) {
   const test::Scratch scratch;
   const JobConfig job = two_servers();
   const SnapshotFiles files(job, {.folder = scratch / "snapshots", .keep = 2});
-  for (const uint64_t step : {70, 80, 90, 10, 20}) {
+  for (const uint64_t step : std::vector<uint64_t>{70, 80, 90, 10, 20}) {
     const SnapshotOrder order{.snapshot = step, .clock = step, .step = step};
     files.begin(order);
     std::vector<std::string> contents;
