@@ -31,6 +31,8 @@ class Desk final : public Environment {
   void begin(const SnapshotOrder&) override {}
   void save(const SnapshotPart&, RangeState::Image) override {}
   void complete(const SnapshotOrder&, const std::vector<std::string>&) override {}
+  void prune(const SnapshotOrder&) override {}
+  void abandon(const SnapshotOrder&) override {}
   std::optional<RangeState::Image> load(const SnapshotPart&) override { return {}; }
   void note(const std::string&) override {}
 

@@ -29,8 +29,11 @@ SimWorker::SimWorker(uint32_t index, const Scenario& scenario, ps::Environment& 
       scenario_(scenario),
       history_(history),
       repeated_(repeated) {
-  on_begin = [this] { ask({}); };
-  on_end = [this] { compute_until_.reset(), ask_at_.reset(), open_ = 0, ended_ = false; };
+  // A worker that computes does not look up: what it computed it then wants to push.
+  on_begin = [this] {
+    if (!compute_until_) ask({});
+  };
+  on_end = [this] { ask_at_.reset(), open_ = 0, ended_ = false; };
 }
 
 void SimWorker::tick() {
@@ -38,7 +41,10 @@ void SimWorker::tick() {
   const Time now = environment_.now();
   if (compute_until_ && now >= *compute_until_) {
     compute_until_.reset();
-    push();
+    if (may_start())
+      push();
+    else if (has_begun())  // otherwise it asks when it has
+      ask({});
   }
   if (ask_at_ && now >= *ask_at_) {
     ask_at_.reset();

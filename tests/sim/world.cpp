@@ -34,6 +34,8 @@ class World::HostEnvironment final : public ps::Environment {
   void complete(const ps::SnapshotOrder& order, const std::vector<std::string>&) override {
     world_.complete_.insert(order.snapshot);
   }
+  void prune(const ps::SnapshotOrder&) override {}
+  void abandon(const ps::SnapshotOrder&) override {}
   std::optional<ps::RangeState::Image> load(const ps::SnapshotPart& part) override {
     if (!world_.complete_.contains(part.snapshot)) return {};
     return ps::RangeState::Image::parse(world_.saved_.at(part));

@@ -1,13 +1,21 @@
 // The manager on a disk and a clock that a test holds: what it makes of a log that ends too early,
-// of a folder that cannot be written, and of time that it slept through.
+// of a folder that cannot be written, and of time that it slept through. And servers on the same.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <memory>
 #include <optional>
+#include <semaphore>
 
 #include "support/scratch.h"
 #include "trireme/core/error.h"
+#include "trireme/format/folder.h"
 #include "trireme/ps/client_node.h"
 #include "trireme/ps/manager.h"
+#include "trireme/ps/replica.h"
+#include "trireme/ps/save_thread.h"
+#include "trireme/ps/server.h"
 #include "trireme/ps/snapshot_files.h"
 
 namespace trireme::ps {
@@ -23,21 +31,37 @@ class Desk final : public Environment {
   uint64_t random() override { return ++random_; }
   void send(NodeId, uint32_t, Frame message) override { sent.push_back(decode(message).body); }
   void append(std::string_view record) override { log += record; }
-  void sync() override {}
+  void sync() override {
+    if (lease_is_lost) throw CommError("this manager's lease has run out");
+    acts.emplace_back("sync");
+  }
   std::string read_log() override { return log; }
   void replace_log(std::string_view text) override { log = text; }
   void begin(const SnapshotOrder&) override {
     if (!folder_is_good) throw CheckpointError("cannot create step-00000000.tmp: read-only");
   }
   void save(const SnapshotPart&, RangeState::Image) override {}
-  void complete(const SnapshotOrder&, const std::vector<std::string>&) override {}
-  std::optional<RangeState::Image> load(const SnapshotPart&) override { return {}; }
+  void complete(const SnapshotOrder&, const std::vector<std::string>&) override {
+    acts.emplace_back("complete");
+  }
+  void prune(const SnapshotOrder& newest) override {
+    acts.push_back(fmt::format("prune before {}", newest.snapshot));
+  }
+  void abandon(const SnapshotOrder& order) override {
+    acts.push_back(fmt::format("abandon step {}", order.step));
+  }
+  std::optional<RangeState::Image> load(const SnapshotPart&) override {
+    time += load_time;
+    return {};
+  }
   void note(const std::string& line) override { notes.push_back(line); }
 
-  Time time{0};
+  Time time{0}, load_time{0};
   std::string log;
   bool folder_is_good = true;
+  bool lease_is_lost = false;
   std::vector<std::string> notes;
+  std::vector<std::string> acts;  ///< on the disk
   std::vector<Body> sent;
 
  private:
@@ -339,8 +363,11 @@ TEST_F(SnapshotWithoutProgress, IsGivenUpAndTheNextOneIsTried) {
             "manager: the snapshot of step 0 made no progress for 30 s; training goes on without "
             "it");
   EXPECT_EQ(manager.view().snapshot.snapshot, 2) << "the disk may have room again";
+  desk_.acts.clear();
   for (RangeId range = 0; range < job_.ranges; ++range) save(manager, range);
   EXPECT_EQ(manager.books().snapshot().snapshot, 2);
+  // A manager that died before its log named the new one would need the old one.
+  EXPECT_EQ(desk_.acts, (std::vector<std::string>{"complete", "sync", "prune before 2"}));
 }
 
 TEST_F(SnapshotWithoutProgress, IsAnErrorIfItIsTheLast) {
@@ -393,6 +420,245 @@ TEST(JobConfig, DenseTablesThatNoServerHasRoomForAreRefused) {
   }
   job.tables[0].tau = -1;
   EXPECT_THROW(check(job), MisuseError);
+}
+
+/// A server around one copy of a range, which keeps what that sends.
+class Around final : public ReplicaHost {
+ public:
+  Around(const JobConfig& job, uint32_t server, const Assignment& assignment)
+      : me_{server, 1}, replica({&job, 0, 0}, *this) {
+    view_.workers_version = 1;
+    view_.workers = {{0, 1, 0}};
+    view_.ranges = {assignment};
+    replica.install(assignment);
+    replica.follow_view();
+  }
+  Environment& environment() override { return desk; }
+  const View& view() const override { return view_; }
+  Member self() const override { return me_; }
+  void send(NodeId to, const Body& body) override {
+    if (to.role == Role::Server) sent.push_back(body);
+  }
+  void refuse(NodeId, Refusal) override { ADD_FAILURE() << "refused"; }
+  uint64_t room_bytes() const override { return room; }
+  void grew(uint64_t) override {}
+  std::string describe_memory() const override { return "server 1 has 9 of its 10 bytes in use"; }
+
+ private:
+  const Member me_;
+  View view_;
+
+ public:
+  Desk desk;
+  std::vector<Body> sent;
+  uint64_t room = UINT64_MAX;
+  Replica replica;
+};
+
+JobConfig one_free_range() {
+  JobConfig job = two_servers();
+  job.ranges = 1;
+  job.data.batches_per_epoch = 300;
+  job.tables[0].consistency = Consistency::Free;
+  return job;
+}
+
+const Assignment kWithJoiner{.epoch = 1, .chain = {{0, 1}}, .joiner = Member{1, 1}};
+
+/// Brings what one has sent to the other, and the answers, until there is nothing more to say.
+void exchange(Around& tail, Around& joiner) {
+  while (!tail.sent.empty() || !joiner.sent.empty()) {
+    for (Body& body : std::exchange(tail.sent, {})) {
+      if (const auto* piece = std::get_if<Transfer>(&body))
+        joiner.replica.on_transfer(*piece, {0, 1});
+      if (auto* forward = std::get_if<Forward>(&body))
+        joiner.replica.on_forward(std::move(*forward), {0, 1});
+    }
+    for (const Body& body : std::exchange(joiner.sent, {})) {
+      if (const auto* came = std::get_if<TransferAck>(&body))
+        tail.replica.on_transfer_ack(*came, {1, 1});
+      if (const auto* ack = std::get_if<Ack>(&body)) tail.replica.on_ack(*ack, {1, 1});
+    }
+  }
+}
+
+/// All commits of the range wait for the joiner, so that it must not wait for any time to pass.
+TEST(Replica, AJoinerCatchesUpAsFastAsItAnswers) {
+  const JobConfig job = one_free_range();
+  Around tail(job, 0, kWithJoiner), joiner(job, 1, kWithJoiner);
+  for (Batch batch = 0; batch < 200; ++batch)
+    tail.replica.on_request({.id = {.worker = 0, .life = 1, .clock = batch, .number = batch},
+                             .epoch = 1,
+                             .push = true,
+                             .batch = batch,
+                             .values = std::string(6 * sizeof(float), '\0')},
+                            {Role::Worker, 0});
+  exchange(tail, joiner);
+  EXPECT_EQ(tail.replica.last(), 201) << "who works, and the pushes";
+  EXPECT_EQ(joiner.replica.last(), 201);
+  EXPECT_EQ(tail.replica.behind(), 0);
+}
+
+/// Given to a worker that died, and long after to another, who has only begun.
+TEST(Manager, GivesABackupOfATaskByTheTimeOfWhoeverHasIt) {
+  JobConfig job = two_servers();
+  job.workers = 3;
+  job.data = {.batches_per_epoch = 3, .steps_per_task = 3};
+  job.tables[0].consistency = Consistency::Free;
+  job.timing.backup_after = seconds(10);
+  Desk desk;
+  std::vector<Decision> decisions = kTwoLives;
+  for (uint32_t worker = 0; worker < 3; ++worker)
+    decisions.push_back(LifeBegins{{Role::Worker, worker}, 1, 80 + worker});
+  desk.log = log_of(decisions);
+  Manager manager(job, desk);
+  const auto ask = [&](uint32_t worker) {
+    desk.sent.clear();
+    manager.receive(encode({.job = job.id(), .from = {Role::Worker, worker}, .life = 1},
+                           TaskRequest{.number = 1}));
+    const auto found = std::ranges::find_if(
+        desk.sent, [](const Body& body) { return std::holds_alternative<TaskReply>(body); });
+    return found != desk.sent.end() && std::get<TaskReply>(*found).answer == Answer::Work;
+  };
+  manager.tick();
+  EXPECT_TRUE(ask(0));
+  for (const Time end = desk.time + seconds(20); desk.time < end; desk.time += milliseconds(100)) {
+    for (const NodeId id :
+         {NodeId{Role::Server, 0}, {Role::Server, 1}, {Role::Worker, 1}, {Role::Worker, 2}})
+      manager.receive(encode({.job = job.id(), .from = id, .life = 1}, Heartbeat{}));
+    manager.tick();
+  }
+  ASSERT_FALSE(manager.books().node({Role::Worker, 0})->lives);
+  EXPECT_TRUE(ask(1));
+  EXPECT_FALSE(ask(2)) << "a backup of work that has just begun";
+  for (const Time end = desk.time + seconds(11); desk.time < end; desk.time += milliseconds(100))
+    for (uint32_t worker = 1; worker < 3; ++worker)
+      manager.receive(
+          encode({.job = job.id(), .from = {Role::Worker, worker}, .life = 1}, Heartbeat{}));
+  EXPECT_TRUE(ask(2));
+}
+
+TEST(JobConfig, EpochsWithoutBatchesAreRefused) {
+  JobConfig job = two_servers();
+  job.data.batches_per_epoch = 0;
+  try {
+    check(job);
+    FAIL() << "accepted";
+  } catch (const MisuseError& error) {
+    EXPECT_STREQ(error.what(),
+                 "job 'manager': an epoch has 0 batches; give it at least 1, and an empty job 0 "
+                 "epochs");
+  }
+}
+
+/// Parts of it may have been saved, and nobody will ever complete it.
+TEST(Manager, AbandonsAnOrderThatIsVoid) {
+  JobConfig job = two_servers();
+  job.copies = 0;
+  Desk desk;
+  std::vector<Decision> decisions = kTwoLives;
+  for (RangeId range = 0; range < job.ranges; ++range)
+    decisions.push_back(RangeAssigned{range, {.epoch = 1, .chain = {{range % 2, 1}}}});
+  decisions.push_back(SnapshotOrdered{{.snapshot = 1, .clock = 2, .step = 2}});
+  decisions.push_back(LifeBegins{{Role::Server, 1}, 2, 72});  // it was killed, and started again
+  desk.log = log_of(decisions);
+  Manager manager(job, desk);
+  manager.tick();
+  EXPECT_EQ(manager.view().generation, 1);
+  EXPECT_EQ(desk.acts, (std::vector<std::string>{"sync", "abandon step 2"}));
+}
+
+/// The folder has what another run saved at later steps.
+TEST(SnapshotFiles, AJobKeepsItsNewestWhateverElseIsThere) {
+  const test::Scratch scratch;
+  const JobConfig job = two_servers();
+  const SnapshotFiles files(job, {.folder = scratch / "snapshots", .keep = 2});
+  for (const uint64_t step : std::vector<uint64_t>{70, 80, 90, 10, 20}) {
+    const SnapshotOrder order{.snapshot = step, .clock = step, .step = step};
+    files.begin(order);
+    std::vector<std::string> contents;
+    for (RangeId range = 0; range < job.ranges; ++range)
+      contents.push_back(files.save({step, step, 0, range}, RangeState({&job, 0, range}).image()));
+    files.complete(order, contents);
+    EXPECT_TRUE(files.load({step, step, 0, 0}).has_value());
+    files.prune(order);
+    EXPECT_TRUE(files.load({step, step, 0, 0}).has_value()) << step;
+  }
+  EXPECT_EQ(format::list(scratch / "snapshots"), (std::vector<int64_t>{20, 80, 90}));
+  const SnapshotOrder given_up{.snapshot = 30, .clock = 30, .step = 30};
+  files.begin(given_up);
+  EXPECT_EQ(format::list_unfinished(scratch / "snapshots").size(), 0);
+  EXPECT_TRUE(std::filesystem::exists(scratch / "snapshots/step-00000030.tmp"));
+  files.abandon(given_up);
+  EXPECT_FALSE(std::filesystem::exists(scratch / "snapshots/step-00000030.tmp"));
+}
+
+/// The folder of the first is gone: it would be tried again and again.
+TEST(SaveThread, LeavesWhatNobodyWants) {
+  const test::Scratch scratch;
+  const JobConfig job = two_servers();
+  const auto files =
+      std::make_shared<SnapshotFiles>(job, SnapshotFiles::Options{.folder = scratch / "s"});
+  files->begin({.snapshot = 2, .step = 2});
+  std::vector<uint64_t> saved;
+  std::vector<std::string> notes;
+  std::binary_semaphore done{0};
+  SaveThread thread(
+      files,
+      [&](const SnapshotPart& part, const std::string&) {
+        saved.push_back(part.snapshot);
+        done.release();
+      },
+      [](const SnapshotPart& part) { return part.snapshot == 2; },
+      [&](const std::string& line) { notes.push_back(line); });
+  thread.save({1, 1, 0, 0}, RangeState({&job, 0, 0}).image());
+  thread.save({2, 2, 0, 1}, RangeState({&job, 0, 1}).image());
+  done.acquire();
+  EXPECT_EQ(saved, std::vector<uint64_t>{2});
+  EXPECT_EQ(notes, std::vector<std::string>{});
+}
+
+/// In the middle of a message: as if that were to blame, it would go on with decisions that are not
+/// in the log, and tell them to whoever speaks next.
+TEST(Manager, EndsWhenItCannotWriteItsLog) {
+  const JobConfig job = two_servers();
+  Desk desk;
+  desk.log = log_of(kTwoLives);
+  Manager manager(job, desk);
+  desk.lease_is_lost = true;
+  EXPECT_THROW(greet(manager, job, 80), LogError);
+  EXPECT_TRUE(desk.sent.empty());
+}
+
+/// Of a large checkpoint: all of it would take longer than the manager waits for a sign of life.
+TEST(Server, SaysThatItLivesBetweenTheRangesThatItReads) {
+  JobConfig job = two_servers();
+  job.ranges = 12;
+  job.timing.heartbeat = milliseconds(500);
+  Desk desk;
+  desk.load_time = seconds(2);
+  Server server(0, job, desk);
+  server.tick();
+  Time last = desk.time, longest{0};
+  View view;
+  view.version = 1;
+  view.ranges.assign(job.ranges, {.epoch = 1, .chain = {{0, 1}}});
+  server.receive(
+      encode({.job = job.id(), .from = kManager},
+             Welcome{.nonce = std::get<Hello>(desk.sent.back()).nonce, .life = 1, .view = view}));
+  for (int turn = 0; turn < 100; ++turn) {
+    desk.sent.clear();
+    const Time now = desk.time;
+    server.tick();
+    const bool says = std::ranges::any_of(
+        desk.sent, [](const Body& body) { return std::holds_alternative<Heartbeat>(body); });
+    if (says) longest = std::max(longest, now - std::exchange(last, now));
+    desk.time += milliseconds(5);
+  }
+  EXPECT_GE(desk.time, 12 * desk.load_time) << "nothing was read";
+  for (RangeId range = 0; range < job.ranges; ++range)
+    EXPECT_NE(server.replica(0, range), nullptr) << range;
+  EXPECT_LT(longest, 2 * desk.load_time);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <numeric>
 #include <thread>
 
 #include "sim/random.h"
@@ -9,6 +10,7 @@
 #include "trireme/core/error.h"
 #include "trireme/format/folder.h"
 #include "trireme/ps/join.h"
+#include "trireme/ps/manager_place.h"
 #include "trireme/ps/one_process_job.h"
 #include "trireme/ps/table.h"
 #include "trireme/ps/values.h"
@@ -340,6 +342,121 @@ TEST(Join, AJobEndsWithASnapshotFromWhichTheNextOneGoesOn) {
   job.data.snapshot_steps = 3;
   EXPECT_EQ(sentence_of([&] { (void)join(job); }),
             "job 'tables' wants snapshots, but has no folder for them: set JoinOptions::snapshots");
+}
+
+/// Welcomes a worker into one life after the other, and has the first task for it.
+class GivesLives final : public Node {
+ public:
+  GivesLives(const JobConfig& job, Environment& environment) : Node(kManager, job, environment) {
+    view_.version = 1;
+    view_.ranges.resize(job.ranges);
+  }
+  void tick() override {}
+  void end_life() { send_to({Role::Worker, 0}, LifeEnded{given_}); }
+  Life heard() const { return heard_; }
+
+ private:
+  void handle(Message& message) override {
+    const NodeId from = message.header.from;
+    if (const auto* hello = std::get_if<Hello>(&message.body))
+      send_to(from, Welcome{hello->nonce, ++given_, view_});
+    if (std::holds_alternative<Heartbeat>(message.body)) heard_ = message.header.life;
+    if (const auto* asks = std::get_if<TaskRequest>(&message.body))
+      send_to(from, TaskReply{.life = given_, .number = asks->number, .answer = Answer::Work});
+  }
+
+  Life given_ = 0, heard_ = 0;
+};
+
+/// Nothing of it was under way when its life ended, and by the time that it pushes it lives again.
+/// A push in the name of the new life would be refused for ever: nobody gave that life any work.
+TEST(Client, KnowsAfterwardsThatItsLifeEndedWhileItComputed) {
+  const test::Scratch folder;
+  JobConfig job = job_of({{.name = "rows",
+                           .kind = TableKind::Sparse,
+                           .elems = 1,
+                           .consistency = Consistency::Free,
+                           .rule = make_sgd({})}},
+                         4);
+  job.timing.heartbeat = std::chrono::milliseconds(10);
+  const NodeOptions options{
+      .connections = {.job = job.name, .secret = net::Secret::random(), .lanes = job.lanes},
+      .place = manager_in_folder(folder / "")};
+  NodeOptions listening = options;
+  listening.connections.listen = net::Address{"127.0.0.1", 0};
+  NodeThread manager(listening);
+  GivesLives* gives = nullptr;
+  manager.start([&](Environment& environment) {
+    auto made = std::make_unique<GivesLives>(job, environment);
+    gives = made.get();
+    return made;
+  });
+  options.place->announce(manager.endpoint());
+
+  Client client(options, job, 0);
+  const Client::Operation of_no_rows{.table = 0, .pull = true};  // no server is needed for it
+  ASSERT_TRUE(client.next().has_value());
+  EXPECT_NO_THROW((void)client.wait(client.start(of_no_rows)));
+  manager.call([&](Node&) { gives->end_life(); });
+  manager.wait([&] { return gives->heard() == 2; });
+  EXPECT_THROW((void)client.wait(client.start(of_no_rows)), LifeLost);
+  EXPECT_THROW((void)client.wait(client.start(of_no_rows)), LifeLost) << "until it asks for work";
+  ASSERT_TRUE(client.next().has_value());
+  EXPECT_NO_THROW((void)client.wait(client.start(of_no_rows)));
+}
+
+/// What a pull brought that nobody waited for is not in the array.
+TEST(Table, ChangesThatNobodyTookComeAgain) {
+  const JobConfig job =
+      job_of({dense("w", 20, Consistency::Free), dense("other", 20, Consistency::Free)}, 20);
+  const auto worker = join(job);
+  const Table weights = worker->table("w"), other = worker->table("other");
+  std::vector<double> kept(20);
+  double pushed = 0;
+  worker->train([&](TrainingStep& step) {
+    weights.pull_changes(step, kept).wait();
+    EXPECT_EQ(kept, std::vector<double>(20, pushed));
+    weights.push(step, std::vector<double>(20, 1)).wait();
+    ++pushed;
+    (void)weights.pull_changes(step, kept);
+    other.push(step, std::vector<double>(20, 1)).wait();  // servers answer what came first, first
+  });
+}
+
+/// Each range counts by itself; those of another number of ranges are put together out of them.
+TEST(Join, RowsGoInTheirOrderAlsoInAnotherNumberOfRanges) {
+  const test::Scratch folder;
+  constexpr uint64_t kRows = 24;
+  JobConfig job = job_of({{.name = "rows",
+                           .kind = TableKind::Sparse,
+                           .elems = 1,
+                           .consistency = Consistency::Free,
+                           .rule = make_sgd({.lr = -1}),
+                           .most_rows = kRows}},
+                         kRows);
+  job.servers = 1;
+  job.ranges = 3;
+  const auto train = [](const JobConfig& of, const std::string& snapshots) {
+    auto worker = join(of, {.snapshots = snapshots});
+    const Table rows = worker->table("rows");
+    const TrainingStep& end = worker->train([&](TrainingStep& step) {
+      rows.push(step, std::vector<uint64_t>{step.batch()}, std::vector<float>{1}).wait();
+    });
+    std::vector<uint64_t> keys(2 * kRows);
+    std::iota(keys.begin(), keys.end(), uint64_t{0});
+    std::vector<float> values(keys.size());
+    rows.pull(end, keys, values).wait();
+    return values;
+  };
+  (void)train(job, folder / "snapshots");
+  job.data.epochs = 2;
+  job.data.begin = kRows;
+  job.ranges = 1;
+  job.start_from = folder / "snapshots/" + format::step_name(kRows);
+  const auto values = train(job, "");
+  for (uint64_t key = 0; key < 2 * kRows; ++key)
+    EXPECT_EQ(values[key], key < kRows ? 0 : 1)
+        << key << ": those of before go, all, and only they";
 }
 
 }  // namespace

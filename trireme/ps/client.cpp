@@ -31,14 +31,12 @@ Client::Client(NodeOptions options, const JobConfig& job, uint32_t process)
   thread_.start([&, process](Environment& environment) {
     auto made = std::make_unique<ClientNode>(process, job, environment);
     made->use_memory(arena_);
-    made->on_begin = [this] { lives_ = true; };
     made->on_end = [this] { lose_life(); };
     return made;
   });
 }
 
 void Client::lose_life() {
-  lives_ = false;
   ++lives_lost_;
   for (const auto& [number, state] : std::exchange(waiting_, {})) {
     state->done = true;
@@ -52,7 +50,7 @@ Client::Pending Client::start(Operation operation) {
   std::exception_ptr misuse;
   thread_.call([&](Node& node) {
     auto& state = *pending.state_;
-    if (!lives_) {
+    if (!own(node).may_start()) {
       state.done = true;
       state.error = lost();
       return;
@@ -90,6 +88,11 @@ Client::Result Client::wait(const Pending& pending) {
   return std::move(state.result);
 }
 
+void Client::has_kept(TableId table, const void* keeper,
+                      const std::vector<ClientNode::PulledBlock>& blocks) {
+  thread_.call([&](Node& node) { own(node).has_kept(table, keeper, blocks); });
+}
+
 /// Asks once; nothing if this life has not begun yet.
 std::optional<TaskReply> Client::ask() {
   // The answer may come when nobody waits for it any more.
@@ -97,7 +100,7 @@ std::optional<TaskReply> Client::ask() {
   bool asked = false;
   uint64_t lost_before = 0;
   thread_.call([&](Node& node) {
-    if (!lives_) return;
+    if (!own(node).has_begun()) return;
     asked = true;
     lost_before = lives_lost_;
     // Work of an earlier life is done by whoever has it now: a return to a snapshot may have undone
@@ -133,7 +136,7 @@ std::optional<Client::Work> Client::next() {
 
 void Client::report(Batch batch, std::string text) {
   thread_.call([&](Node& node) {
-    if (lives_) own(node).report(batch, std::move(text));
+    if (own(node).may_start()) own(node).report(batch, std::move(text));
   });
 }
 
@@ -147,7 +150,7 @@ void Client::finish() {
 }
 
 void Client::follow(Life life, const View& view) {
-  thread_.call([&](Node& node) { own(node).adopt(life, view); });
+  thread_.call([&](Node& node) { own(node).follow(life, view); });
 }
 
 View Client::view() {

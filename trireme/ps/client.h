@@ -59,11 +59,16 @@ class Client {
     };
     std::shared_ptr<State> state_;
   };
-  /// Begins an operation. Its memory belongs to it until it is done.
+  /// Begins an operation. Its memory belongs to it until it is done. If the life in which the work
+  /// was asked for has ended, nothing is sent, and `wait` throws LifeLost.
   Pending start(Operation operation);
   /// Waits until all ranges have answered, with a line of progress every few seconds. Throws
   /// LifeLost if this life ends first, CommError if a server refuses.
   Result wait(const Pending& pending);
+
+  /// See ClientNode::has_kept.
+  void has_kept(TableId table, const void* keeper,
+                const std::vector<ClientNode::PulledBlock>& blocks);
 
   struct Work {
     Task task = 0;
@@ -108,7 +113,6 @@ class Client {
   Clock end_clock_ = 0;
   std::atomic<uint64_t> lives_lost_ = 0;
   // Of whoever has the node.
-  bool lives_ = false;
   uint64_t next_operation_ = 0;
   std::map<uint64_t, std::shared_ptr<Pending::State>> waiting_;
   NodeThread thread_;  // last: it uses the others

@@ -204,6 +204,7 @@ std::string ClientNode::waiting_for() const {
 }
 
 void ClientNode::ask_task(std::optional<Task> done, OnTask on_task) {
+  lost_work_ = false;
   question_ = {{.number = next_number_++, .done = done}, std::move(on_task), environment_.now()};
   send_to(kManager, question_->request);
 }
@@ -250,6 +251,7 @@ void ClientNode::on_life_ended() {
   question_.reset();
   last_reads_.clear();
   has_begun_ = false;
+  lost_work_ = true;
   if (on_end) on_end();
 }
 
@@ -294,8 +296,7 @@ void ClientNode::on_reply(Reply reply) {
     return;
   const size_t bytes = reply.unchanged ? 0 : reply_bytes(op->second, part->second);
   if (reply.values.size() != bytes) return count("malformed");
-  if (op->second.operation.pull)
-    last_reads_[{reply.id.table, reply.id.range}] = {reply.version, op->second.operation.keeper};
+  if (op->second.operation.pull) note_read(reply, op->second.operation.keeper);
   const uint64_t number = reply.id.number;
   part->second.done = true;
   usual_ = std::max(environment_.now() - part->second.sent_at, usual_ * 7 / 8);
@@ -304,6 +305,26 @@ void ClientNode::on_reply(Reply reply) {
   const bool all =
       std::ranges::all_of(op->second.parts, [](const auto& other) { return other.second.done; });
   if (all) complete(number);
+}
+
+/// A reply without values says that the keeper has them; others say so only when they are in place.
+void ClientNode::note_read(const Reply& reply, const void* keeper) {
+  LastRead& last = last_reads_[{reply.id.table, reply.id.range}];
+  const bool still_has = reply.unchanged && last.keeper == keeper && last.version == reply.version;
+  last = {reply.version, still_has ? keeper : nullptr};
+}
+
+/// If another pull has come since, the keeper has an earlier version than the last.
+void ClientNode::has_kept(TableId table, const void* keeper,
+                          const std::vector<PulledBlock>& blocks) {
+  for (const PulledBlock& block : blocks) {
+    const auto last = last_reads_.find({table, block.range});
+    if (block.unchanged || last == last_reads_.end()) continue;  // or its life is over
+    if (last->second.version == block.version)
+      last->second.keeper = keeper;
+    else if (last->second.keeper == keeper)
+      last->second.keeper = nullptr;
+  }
 }
 
 void ClientNode::put_values(const Operation& operation, Reply& reply) const {
@@ -326,7 +347,8 @@ void ClientNode::complete(uint64_t number) {
     if (!op.operation.pull) continue;
     if (config.kind == TableKind::Dense) {
       result.blocks.push_back({range, block_of(job_, op.operation.table, range).begin,
-                               std::move(part.reply.values), part.reply.unchanged});
+                               std::move(part.reply.values), part.reply.unchanged,
+                               part.reply.version});
       continue;
     }
     result.rows.push_back({std::move(part.rows), std::move(part.reply.values)});

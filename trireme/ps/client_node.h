@@ -42,8 +42,7 @@ class ClientNode : public ManagedNode {
     /// may be pushed range by range, as gradients become complete.
     std::vector<RangeId> ranges = {};
     /// Of a pull of a dense table: who keeps its values (an address will do). Ranges that have not
-    /// changed since the last pull of the table, if it was by the same keeper, bring no values.
-    /// Null: all values come.
+    /// changed since the last pull of the table that it `has_kept` bring no values. Null: all come.
     const void* keeper = nullptr;
     /// Where a pull of a dense table puts the values of the whole table, range by range as they
     /// come, while they are in the cache. Null: they are in the result.
@@ -54,7 +53,8 @@ class ClientNode : public ManagedNode {
     RangeId range = 0;
     uint64_t begin = 0;      ///< the first element
     Payload values = {};     ///< empty if the operation says where they go
-    bool unchanged = false;  ///< as the last pull of this range gave them; `values` is empty
+    bool unchanged = false;  ///< as the keeper has them; `values` is empty
+    uint64_t version = 0;
   };
   /// Rows of a sparse table, of one range.
   struct PulledRows {
@@ -80,6 +80,21 @@ class ClientNode : public ManagedNode {
   /// clock sees what this worker has pushed at earlier clocks, also if that is still under way.
   /// Throws MisuseError for values of another shape and for keys that cannot be.
   void start(Operation operation, OnResult on_result);
+
+  /// Whether the work that was asked for last is of this life. A life may end while the worker
+  /// computes, and another one begin: what comes of that work belongs to nobody, and servers would
+  /// refuse it for ever. So a worker that is told no here asks for work.
+  bool may_start() const { return has_begun_ && !lost_work_; }
+  bool has_begun() const { return has_begun_; }
+  /// Of a worker's other processes, instead of asking: see ManagedNode::adopt.
+  void follow(Life life, const View& view) {
+    adopt(life, view);
+    lost_work_ = false;
+  }
+
+  /// The keeper has put these blocks of a dense table where it keeps them. Until then what has come
+  /// may never get there, so all values come again.
+  void has_kept(TableId table, const void* keeper, const std::vector<PulledBlock>& blocks);
 
   using OnTask = std::function<void(const TaskReply&)>;
   /// Asks for the next task; there may be one question at a time.
@@ -135,6 +150,7 @@ class ClientNode : public ManagedNode {
   Payload filtered(const InFlight& op, RangeId range, Payload values);
   size_t reply_bytes(const InFlight& op, const Part& part) const;
   void on_reply(Reply reply);
+  void note_read(const Reply& reply, const void* keeper);
   void on_refusal(const Refusal& refusal);
   void put_values(const Operation& operation, Reply& reply) const;
   void complete(uint64_t number);
@@ -147,7 +163,7 @@ class ClientNode : public ManagedNode {
   using TableRange = std::pair<TableId, RangeId>;
   struct LastRead {
     uint64_t version = 0;
-    const void* keeper = nullptr;  ///< of these values
+    const void* keeper = nullptr;  ///< who has these values
   };
   std::map<TableRange, LastRead> last_reads_;
   std::map<TableRange, uint64_t> sent_keys_;            ///< the name of the last list
@@ -158,6 +174,7 @@ class ClientNode : public ManagedNode {
   };
   std::map<uint64_t, Told> reports_;
   bool has_begun_ = false;
+  bool lost_work_ = false;   ///< a life has ended since work was asked for
   uint32_t generation_ = 0;  ///< of this life
 };
 

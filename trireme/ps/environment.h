@@ -55,6 +55,10 @@ class Environment {
   /// All parts are saved: makes them a snapshot that `load` finds after any death. `contents`: what
   /// on_saved said of each.
   virtual void complete(const SnapshotOrder& order, const std::vector<std::string>& contents) = 0;
+  /// The log names this snapshot, so nobody returns to an earlier one: old ones may go.
+  virtual void prune(const SnapshotOrder& newest) = 0;
+  /// An ordered snapshot will not be complete: what is there of it may go.
+  virtual void abandon(const SnapshotOrder& order) = 0;
   /// A range of a complete snapshot; of number 0: of what the job starts from. Nothing if there is
   /// none.
   virtual std::optional<RangeState::Image> load(const SnapshotPart& part) = 0;

@@ -60,9 +60,11 @@ class EtcdLog final : public ManagerLog {
   void append(std::string_view record) override { waiting_ += record; }
 
   void sync() override {
-    auto entries = cut(std::exchange(waiting_, {}), generation_, next_);
-    next_ += entries.size();
+    auto entries = cut(waiting_, generation_, next_);
+    const uint64_t next = next_ + entries.size();
     while (!entries.empty()) lease_->commit(take_some(entries));
+    next_ = next;
+    waiting_.clear();
   }
 
   /// The change that makes the new log the newest comes last, and takes the old one away.

@@ -157,6 +157,9 @@ void check(const JobConfig& job) {
   core::check(job.copies < job.servers,
               "job '{}': {} copies need {} servers, but there are {}; use at most {} copies",
               job.name, job.copies, job.copies + 1, job.servers, job.servers - 1);
+  core::check(job.data.batches_per_epoch > 0,
+              "job '{}': an epoch has 0 batches; give it at least 1, and an empty job 0 epochs",
+              job.name);
   core::check(job.data.steps_per_task > 0, "job '{}': a task has 0 steps; give it at least 1",
               job.name);
   core::check(

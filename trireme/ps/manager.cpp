@@ -41,11 +41,21 @@ void Manager::shorten_log() {
   must_sync_ = false;
 }
 
+/// A lease that has run out says CommError, as a message does that is none.
+void Manager::write_log() {
+  if (job_.plant == Plant::SendBeforeSync) return;
+  try {
+    shorten_log();
+    if (must_sync_) environment_.sync();
+  } catch (const CommError& error) {
+    throw LogError(error.what());
+  }
+}
+
 void Manager::publish() {
-  const bool planted = job_.plant == Plant::SendBeforeSync;
-  if (!planted) shorten_log();
-  if (must_sync_ && !planted) environment_.sync();
+  write_log();
   must_sync_ = false;
+  tidy_snapshots();
   for (const auto& [to, body] : outbox_) send_to(to, body);
   outbox_.clear();
   if (view_.version == published_) return;
@@ -372,8 +382,10 @@ void Manager::roll_back() {
         fmt::format("all work was done, but a range lost all its servers before the job had ended, "
                     "and with it the result: take snapshots, or more copies than {}",
                     job_.copies));
+  abandon_snapshot();
   decide(RolledBack{deal_ranges()});
   snapshot_parts_.clear();
+  given_at_.clear();
   environment_.note(fmt::format(
       "manager: a range lost all its servers; all servers return to {} (generation {}); copies "
       "above {} would have kept it",

@@ -75,6 +75,8 @@ class Manager final : public Node {
   void order(Clock clock);
   void order_again();
   void give_up_snapshot();
+  void abandon_snapshot();
+  void tidy_snapshots();
   NodeId node_of(NodeId id) const;
   bool wants_snapshot() const;
   enum class Handing : uint8_t { Free, MustWait };
@@ -88,6 +90,7 @@ class Manager final : public Node {
   void reply(NodeId to, Body body) { outbox_.emplace_back(to, std::move(body)); }
   /// Makes decisions durable and only then lets them out.
   void publish();
+  void write_log();
   Epoch next_epoch(Epoch epoch) const { return epoch + (job_.plant == Plant::SameEpoch ? 0 : 1); }
 
   Books books_;
@@ -111,6 +114,9 @@ class Manager final : public Node {
   std::map<Task, Time> given_at_;
   std::map<std::pair<TableId, RangeId>, std::string> snapshot_parts_;
   Time snapshot_moved_at_{};  ///< when a part of it came
+  // What becomes of files once the log has the decision.
+  std::optional<SnapshotOrder> completed_;
+  std::vector<SnapshotOrder> abandoned_;
   Time ordered_at_, complete_again_at_{}, order_again_at_{};
   bool wants_last_ = false, keeps_result_ = false;
 };

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "trireme/core/error.h"
 #include "trireme/ps/manager.h"
 
@@ -6,6 +8,9 @@
 //   none --order--> ordered --every part of every range is there--> complete
 //                     |  \-- a server that should save dies: ordered again
 //                     \-- no part comes for `save_within`: given up
+//
+// Files are removed only when the log says why: a manager that dies in between finds what its log
+// says. Those of an order that is void are removed then, and so are old snapshots.
 
 namespace trireme::ps {
 
@@ -68,6 +73,7 @@ void Manager::order(Clock clock) {
   }
   snapshot_parts_.clear();
   snapshot_moved_at_ = environment_.now();
+  abandon_snapshot();
   decide(SnapshotOrdered{next});
 }
 
@@ -83,7 +89,26 @@ void Manager::give_up_snapshot() {
   if (books_.all_done() && wants_last_)
     throw CheckpointError(what + ": all work is done, but not saved");
   environment_.note(fmt::format("manager: {}; training goes on without it", what));
+  abandon_snapshot();
   decide(SnapshotGivenUp{});
+}
+
+/// To be called before the decision which makes the open order void.
+void Manager::abandon_snapshot() {
+  if (view_.snapshot.snapshot != 0) abandoned_.push_back(view_.snapshot);
+}
+
+/// Another order of the same step has begun its folder anew.
+void Manager::tidy_snapshots() {
+  const SnapshotOrder& open = view_.snapshot;
+  try {
+    for (const SnapshotOrder& order : std::exchange(abandoned_, {}))
+      if (open.snapshot == 0 || open.step != order.step) environment_.abandon(order);
+    if (completed_) environment_.prune(*std::exchange(completed_, {}));
+  } catch (const CheckpointError& error) {
+    environment_.note(
+        fmt::format("manager: cannot remove an old snapshot: {}; it stays", error.what()));
+  }
 }
 
 void Manager::order_again() {
@@ -111,6 +136,7 @@ void Manager::on_snapshot_done(const SnapshotDone& done) {
                     view_.snapshot.step, error.what()));
     return;
   }
+  completed_ = view_.snapshot;
   decide(SnapshotComplete{done.snapshot});
   snapshot_parts_.clear();
 }

@@ -40,6 +40,8 @@ void Node::receive(const Frame& frame) {
   if (message.header.job != job_.id()) return count("of another job");
   try {
     handle(message);
+  } catch (const LogError&) {  // not of the message
+    throw;
   } catch (const CommError& error) {
     count("malformed");
     environment_.note(fmt::format("{}: a message from {} is refused: {}", name_of(id_),

@@ -56,6 +56,12 @@ class Node {
 /// The range that a message between servers and workers is about; nothing: it is about none.
 std::optional<RangeId> range_of(const Body& body);
 
+/// The manager cannot write its log: what it has decided since is not there, and nobody may hear of
+/// it. This ends the manager, whatever it was about to answer.
+class LogError : public CommError {
+  using CommError::CommError;
+};
+
 /// The manager does not let this node take part, and says why.
 class RejectedError : public Error {
   using Error::Error;

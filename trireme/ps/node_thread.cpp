@@ -56,6 +56,8 @@ class NodeThread::ProcessEnvironment final : public Environment {
   void complete(const SnapshotOrder& order, const std::vector<std::string>& contents) override {
     files().complete(order, contents);
   }
+  void prune(const SnapshotOrder& newest) override { files().prune(newest); }
+  void abandon(const SnapshotOrder& order) override { files().abandon(order); }
   std::optional<RangeState::Image> load(const SnapshotPart& part) override {
     if (!thread_.options_.snapshots) return {};
     return files().load(part);
@@ -89,7 +91,7 @@ NodeThread::NodeThread(NodeOptions options)
           [this](const SnapshotPart& part, std::string contents) {
             on_saved(part, std::move(contents));
           },
-          options_.note) {
+          [this](const SnapshotPart& part) { return is_wanted(part); }, options_.note) {
   connections_.on_lost = [this](NodeId node) { node_->on_stream_lost(node); };
 }
 
@@ -210,6 +212,12 @@ void NodeThread::on_saved(const SnapshotPart& part, std::string contents) {
     guard([&] { node_->on_saved(part, std::move(contents)); });
   } catch (...) {  // kept by `guard`
   }
+}
+
+/// Not if the snapshot was given up, or ordered again, or belongs to an earlier generation.
+bool NodeThread::is_wanted(const SnapshotPart& part) const {
+  const std::lock_guard lock(mutex_);
+  return !failure_ && node_->view().snapshot.snapshot == part.snapshot;
 }
 
 std::exception_ptr NodeThread::failure() const {

@@ -65,6 +65,7 @@ class NodeThread {
   void rest(std::unique_lock<std::mutex>& lock, net::Deadline until);
   void guard(const std::function<void()>& body);
   void on_saved(const SnapshotPart& part, std::string contents);
+  bool is_wanted(const SnapshotPart& part) const;
   std::optional<Endpoint> find(LaneId who);
   std::optional<Endpoint> find_manager();
 

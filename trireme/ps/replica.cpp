@@ -41,7 +41,7 @@ void Replica::install(const Assignment& assignment) {
     next_.reset();
     buffer_.clear();
     step_ = JoinStep::None;
-    last_ = committed_ = acked_ = 0;
+    last_ = committed_ = acked_ = sent_ = 0;
     whole_at_.reset();
     return;
   }
@@ -73,11 +73,12 @@ void Replica::choose_next() {
   if (!is_tail) {
     // A new successor has at least what the old one acknowledged; the buffer has the rest.
     next_ = assignment_.chain[place_in_chain_ + 1];
+    sent_ = acked_;
     return;
   }
   next_ = assignment_.joiner;
   buffer_.clear();
-  acked_ = last_;
+  acked_ = sent_ = last_;
   if (!next_) return;
   step_ = JoinStep::Copying;
   transfer_ = state_->image().frame();
@@ -232,7 +233,7 @@ void Replica::append(Entry entry) {
   if (step_ == JoinStep::Copying)
     buffer_.back().request.values = buffer_.back().request.values.kept();
   apply(std::move(entry));
-  if (step_ != JoinStep::Copying) forward_from(last_);
+  if (sent_ + 1 == last_) forward_from(last_);
   advance();
   if (kind != EntryKind::Barrier) serve_parked();
 }
@@ -255,20 +256,32 @@ void Replica::look_whether_whole() {
     whole_at_ = last_;
 }
 
+/// Entries go out as they come, unless earlier ones still have to; many together, as after a copy,
+/// in portions:
+///
+///   acked_            sent_                      last_
+///     | Forward 1..64   |  when they are acknowledged: 65..128, ...
+///
+/// A successor that was away must not wait for the time of `resend` after every portion.
 void Replica::forward_from(Sequence first) {
   if (!next_ || first > last_ || step_ == JoinStep::Copying) return;
-  // The rest follows when these are acknowledged.
   constexpr size_t kMostEntries = 64, kMostBytes = size_t{64} << 20;
   const auto begin = buffer_.begin() + static_cast<std::ptrdiff_t>(first - acked_ - 1);
   auto end = begin;
   for (size_t entries = 0, bytes = 0;
        end != buffer_.end() && entries < kMostEntries && bytes < kMostBytes; ++end, ++entries)
     bytes += end->request.values.size();
+  sent_ = first + static_cast<Sequence>(end - begin) - 1;
   host_.send(node_of(*next_), Forward{.table = place_.table,
                                       .range = place_.range,
                                       .epoch = assignment_.epoch,
                                       .first = first,
                                       .entries = {begin, end}});
+}
+
+void Replica::forward_rest() {
+  const Sequence begun = std::max(acked_, sent_);
+  if (begun < last_) forward_from(begun + 1);
 }
 
 /// Sends pieces, but never more than a few that have not been acknowledged.
@@ -301,7 +314,7 @@ void Replica::on_forward(Forward forward, Member from) {
   const bool from_tail = place_in_chain_ == assignment_.chain.size();  // to this joiner
   const Member expected = from_tail ? assignment_.chain.back() : predecessor().value_or(Member{});
   if (from != expected) return;
-  const Sequence known = last_;
+  const bool all_sent = sent_ == last_;
   for (size_t i = 0; i < forward.entries.size(); ++i) {
     const Sequence sequence = forward.first + i;
     if (sequence != last_ + 1) continue;
@@ -312,7 +325,7 @@ void Replica::on_forward(Forward forward, Member from) {
     if (next_) buffer_.push_back(forward.entries[i]);
     apply(std::move(forward.entries[i]));
   }
-  forward_from(known + 1);
+  if (all_sent) forward_rest();
   advance();
 }
 
@@ -341,14 +354,17 @@ void Replica::on_ack(const Ack& ack, Member from) {
   if (ack.sequence < acked_) return;
   buffer_.erase(buffer_.begin(),
                 buffer_.begin() + static_cast<std::ptrdiff_t>(ack.sequence - acked_));
-  if (ack.sequence > acked_) progress_at_ = host_.environment().now();
+  const bool moves = ack.sequence > acked_;
+  if (moves) progress_at_ = host_.environment().now();
   acked_ = ack.sequence;
   room_behind_ = ack.room_bytes;
   if (step_ == JoinStep::Copying) {
     step_ = JoinStep::Requiring;
     transfer_ = {};
     join_mark_ = committed_;
-    forward_from(acked_ + 1);
+    forward_rest();
+  } else if (moves) {
+    forward_rest();
   }
   advance();
 }

@@ -111,6 +111,7 @@ class Replica {
   void append(Entry entry);
   void apply(Entry entry);
   void forward_from(Sequence first);
+  void forward_rest();
   void advance();
   void look_whether_whole();
   void announce_round();
@@ -128,6 +129,7 @@ class Replica {
   Sequence last_ = 0;         ///< applied here
   Sequence committed_ = 0;    ///< applied by all that must
   Sequence acked_ = 0;        ///< applied by next_ and all behind it
+  Sequence sent_ = 0;         ///< forwarded to next_, and perhaps lost on the way
   std::deque<Entry> buffer_;  ///< acked_ + 1 .. last_, while there is a next_
   std::optional<Member> next_;
   Time progress_at_{};  ///< when the last new acknowledgement came

@@ -14,8 +14,12 @@ constexpr std::chrono::seconds kTryAgain{2};
 }  // namespace
 
 SaveThread::SaveThread(std::shared_ptr<const SnapshotFiles> files, OnSaved on_saved,
+                       std::function<bool(const SnapshotPart&)> is_wanted,
                        std::function<void(const std::string&)> note)
-    : files_(std::move(files)), on_saved_(std::move(on_saved)), note_(std::move(note)) {}
+    : files_(std::move(files)),
+      on_saved_(std::move(on_saved)),
+      is_wanted_(std::move(is_wanted)),
+      note_(std::move(note)) {}
 
 void SaveThread::save(const SnapshotPart& part, RangeState::Image image) {
   if (!files_) return;
@@ -43,6 +47,7 @@ void SaveThread::loop(const std::stop_token& stop) {
       jobs_.pop_front();
       if (is_outdated(job.part)) continue;
     }
+    if (!is_wanted_(job.part)) continue;
     try {
       on_saved_(job.part, files_->save(job.part, job.image));
     } catch (const std::exception& error) {

@@ -13,13 +13,14 @@
 namespace trireme::ps {
 
 /// Writes parts of snapshots to the disk, one after the other, while the node goes on. A part that
-/// cannot be written (a full disk) is tried again until it can, or a later snapshot wants the
-/// range.
+/// cannot be written (a full disk) is tried again until it can, or nobody wants it any more.
 class SaveThread {
  public:
   using OnSaved = std::function<void(const SnapshotPart&, std::string contents)>;
 
+  /// `is_wanted`: whether the part's snapshot may still become complete.
   SaveThread(std::shared_ptr<const SnapshotFiles> files, OnSaved on_saved,
+             std::function<bool(const SnapshotPart&)> is_wanted,
              std::function<void(const std::string&)> note);
 
   void save(const SnapshotPart& part, RangeState::Image image);
@@ -34,6 +35,7 @@ class SaveThread {
 
   std::shared_ptr<const SnapshotFiles> files_;
   OnSaved on_saved_;
+  std::function<bool(const SnapshotPart&)> is_wanted_;
   std::function<void(const std::string&)> note_;
   std::mutex mutex_;
   std::condition_variable_any changed_;

@@ -13,6 +13,7 @@ void Manager::on_task_request(uint32_t worker, const TaskRequest& request) {
   auto holding = books_.holding(worker);
   if (request.done && holding && holding->task == *request.done) {
     decide(TaskDone{*request.done, worker});
+    given_at_.erase(*request.done);
     holding.reset();
   } else if (request.done && !books_.is_done(*request.done)) {
     return count("bad request");  // it does not have the task: who says what it did?
@@ -45,7 +46,8 @@ void Manager::on_task_request(uint32_t worker, const TaskRequest& request) {
                         : books_.is_active(worker) ? books_.next_clock(worker)
                                                    : books_.latest_clock();
     decide(TaskGiven{*task, worker, clock});
-    given_at_.emplace(*task, environment_.now());
+    // Whoever had it before is dead, and a backup does not make its holder younger.
+    if (books_.holders(*task).size() == 1) given_at_[*task] = environment_.now();
   }
   answer.answer = Answer::Work;
   answer.task = *task;

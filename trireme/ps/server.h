@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,8 @@ class ServerLane final : public Node, private ReplicaHost {
 
   void drop_all();
   void follow_ranges();
+  void install(Part part);
+  void build_missing();
   void dispatch(Message& message);
   void on_request(Request request, NodeId from);
   void on_whole(const RoundWhole& whole);
@@ -75,7 +78,8 @@ class ServerLane final : public Node, private ReplicaHost {
   std::shared_ptr<Memory> memory_;
   ServerTotals& totals_;
   std::map<Part, std::unique_ptr<Replica>> replicas_;
-  Rounds rounds_;  ///< of lane 0
+  std::set<Part> missing_;  ///< ranges of which this server has to read or make its first copy
+  Rounds rounds_;           ///< of lane 0
   Figures counted_;
   uint64_t counted_replicas_ = 0;
 };

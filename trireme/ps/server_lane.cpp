@@ -48,6 +48,7 @@ void ServerLane::refuse(NodeId to, Refusal refusal) {
 void ServerLane::drop_all() {
   for (auto& [part, replica] : replicas_) replica->retire();
   replicas_.clear();
+  missing_.clear();
   rounds_.clear();
 }
 
@@ -65,6 +66,8 @@ void ServerLane::follow_ranges() {
     for (RangeId range = lane_; range < job_.ranges; range += job_.lanes) {
       const Part part{table, range};
       const Assignment& assignment = view_.ranges[range];
+      const bool is_here = replicas_.contains(part);
+      missing_.erase(part);
       if (!holds(assignment, self())) {
         if (const auto found = replicas_.find(part); found != replicas_.end()) {
           found->second->retire();
@@ -72,13 +75,31 @@ void ServerLane::follow_ranges() {
         }
         continue;
       }
-      auto& replica = replicas_[part];
-      ReplicaHost& host = *this;
-      if (!replica) replica = std::make_unique<Replica>(Place{&job_, table, range, memory_}, host);
-      replica->install(assignment);
-      replica->follow_view();
+      if (is_here || assignment.joiner == self())
+        install(part);
+      else
+        missing_.insert(part);
     }
   }
+}
+
+void ServerLane::install(Part part) {
+  const auto [table, range] = part;
+  auto& replica = replicas_[part];
+  ReplicaHost& host = *this;
+  if (!replica) replica = std::make_unique<Replica>(Place{&job_, table, range, memory_}, host);
+  replica->install(view_.ranges[range]);
+  replica->follow_view();
+}
+
+/// To read a first state from the disk may take long. `follow` runs on the thread that says to the
+/// manager that this server lives, so this is done at ticks, by each lane on its own thread, and
+/// for a short time each. Who asks for a range meanwhile is told to look again.
+void ServerLane::build_missing() {
+  constexpr Time kAtOnce = std::chrono::milliseconds(100);
+  const Time until = environment_.now() + kAtOnce;
+  while (!missing_.empty() && environment_.now() < until)
+    install(missing_.extract(missing_.begin()).value());
 }
 
 void ServerLane::handle(Message& message) {
@@ -212,13 +233,15 @@ void ServerLane::count_figures() {
   totals_.pulls += now.pulls - counted_.pulls;
   totals_.behind += now.behind - counted_.behind;
   totals_.refused += now.refused - counted_.refused;
-  totals_.replicas += replicas_.size() - counted_replicas_;
+  const uint64_t replicas = replicas_.size() + missing_.size();
+  totals_.replicas += replicas - counted_replicas_;
   counted_ = now;
-  counted_replicas_ = replicas_.size();
+  counted_replicas_ = replicas;
 }
 
 void ServerLane::tick() {
   if (life_ == 0) return;
+  build_missing();
   for (auto& [part, replica] : replicas_) replica->tick();
   report_joined();
   count_figures();

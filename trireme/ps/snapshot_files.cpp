@@ -1,8 +1,10 @@
 #include "trireme/ps/snapshot_files.h"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <numeric>
 
 #include "trireme/core/error.h"
 #include "trireme/format/dtype.h"
@@ -47,6 +49,16 @@ void add_row(std::vector<format::PartItem>& items, Piece piece, const std::strin
     }
   }
   items.push_back({std::move(piece), dtype, {bytes_of(memory)}});
+}
+
+/// Rows that were counted in several ranges, each from 1 on, get numbers of one count. Those of one
+/// range keep their order; between ranges it is by how often each was touched.
+void count_anew(SparseRows& rows) {
+  std::vector<size_t> order(rows.touched.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t row) { return rows.touched[row]; });
+  rows.touches = 0;
+  for (const size_t row : order) rows.touched[row] = ++rows.touches;
 }
 
 }  // namespace
@@ -168,7 +180,20 @@ void SnapshotFiles::complete(const SnapshotOrder& order,
   if (error) throw CheckpointError(fmt::format("cannot read {}: {}", folder, error.message()));
   format::write_file(folder + "/" + format::kIndexName, format::to_text(index));
   format::commit(options_.folder, static_cast<int64_t>(order.step));
-  format::prune(options_.folder, options_.keep, start_step());
+}
+
+/// The folder may have later steps, of another run. Those are not this job's to remove, but nor do
+/// they make its own newest snapshot an old one.
+void SnapshotFiles::prune(const SnapshotOrder& newest) const {
+  const std::vector<int64_t> steps = format::list(options_.folder);
+  const auto since = std::ranges::count_if(
+      steps, [&](int64_t step) { return step >= static_cast<int64_t>(newest.step); });
+  format::prune(options_.folder, std::max<int64_t>(options_.keep, since), start_step());
+}
+
+void SnapshotFiles::abandon(const SnapshotOrder& order) const {
+  format::remove_all(options_.folder + "/" + format::step_name(static_cast<int64_t>(order.step)) +
+                     ".tmp");
 }
 
 /// The checkpoint that the job starts from, if it is one of the folder: processes that are started
@@ -198,8 +223,9 @@ RangeState::Image SnapshotFiles::load_from(format::Checkpoint& from,
   std::string fields(static_cast<size_t>(found->second.shape[0]), '\0');
   from.read(format::whole_piece(name, found->second.shape), "U8", fields.data());
   net::ByteReader reader(fields);
-  image.storage.sparse.touches = reader.number<uint64_t>();
+  const auto touches = reader.number<uint64_t>();
   if (part.snapshot != 0) {
+    image.storage.sparse.touches = touches;
     image.fields = reader.rest();
     return image;
   }
@@ -274,7 +300,7 @@ StorageImage SnapshotFiles::load_sparse(format::Checkpoint& from, const Snapshot
   for (uint32_t range = 0;; ++range) {
     const std::string name = range_name(part, range);
     if (!tensors.contains("ps/" + name)) break;
-    const bool mine = range == part.range;
+    if (part.snapshot != 0 && range != part.range) continue;  // this job's ranges are the same
     const auto keys = tensors.find(name + "/keys");
     if (keys == tensors.end()) continue;  // no rows
     const auto rows = static_cast<size_t>(keys->second.shape[0]);
@@ -284,17 +310,25 @@ StorageImage SnapshotFiles::load_sparse(format::Checkpoint& from, const Snapshot
       from.read(format::whole_piece(name + "/touched", keys->second.shape), "I64", touched.data());
     const Piece whole = format::whole_piece(
         name + "/rows", {static_cast<int64_t>(rows), static_cast<int64_t>(stride)});
+    const auto is_mine = [&](size_t row) {
+      return part.snapshot != 0 || range_of(all[row], job_.ranges) == part.range;
+    };
     for (size_t row = 0; row < rows; ++row) {
-      if (!(mine && part.snapshot != 0) && range_of(all[row], job_.ranges) != part.range) continue;
-      image.sparse.keys.push_back(all[row]);
-      if (table.most_rows > 0) image.sparse.touched.push_back(touched[row]);
+      if (!is_mine(row)) continue;
+      const size_t begin = row;  // of a run, which is read at once
+      for (; row < rows && is_mine(row); ++row) {
+        image.sparse.keys.push_back(all[row]);
+        if (table.most_rows > 0) image.sparse.touched.push_back(touched[row]);
+      }
       Piece piece = whole;
-      piece.begin = static_cast<int64_t>(row * stride);
-      piece.count = static_cast<int64_t>(stride);
-      slabs.resize(slabs.size() + row_bytes);
-      from.read(piece, dtype_of(table.type), slabs.data() + slabs.size() - row_bytes);
+      piece.begin = static_cast<int64_t>(begin * stride);
+      piece.count = static_cast<int64_t>((row - begin) * stride);
+      const size_t bytes = (row - begin) * row_bytes;
+      slabs.resize(slabs.size() + bytes);
+      from.read(piece, dtype_of(table.type), slabs.data() + slabs.size() - bytes);
     }
   }
+  if (part.snapshot == 0) count_anew(image.sparse);
   const size_t slab_bytes = kSlabRows * row_bytes;
   slabs.resize((image.sparse.keys.size() + kSlabRows - 1) / kSlabRows * slab_bytes);
   const Payload whole(std::move(slabs));

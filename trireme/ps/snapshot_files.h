@@ -36,6 +36,10 @@ class SnapshotFiles {
   /// Returns what `complete` must know of it. Throws CheckpointError. From any thread.
   std::string save(const SnapshotPart& part, const RangeState::Image& image) const;
   void complete(const SnapshotOrder& order, const std::vector<std::string>& contents) const;
+  /// Removes the oldest snapshots until `keep` are left, but not this one, which is complete.
+  void prune(const SnapshotOrder& newest) const;
+  /// Removes what there is of a snapshot that will not be complete.
+  void abandon(const SnapshotOrder& order) const;
   std::optional<RangeState::Image> load(const SnapshotPart& part) const;
 
  private:

@@ -95,6 +95,7 @@ Table::Pending Table::pending(const TrainingStep& step, const Call& call,
   pending.clock_ = step.clock();
   pending.reads_next_clock_ = call.sums && call.to;
   pending.pending_ = std::move(started);
+  pending.only_changes_ = call.only_changes;
   if (call.to) pending.to_ = static_cast<char*>(call.to->data());
   if (call.to && call.keys && call.keys->has_repeats()) pending.places_ = call.keys->places();
   return pending;
@@ -148,6 +149,7 @@ Table::Outcome Table::Pending::wait() {
   if (to_) {
     for (const ClientNode::PulledBlock& block : result.blocks)
       copy_bytes(block.values.view(), to_ + block.begin * width);
+    if (only_changes_) client_->has_kept(table_, to_, result.blocks);
     if (places_.empty()) result.copy_rows(to_, row_bytes);
     if (!places_.empty()) {
       const std::string rows = result.values();

@@ -17,8 +17,8 @@ concept TableNumber = std::same_as<T, float> || std::same_as<T, double>;
 class ConstNumbers {
  public:
   template <std::ranges::contiguous_range Range>
-    requires TableNumber<std::ranges::range_value_t<Range>>
-  ConstNumbers(const Range& range)  // NOLINT: meant to convert
+  requires TableNumber<std::ranges::range_value_t<Range>> ConstNumbers(
+      const Range& range)  // NOLINT: meant to convert
       : type_(sizeof(std::ranges::range_value_t<Range>) == sizeof(float) ? ValueType::Float32
                                                                          : ValueType::Float64),
         size_(std::ranges::size(range)),
@@ -38,9 +38,9 @@ class ConstNumbers {
 class Numbers : public ConstNumbers {
  public:
   template <std::ranges::contiguous_range Range>
-    requires(TableNumber<std::ranges::range_value_t<Range>> &&
-             !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<Range>>>)
-  Numbers(Range&& range)  // NOLINT: meant to convert
+  requires(TableNumber<std::ranges::range_value_t<Range>> &&
+           !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<Range>>>)
+      Numbers(Range&& range)  // NOLINT: meant to convert
       : ConstNumbers(range), data_(std::ranges::data(range)) {}
 
   void* data() const { return data_; }
@@ -93,6 +93,7 @@ class Table {
     Client::Pending pending_ = {};
     std::vector<uint32_t> places_ = {};  ///< of Keys; empty: the rows lie as they come
     char* to_ = nullptr;                 ///< null: nothing is pulled
+    bool only_changes_ = false;
   };
 
   /// `sums`: gradients, added up over the samples of the batch.
@@ -102,8 +103,9 @@ class Table {
   [[nodiscard]] Pending pull(const TrainingStep& step, Numbers to) const;
   [[nodiscard]] Pending pull(const TrainingStep& step, const Keys& keys, Numbers to) const;
 
-  /// Dense: writes what has changed since the last pull_changes of the table. That must have been
-  /// to the same memory, where the values must lie as it left them; otherwise all of them come.
+  /// Dense: writes what has changed since the last pull_changes of the table, if that was waited
+  /// for and wrote to the same address; otherwise all values. They must lie there as it left them:
+  /// another array that happens to come to lie at the same address (a local one) is taken for it.
   [[nodiscard]] Pending pull_changes(const TrainingStep& step, Numbers to) const;
 
   /// Both in one round trip: reads what a pull of the next clock reads.
