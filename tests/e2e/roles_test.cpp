@@ -450,7 +450,7 @@ TEST_F(Roles, JoiningIsRefusedWhereThereIsNothingToJoin) {
   EXPECT_EQ(no_program.code, 2);
   EXPECT_THAT(no_program.err, HasSubstr("is not the folder of a training run: name the program"));
   // Another job than the one that runs, by its own arguments.
-  const auto other = join({scratch_ / "ps", kBin + "ps_node", "1", "77"});
+  const auto other = join({scratch_ / "ps", kBin + "ps_node", "1", "78"});
   EXPECT_EQ(other.code, 1);
   EXPECT_THAT(other.err, HasSubstr("has another job 'real' than the manager"));
   job.signal(SIGINT);
