@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace trireme::sim {
 
@@ -152,6 +153,9 @@ void World::save(NodeId id, const ps::SnapshotPart& part, std::string bytes) {
 
 bool World::run(Time until, const std::function<bool()>& done) {
   while (!queue_.empty() && queue_.top().time <= until) {
+    if (events_ > kMostEvents)
+      throw std::runtime_error(
+          fmt::format("{} events and no end: messages beget messages", events_));
     const Event event = queue_.top();
     queue_.pop();
     now_ = event.time;

@@ -71,6 +71,8 @@ class World {
   bool is_cut(NodeId a, NodeId b) const { return cuts_.contains(std::minmax(a, b)); }
 
   void at(Time time, std::function<void()> act);
+  /// A usual world has thousands of events, and one that stands still for 30 s a hundred thousand.
+  static constexpr uint64_t kMostEvents = 300'000;
   /// Runs events until `done` says so or the time is over; returns whether `done` did.
   bool run(Time until, const std::function<bool()>& done);
 
