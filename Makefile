@@ -45,14 +45,15 @@ bench:  ## time collectives, training, cut layers, sharded state and pipelines a
 	@bench/shard
 	@bench/pipe
 
-soak: build  ## the long proofs: theorems as a table, methods beside lockstep, tokenizers on a million strings, the parameter server under 50 kills and in 100,000 worlds (1 hour)
-	@bench/convergence
-	@bench/methods
-	@bench/talk
-	@TRIREME_PS_KILLS=47 $(BUILD)/bin/ps_process_test --gtest_filter='*AnyOfThemMayBeKilled'
+soak: build  ## the long proofs: theorems as a table, methods beside lockstep, tokenizers on a million strings, the parameter server under twice 50 kills and in 100,000 worlds (2 hours on two cores; each says how long it took)
+	@$(patiently) convergence bench/convergence
+	@$(patiently) methods bench/methods
+	@$(patiently) talk bench/talk
+	@TRIREME_PS_KILLS=47 $(patiently) kills $(BUILD)/bin/ps_process_test --gtest_filter='*AnyOfThemMayBeKilled'
+	@TRIREME_TRAIN_KILLS=50 $(patiently) training-kills $(BUILD)/bin/worker_test --gtest_filter='ServedForLong.Killed*'
 	@mkdir -p runs/tokenizers
-	@.venv/bin/python3 tests/e2e/hf_tokenizers.py $(BUILD)/bin/tokenize_texts runs/tokenizers 30000000 250000
-	@PS_FIRST=1001 PS_SEEDS=100000 $(BUILD)/bin/ps_test --gtest_filter='*KeepsItsPromises*'
+	@$(patiently) tokenizers .venv/bin/python3 tests/e2e/hf_tokenizers.py $(BUILD)/bin/tokenize_texts runs/tokenizers 30000000 250000
+	@PS_FIRST=1001 PS_SEEDS=100000 $(patiently) worlds $(BUILD)/bin/ps_test --gtest_filter='*KeepsItsPromises*'
 
 format:  ## clang-format the tree
 	@git ls-files '*.h' '*.cpp' '*.cu' | xargs clang-format -i

@@ -82,6 +82,7 @@ set(TRIREME_PUBLIC_HEADERS
   trireme/worker/server_parallel.h
   trireme/worker/push_reducer.h
   trireme/worker/parameter_table.h
+  trireme/worker/buffer_table.h
   trireme/worker/fused_rules.h
   trireme/worker/compressing_filter.h
   trireme/data/dataset.h

@@ -1,7 +1,6 @@
-// A model of your own whose weights live on servers: workers pull them, compute gradients and push
-// these; the servers make the updates. Any process may be killed meanwhile, and is started again.
-// With "lockstep" a step is that of one process on the whole batch; with "stale" a worker may be
-// two steps ahead of the slowest, and with "free" as far as it likes.
+// A model of your own whose weights live on servers: workers pull them and push gradients; servers
+// make the updates. Any process may be killed meanwhile. With "lockstep" a step is that of one
+// process on the whole batch; "stale" lets a worker be two steps ahead, "free" as far as it likes.
 //
 //   trireme run --servers 2 --workers 3 build/bin/13_parameter_server stale
 //   build/bin/13_parameter_server                            all of it in one process
@@ -22,8 +21,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-/// Points of the plane, and the product of their coordinates: the same for a batch, whoever does
-/// it.
+/// Points and the products of their coordinates: the same for a batch, whoever does it.
 std::pair<torch::Tensor, torch::Tensor> make_batch(uint64_t batch) {
   torch::manual_seed(100 + batch);
   const auto x = torch::rand({16, 2}) * 2 - 1;
@@ -34,7 +32,6 @@ int main(int argc, char** argv) {
   return trireme::guard([&] {
     const std::string kind = argc > 1 ? argv[1] : "lockstep";
     torch::manual_seed(1);  // the same first weights in every process
-    torch::set_num_threads(1);
     Net model;
     ps::TableConfig table = ps::module_table(*model, ps::make_adamw({.lr = 1e-2}));  // 1: what
     table.consistency = kind == "free"    ? ps::Consistency::Free
@@ -44,7 +41,6 @@ int main(int argc, char** argv) {
     ps::JobConfig job{.data = {.batches_per_epoch = 1200}, .tables = {table}};
     const auto worker = ps::join(job);  // 2: serves, in the processes of manager and servers
     if (!worker) return 0;
-
     ps::ServerParallel replica(*model, worker->client());  // 3: attach
     const auto& end = worker->train([&](ps::TrainingStep& step) {
       replica.begin(step);  // the weights of this step
@@ -55,7 +51,7 @@ int main(int argc, char** argv) {
         std::cout << "batch " << step.batch() << "  loss " << totals.loss / totals.weight
                   << std::endl;
     });
-    replica.read(end);
+    replica.read(end);  // all updates
     const auto [x, y] = make_batch(1'000'000);
     const double loss = (model(x) - y).pow(2).mean().item<double>();
     std::cout << "all updates made, loss " << loss << std::endl;

@@ -82,6 +82,7 @@
 #include "trireme/ps/training_step.h"
 #include "trireme/train/checkpoints.h"
 #include "trireme/verify/verify.h"
+#include "trireme/worker/buffer_table.h"
 #include "trireme/worker/compressing_filter.h"
 #include "trireme/worker/fused_rules.h"
 #include "trireme/worker/parameter_table.h"

@@ -384,6 +384,77 @@ TEST_F(Roles, AJobSaysHowItIs) {
   EXPECT_THAT(after.err, HasSubstr("no manager is in " + scratch_ / "run"));
 }
 
+/// Which servers have ranges, if no range is on its way to one.
+std::set<int64_t> holders_in(const core::Json& status) {
+  std::set<int64_t> holders;
+  for (const core::Json& range : status.at("ranges")) {
+    if (range.contains("joins")) return {};
+    for (const core::Json& server : range.at("chain")) holders.insert(server.get<int64_t>());
+  }
+  return holders;
+}
+
+/// Two servers come; one goes again by Ctrl-C, and one of the launcher's by SIGTERM, as the status
+/// says whom to send it to. The one that stays ends with the job.
+TEST_F(Roles, ServersJoinAndLeaveWhileTheJobGoesOn) {
+  constexpr int kBatches = 3000;
+  const std::string folder = scratch_ / "ps";
+  Command job(words({"--manager", folder}, nodes(kBatches)), how());
+  ASSERT_TRUE(job.wait_for("[worker 0] step "));
+  const auto now = [&] {
+    return core::parse_json(status(folder, {"--json"}).out, "what ps status says");
+  };
+  const auto held_by = [&](const std::set<int64_t>& servers) {
+    return eventually([&] { return holders_in(now()) == servers; }, 20s);
+  };
+  const auto join = [&] {
+    std::vector<std::string> words = {kTrireme, "ps", "join", folder};
+    for (const std::string& word : nodes(kBatches)) words.push_back(word);
+    return std::make_unique<Command>(words, how());
+  };
+  const auto stays = join();
+  ASSERT_TRUE(stays->wait_for("this is server 2 of job real now"));
+  ASSERT_TRUE(held_by({0, 1, 2})) << now();
+  const auto goes = join();
+  ASSERT_TRUE(goes->wait_for("this is server 3 of job real now"));
+  ASSERT_TRUE(held_by({0, 1, 2, 3})) << now();
+  goes->signal(SIGINT);
+  EXPECT_EQ(goes->finish().code, 0);
+  ASSERT_TRUE(held_by({0, 1, 2})) << now();
+  pid_t pid = 0;
+  for (const core::Json& node : now().at("nodes"))
+    if (node.at("name") == "server 0") pid = node.at("figures").at("pid").get<pid_t>();
+  EXPECT_EQ(pid, process_of("server", "0"));
+  ::kill(pid, SIGTERM);
+  ASSERT_TRUE(held_by({1, 2})) << now();
+  const auto result = job.finish();
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, Not(HasSubstr("again")));
+  expect_plain_weights(result.out, kBatches);
+  EXPECT_EQ(stays->finish().code, 0);
+}
+
+TEST_F(Roles, JoiningIsRefusedWhereThereIsNothingToJoin) {
+  const auto join = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {kTrireme, "ps", "join"});
+    return run_command(words, how());
+  };
+  EXPECT_EQ(join({}).code, 2);
+  EXPECT_THAT(join({scratch_ / "no", "true"}).err, HasSubstr("there is no folder"));
+  EXPECT_THAT(join({scratch_.path(), "true"}).err, HasSubstr("no manager is in "));
+  Command job(words({"--manager", scratch_ / "ps"}, nodes(100'000)), how());
+  ASSERT_TRUE(job.wait_for("[worker 0] step "));
+  const auto no_program = join({scratch_ / "ps"});
+  EXPECT_EQ(no_program.code, 2);
+  EXPECT_THAT(no_program.err, HasSubstr("is not the folder of a training run: name the program"));
+  // Another job than the one that runs, by its own arguments.
+  const auto other = join({scratch_ / "ps", kBin + "ps_node", "1", "77"});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.err, HasSubstr("has another job 'real' than the manager"));
+  job.signal(SIGINT);
+  EXPECT_EQ(job.finish().code, 0);
+}
+
 /// The manager is there and says nothing; then it is another one's; then it is dead, and the
 /// launcher, too.
 TEST_F(Roles, StatusSaysWhyNobodyAnswers) {

@@ -9,7 +9,7 @@
 #include "support/image_files.h"
 #include "support/training.h"
 
-namespace trireme::test {
+namespace trireme::test::served_images {
 namespace {
 
 using ::testing::HasSubstr;
@@ -124,4 +124,4 @@ TEST_F(ServedImages, OfOneFreeWorkerAreOneProcessToTheBitAndContinueOnServers) {
 }
 
 }  // namespace
-}  // namespace trireme::test
+}  // namespace trireme::test::served_images

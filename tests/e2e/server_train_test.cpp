@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -232,6 +233,70 @@ TEST_F(ServedForLong, WithoutCopiesAllReturnToTheLastSnapshotAndSaySo) {
   EXPECT_THAT(differences(last_of("killed"), last_of("calm")), IsEmpty());
 }
 
+/// A server comes and takes its share, another goes; the bits are those of a run where nothing
+/// happened.
+TEST_F(Served, ServersComeAndGoWhileItTrains) {
+  const Keys keys = kLockstep + Keys{"sync.servers=2", "run.steps=1200", "optim.schedule=constant",
+                                     "checkpoint.every=0", "log.every=10"};
+  train("calm", keys);
+  const std::string marker = unique_marker();
+  const CommandOptions how{.environment = {{"TRIREME_TEST_MARK", marker}}, .deadline = kPatience};
+  Command run(train_arguments(config_, dir("moving"), keys + Keys{"sync.copies=1"}), how);
+  ASSERT_TRUE(run.wait_for("step 10/1200"));
+  Command joined({kTrireme, "ps", "join", dir("moving")}, how);
+  const auto servers = [&] {
+    std::set<int64_t> holders;
+    const auto said = run_patiently({kTrireme, "ps", "status", dir("moving"), "--json"});
+    const core::Json status = core::parse_json(said.out, said.err.c_str());
+    for (const core::Json& range : status.at("ranges")) {
+      if (range.contains("joins")) return std::set<int64_t>();
+      for (const core::Json& one : range.at("chain")) holders.insert(one.get<int64_t>());
+    }
+    return holders;
+  };
+  ASSERT_TRUE(eventually([&] { return servers() == std::set<int64_t>{0, 1, 2}; }, kPatience));
+  ::kill(roles_of(marker).at("server 0"), SIGTERM);
+  ASSERT_TRUE(eventually([&] { return servers() == std::set<int64_t>{1, 2}; }, kPatience));
+  const auto result = run.finish();
+  EXPECT_EQ(result.code, 0) << result.err;
+  const auto ended = joined.finish();
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(texts_of(dir("moving"), "loss"), texts_of(dir("calm"), "loss"));
+  const std::string last = "/checkpoints/step-00001200";
+  EXPECT_THAT(differences("moving" + last, "calm" + last), IsEmpty());
+}
+
+/// One process says so before any other starts.
+TEST_F(Served, MoreThanServersMayKeepIsRefusedWithTheNumbers) {
+  const Keys large = {"model.hidden=256", "model.vocab=4096"};
+  const auto refused = train("small", kLockstep + large + Keys{"sync.server_memory_mib=8"}, 2);
+  EXPECT_THAT(refused.err, HasSubstr(" bytes of dense tables and of what their rules keep"));
+  EXPECT_THAT(refused.err,
+              HasSubstr("but each may take 8388608; add servers, or raise server_bytes "
+                        "(sync.server_memory_mib)"));
+  EXPECT_EQ(std::ranges::count(refused.err, '\n'), 1) << refused.err;
+  EXPECT_FALSE(is_there(dir("small")));
+  train("enough", kLockstep + Keys{"sync.server_memory_mib=8", "run.steps=2"});
+}
+
+/// The weights of another run, on servers as without them.
+TEST_F(Served, BeginsWithGivenWeights) {
+  const Keys constant = {"optim.schedule=constant", "optim.warmup=0"};
+  train("first", kInDouble + constant + Keys{"mesh.replica=1", "run.steps=3"});
+  const Keys given = constant + Keys{"model.from=" + dir("first"), "run.steps=6", "run.seed=5"};
+  train("replicas", kInDouble + given + Keys{"mesh.replica=2"});
+  const auto said = train("served", kLockstep + given);
+  EXPECT_THAT(said.out, HasSubstr("starts from " + dir("first")));
+  EXPECT_LE(apart("replicas", "served"), kSumsInAnotherOrder);
+  // A run that resumes does not read them again.
+  EXPECT_EQ(::rename(dir("first").c_str(), dir("gone").c_str()), 0);
+  train("served", kLockstep + given + Keys{"run.steps=8"});
+  const auto refused = train("other", kLockstep + given, 2);
+  EXPECT_THAT(refused.err, HasSubstr(dir("first")));
+  const auto adapters = train("lora", kLockstep + Keys{"lora.rank=2", "lora.targets=[\"*\"]"}, 2);
+  EXPECT_THAT(adapters.err, HasSubstr("trains adapters of others; train them without servers"));
+}
+
 TEST_F(Served, CtrlCSavesAndTheRunGoesOn) {
   const Keys keys = kLockstep + Keys{"run.steps=4000", "optim.schedule=constant", "log.every=10"};
   Command run(train_arguments(config_, dir("run"), keys), {.deadline = kPatience});
@@ -295,6 +360,7 @@ TEST_F(Served, WhatCannotBeIsRefusedInOneSentence) {
       {{"compress.kind=powersgd", "precision.compute=float32"}, "works on sums of all ranks"},
       {{"comm.backend=local"}, "processes that can end one by one"},
       {{"sync.staleness=-1"}, "sync.staleness = -1"},
+      {{"sync.server_memory_mib=-1"}, "sync.server_memory_mib = -1"},
       {{"sync.kind=lockstep", "sync.copies=1"}, "has no effect while sync.kind = \"lockstep\""},
       {{"sync.manager=zookeeper://x"}, "zookeeper://x"}};
   for (const auto& [keys, sentence] : cases)

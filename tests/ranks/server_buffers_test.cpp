@@ -20,7 +20,7 @@
 #include "trireme/worker/parameter_table.h"
 #include "trireme/worker/server_parallel.h"
 
-namespace trireme::test {
+namespace trireme::test::buffers_on_servers {
 namespace {
 
 using torch::Tensor;
@@ -81,7 +81,7 @@ void expect_near(const Named& a, const Named& b, double most) {
 
 /// SGD at the rate of the test, whatever a push says.
 ps::RulePtr sgd() {
-  struct Rated final : ps::Rule {
+  struct AtRate final : ps::Rule {
     std::string describe() const override { return inner->describe(); }
     ps::StateLayout state() const override { return inner->state(); }
     void apply(ps::Row<float> row, std::span<float> gradient, const ps::Step& step) const override {
@@ -97,7 +97,7 @@ ps::RulePtr sgd() {
     }
     ps::RulePtr inner = ps::make_fused_sgd({.momentum = 0.9});
   };
-  return std::make_shared<Rated>();
+  return std::make_shared<AtRate>();
 }
 
 struct Case {
@@ -253,4 +253,4 @@ TEST(BuffersOnServers, AreRefusedWhereTheModelIsAnother) {
 }
 
 }  // namespace
-}  // namespace trireme::test
+}  // namespace trireme::test::buffers_on_servers

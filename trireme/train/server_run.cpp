@@ -30,6 +30,10 @@ namespace {
 
 using ResumeFrom = config::Resume::From;
 
+uint32_t num_workers(const config::Config& config) {
+  return static_cast<uint32_t>(std::max<int64_t>(1, config.mesh.replica));
+}
+
 ps::JobRole role_of(const config::Config& config) {
   const auto role = ps::role_of_environment();
   if (!role)
@@ -58,10 +62,6 @@ std::shared_ptr<nn::ModelImpl> describe_model(const config::Config& config,
   nn::move_to(*model, wide ? at::kDouble : at::kFloat, at::kCPU);
   nn::initialize(*model, static_cast<uint64_t>(config.run.seed));
   return model;
-}
-
-uint32_t num_workers(const config::Config& config) {
-  return static_cast<uint32_t>(std::max<int64_t>(1, config.mesh.replica));
 }
 
 /// One process of the job.

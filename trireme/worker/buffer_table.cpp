@@ -9,6 +9,7 @@
 #include <map>
 
 #include "trireme/core/error.h"
+#include "trireme/format/dtype.h"
 #include "trireme/format/load.h"
 #include "trireme/parallel/replicas.h"
 
@@ -95,7 +96,8 @@ ServedBuffers::ServedBuffers(const parallel::Attached& attached, const Client& c
         own, [&](const auto& one) { return kBufferPrefix + one.first == config.pieces[0].name; });
     if (!is_own) continue;  // of another module
     table_ = table;
-    return bind(config);
+    bind(config);
+    break;
   }
 }
 
@@ -112,7 +114,7 @@ void ServedBuffers::bind(const TableConfig& table) {
             stored_as(piece.name, found->second.scalar_type()) == table.stored_as[i],
         "ServerParallel: table '{}' has '{}' as {} {}, which this rank does not have so; give all "
         "processes the same model",
-        table.name, piece.name, table.stored_as[i], at::IntArrayRef(piece.whole));
+        table.name, piece.name, table.stored_as[i], format::format_shape(piece.whole));
     places_.push_back({found->second, static_cast<int64_t>(begins[i])});
   }
   core::check(own.size() == places_.size(),
