@@ -9,6 +9,10 @@ namespace trireme::ps {
 
 namespace {
 
+// Values, state and gradient lie in different places. Loops that know it (__restrict) need not look
+// first, nor read what they have written: of a row that is not in the cache that is half of the
+// time.
+
 class Sgd final : public TypedRule<Sgd> {
  public:
   explicit Sgd(SgdOptions options) : options_(options) {}
@@ -25,10 +29,18 @@ class Sgd final : public TypedRule<Sgd> {
     const T lr = static_cast<T>(options_.lr * step.rate);
     const T decay = static_cast<T>(options_.weight_decay * step.decay);
     const T momentum = static_cast<T>(options_.momentum);
-    for (size_t i = 0; i < gradient.size(); ++i) {
-      T move = gradient[i] + decay * row.values[i];
-      if (momentum != T(0)) move = row.state[i] = momentum * row.state[i] + move;
-      row.values[i] -= lr * move;
+    T* const __restrict values = row.values.data();
+    T* const __restrict velocity = row.state.data();
+    const T* const __restrict g = gradient.data();
+    const size_t count = gradient.size();
+    if (momentum == T(0)) {
+      for (size_t i = 0; i < count; ++i) values[i] -= lr * (g[i] + decay * values[i]);
+      return;
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const T move = momentum * velocity[i] + (g[i] + decay * values[i]);
+      velocity[i] = move;
+      values[i] -= lr * move;
     }
   }
 
@@ -50,19 +62,22 @@ class AdamW final : public TypedRule<AdamW> {
     constexpr double kMostSteps = 1 << 24;  // a float counts no further, and the bias is gone
     const double steps = std::min(static_cast<double>(row.state.back()) + 1, kMostSteps);
     row.state.back() = static_cast<T>(steps);
-    const std::span<T> first = row.state.subspan(0, gradient.size());
-    const std::span<T> second = row.state.subspan(gradient.size(), gradient.size());
+    const size_t count = gradient.size();
+    T* const __restrict values = row.values.data();
+    T* const __restrict first = row.state.data();
+    T* const __restrict second = row.state.data() + count;
+    const T* const __restrict g = gradient.data();
     const double lr = options_.lr * step.rate;
     const T step_size = static_cast<T>(lr / (1 - std::pow(options_.beta1, steps)));
     const T second_bias = static_cast<T>(std::sqrt(1 - std::pow(options_.beta2, steps)));
     const T beta1 = static_cast<T>(options_.beta1), beta2 = static_cast<T>(options_.beta2);
     const T epsilon = static_cast<T>(options_.epsilon);
     const T shrink = static_cast<T>(1 - lr * options_.weight_decay * step.decay);
-    for (size_t i = 0; i < gradient.size(); ++i) {
-      first[i] = beta1 * first[i] + (T(1) - beta1) * gradient[i];
-      second[i] = beta2 * second[i] + (T(1) - beta2) * gradient[i] * gradient[i];
+    for (size_t i = 0; i < count; ++i) {
+      first[i] = beta1 * first[i] + (T(1) - beta1) * g[i];
+      second[i] = beta2 * second[i] + (T(1) - beta2) * g[i] * g[i];
       const T denominator = std::sqrt(second[i]) / second_bias + epsilon;
-      row.values[i] = shrink * row.values[i] - step_size * first[i] / denominator;
+      values[i] = shrink * values[i] - step_size * first[i] / denominator;
     }
   }
 
@@ -81,9 +96,12 @@ class Adagrad final : public TypedRule<Adagrad> {
   void update(Row<T> row, std::span<const T> gradient, const Step& step) const {
     const T lr = static_cast<T>(options_.lr * step.rate);
     const T epsilon = static_cast<T>(options_.epsilon);
+    T* const __restrict values = row.values.data();
+    T* const __restrict sums = row.state.data();
+    const T* const __restrict g = gradient.data();
     for (size_t i = 0; i < gradient.size(); ++i) {
-      row.state[i] += gradient[i] * gradient[i];
-      row.values[i] -= lr * gradient[i] / (std::sqrt(row.state[i]) + epsilon);
+      sums[i] += g[i] * g[i];
+      values[i] -= lr * g[i] / (std::sqrt(sums[i]) + epsilon);
     }
   }
 
@@ -106,7 +124,9 @@ class RowwiseAdagrad final : public TypedRule<RowwiseAdagrad> {
     row.state[0] += squares / static_cast<T>(gradient.size());
     const T step_size = static_cast<T>(options_.lr * step.rate) /
                         (std::sqrt(row.state[0]) + static_cast<T>(options_.epsilon));
-    for (size_t i = 0; i < gradient.size(); ++i) row.values[i] -= step_size * gradient[i];
+    T* const __restrict values = row.values.data();
+    const T* const __restrict g = gradient.data();
+    for (size_t i = 0; i < gradient.size(); ++i) values[i] -= step_size * g[i];
   }
 
  private:
@@ -121,7 +141,9 @@ class Averaging final : public TypedRule<Averaging> {
   template <class T>
   void update(Row<T> row, std::span<const T> pushed, const Step& step) const {
     const T share = static_cast<T>(share_ * step.rate);
-    for (size_t i = 0; i < pushed.size(); ++i) row.values[i] += share * (pushed[i] - row.values[i]);
+    T* const __restrict values = row.values.data();
+    const T* const __restrict other = pushed.data();
+    for (size_t i = 0; i < pushed.size(); ++i) values[i] += share * (other[i] - values[i]);
   }
 
  private:

@@ -6,6 +6,7 @@
 
 #include "trireme/core/error.h"
 #include "trireme/ps/large_pages.h"
+#include "trireme/ps/prefetch.h"
 #include "trireme/ps/row_index.h"
 #include "trireme/ps/shared_array.h"
 #include "trireme/ps/storage.h"
@@ -170,10 +171,12 @@ class SparseStorage final : public Storage {
     }
     return rows;
   }
+  /// The first line of a row comes earlier than the others: with it the processor finds the page.
   void look_ahead(const std::vector<uint32_t>& rows, size_t i) const {
-    if (i + kAhead >= rows.size() || rows[i + kAhead] == RowIndex::kNone) return;
-    const char* memory = reinterpret_cast<const char*>(row_at(rows[i + kAhead]));
-    for (size_t byte = 0; byte < stride_ * sizeof(T); byte += 64) __builtin_prefetch(memory + byte);
+    const size_t far = i + 2 * kAhead, near = i + kAhead;
+    if (far < rows.size() && rows[far] != RowIndex::kNone) prefetch(row_at(rows[far]));
+    if (near < rows.size() && rows[near] != RowIndex::kNone)
+      prefetch(row_at(rows[near]), stride_ * sizeof(T));
   }
 
   const T* row_at(uint32_t row) const {
