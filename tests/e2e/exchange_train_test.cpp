@@ -137,6 +137,18 @@ TEST_F(Transformers, StartsFromACheckpointWithWeightsOnly) {
   EXPECT_EQ(cut, losses(*scratch / "first-hf", "short-hf", {"model.seq=8", "run.steps=2"}));
 }
 
+TEST_F(Transformers, AreMeasuredAsTheyLieOnTheDisk) {
+  must_ckpt({"import", hf("qwen"), *scratch / "measured"});
+  const auto measured = [](const std::string& folder) {
+    const std::string out =
+        must_run({test::kTrireme, "eval", config(hf("qwen")), "--checkpoint", folder});
+    EXPECT_THAT(out, ::testing::StartsWith(folder + ", on 374 samples of the training data"));
+    EXPECT_THAT(out, HasSubstr("of 5984 tokens)\n"));
+    return out.substr(out.find('\n'));
+  };
+  EXPECT_EQ(measured(hf("qwen")), measured(*scratch / "measured"));
+}
+
 TEST_F(Transformers, AreNotReadAgainByARunThatResumes) {
   const std::string from = *scratch / "moved";
   std::filesystem::copy(hf("gpt2"), from);
