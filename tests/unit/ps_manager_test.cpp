@@ -1,21 +1,18 @@
 // The manager on a disk and a clock that a test holds: what it makes of a log that ends too early,
-// of a folder that cannot be written, and of time that it slept through. And servers on the same.
+// of a folder that cannot be written, and of time that it slept through.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <semaphore>
 
+#include "support/ps_desk.h"
 #include "support/scratch.h"
 #include "trireme/core/error.h"
 #include "trireme/format/folder.h"
 #include "trireme/ps/client_node.h"
 #include "trireme/ps/manager.h"
-#include "trireme/ps/replica.h"
-#include "trireme/ps/save_thread.h"
-#include "trireme/ps/server.h"
 #include "trireme/ps/snapshot_files.h"
 
 namespace trireme::ps {
@@ -23,63 +20,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-/// Keeps the log, the lines and the replies.
-class Desk final : public Environment {
- public:
-  Time now() override { return time; }
-  uint64_t random() override { return ++random_; }
-  void send(NodeId, uint32_t, Frame message) override { sent.push_back(decode(message).body); }
-  void append(std::string_view record) override { log += record; }
-  void sync() override {
-    if (lease_is_lost) throw CommError("this manager's lease has run out");
-    acts.emplace_back("sync");
-  }
-  std::string read_log() override { return log; }
-  void replace_log(std::string_view text) override { log = text; }
-  void begin(const SnapshotOrder&) override {
-    if (!folder_is_good) throw CheckpointError("cannot create step-00000000.tmp: read-only");
-  }
-  void save(const SnapshotPart&, RangeState::Image) override {}
-  void complete(const SnapshotOrder&, const std::vector<std::string>&) override {
-    acts.emplace_back("complete");
-  }
-  void prune(const SnapshotOrder& newest) override {
-    acts.push_back(fmt::format("prune before {}", newest.snapshot));
-  }
-  void abandon(const SnapshotOrder& order) override {
-    acts.push_back(fmt::format("abandon step {}", order.step));
-  }
-  std::optional<RangeState::Image> load(const SnapshotPart&) override {
-    time += load_time;
-    return {};
-  }
-  void note(const std::string& line) override { notes.push_back(line); }
-
-  Time time{0}, load_time{0};
-  std::string log;
-  bool folder_is_good = true;
-  bool lease_is_lost = false;
-  std::vector<std::string> notes;
-  std::vector<std::string> acts;  ///< on the disk
-  std::vector<Body> sent;
-
- private:
-  uint64_t random_ = 6;
-};
-
-JobConfig two_servers() {
-  JobConfig job{.name = "manager", .servers = 2, .copies = 1, .ranges = 3};
-  job.data.batches_per_epoch = 4;
-  job.tables = {{.name = "w", .elems = 6, .rule = make_sgd({})}};
-  return job;
-}
-
-std::string log_of(const std::vector<Decision>& decisions) {
-  std::string log;
-  for (const Decision& decision : decisions) log += encode_record(decision);
-  return log;
-}
 
 const std::vector<Decision> kTwoLives{LifeBegins{{Role::Server, 0}, 1, 70},
                                       LifeBegins{{Role::Server, 1}, 1, 71}};
@@ -422,83 +362,6 @@ TEST(JobConfig, DenseTablesThatNoServerHasRoomForAreRefused) {
   EXPECT_THROW(check(job), MisuseError);
 }
 
-/// A server around one copy of a range, which keeps what that sends.
-class Around final : public ReplicaHost {
- public:
-  Around(const JobConfig& job, uint32_t server, const Assignment& assignment)
-      : me_{server, 1}, replica({&job, 0, 0}, *this) {
-    view_.workers_version = 1;
-    view_.workers = {{0, 1, 0}};
-    view_.ranges = {assignment};
-    replica.install(assignment);
-    replica.follow_view();
-  }
-  Environment& environment() override { return desk; }
-  const View& view() const override { return view_; }
-  Member self() const override { return me_; }
-  void send(NodeId to, const Body& body) override {
-    if (to.role == Role::Server) sent.push_back(body);
-  }
-  void refuse(NodeId, Refusal) override { ADD_FAILURE() << "refused"; }
-  uint64_t room_bytes() const override { return room; }
-  void grew(uint64_t) override {}
-  std::string describe_memory() const override { return "server 1 has 9 of its 10 bytes in use"; }
-
- private:
-  const Member me_;
-  View view_;
-
- public:
-  Desk desk;
-  std::vector<Body> sent;
-  uint64_t room = UINT64_MAX;
-  Replica replica;
-};
-
-JobConfig one_free_range() {
-  JobConfig job = two_servers();
-  job.ranges = 1;
-  job.data.batches_per_epoch = 300;
-  job.tables[0].consistency = Consistency::Free;
-  return job;
-}
-
-const Assignment kWithJoiner{.epoch = 1, .chain = {{0, 1}}, .joiner = Member{1, 1}};
-
-/// Brings what one has sent to the other, and the answers, until there is nothing more to say.
-void exchange(Around& tail, Around& joiner) {
-  while (!tail.sent.empty() || !joiner.sent.empty()) {
-    for (Body& body : std::exchange(tail.sent, {})) {
-      if (const auto* piece = std::get_if<Transfer>(&body))
-        joiner.replica.on_transfer(*piece, {0, 1});
-      if (auto* forward = std::get_if<Forward>(&body))
-        joiner.replica.on_forward(std::move(*forward), {0, 1});
-    }
-    for (const Body& body : std::exchange(joiner.sent, {})) {
-      if (const auto* came = std::get_if<TransferAck>(&body))
-        tail.replica.on_transfer_ack(*came, {1, 1});
-      if (const auto* ack = std::get_if<Ack>(&body)) tail.replica.on_ack(*ack, {1, 1});
-    }
-  }
-}
-
-/// All commits of the range wait for the joiner, so that it must not wait for any time to pass.
-TEST(Replica, AJoinerCatchesUpAsFastAsItAnswers) {
-  const JobConfig job = one_free_range();
-  Around tail(job, 0, kWithJoiner), joiner(job, 1, kWithJoiner);
-  for (Batch batch = 0; batch < 200; ++batch)
-    tail.replica.on_request({.id = {.worker = 0, .life = 1, .clock = batch, .number = batch},
-                             .epoch = 1,
-                             .push = true,
-                             .batch = batch,
-                             .values = std::string(6 * sizeof(float), '\0')},
-                            {Role::Worker, 0});
-  exchange(tail, joiner);
-  EXPECT_EQ(tail.replica.last(), 201) << "who works, and the pushes";
-  EXPECT_EQ(joiner.replica.last(), 201);
-  EXPECT_EQ(tail.replica.behind(), 0);
-}
-
 /// Given to a worker that died, and long after to another, who has only begun.
 TEST(Manager, GivesABackupOfATaskByTheTimeOfWhoeverHasIt) {
   JobConfig job = two_servers();
@@ -593,31 +456,6 @@ TEST(SnapshotFiles, AJobKeepsItsNewestWhateverElseIsThere) {
   EXPECT_FALSE(std::filesystem::exists(scratch / "snapshots/step-00000030.tmp"));
 }
 
-/// The folder of the first is gone: it would be tried again and again.
-TEST(SaveThread, LeavesWhatNobodyWants) {
-  const test::Scratch scratch;
-  const JobConfig job = two_servers();
-  const auto files =
-      std::make_shared<SnapshotFiles>(job, SnapshotFiles::Options{.folder = scratch / "s"});
-  files->begin({.snapshot = 2, .step = 2});
-  std::vector<uint64_t> saved;
-  std::vector<std::string> notes;
-  std::binary_semaphore done{0};
-  SaveThread thread(
-      files,
-      [&](const SnapshotPart& part, const std::string&) {
-        saved.push_back(part.snapshot);
-        done.release();
-      },
-      [](const SnapshotPart& part) { return part.snapshot == 2; },
-      [&](const std::string& line) { notes.push_back(line); });
-  thread.save({1, 1, 0, 0}, RangeState({&job, 0, 0}).image());
-  thread.save({2, 2, 0, 1}, RangeState({&job, 0, 1}).image());
-  done.acquire();
-  EXPECT_EQ(saved, std::vector<uint64_t>{2});
-  EXPECT_EQ(notes, std::vector<std::string>{});
-}
-
 /// In the middle of a message: as if that were to blame, it would go on with decisions that are not
 /// in the log, and tell them to whoever speaks next.
 TEST(Manager, EndsWhenItCannotWriteItsLog) {
@@ -628,37 +466,6 @@ TEST(Manager, EndsWhenItCannotWriteItsLog) {
   desk.lease_is_lost = true;
   EXPECT_THROW(greet(manager, job, 80), LogError);
   EXPECT_TRUE(desk.sent.empty());
-}
-
-/// Of a large checkpoint: all of it would take longer than the manager waits for a sign of life.
-TEST(Server, SaysThatItLivesBetweenTheRangesThatItReads) {
-  JobConfig job = two_servers();
-  job.ranges = 12;
-  job.timing.heartbeat = milliseconds(500);
-  Desk desk;
-  desk.load_time = seconds(2);
-  Server server(0, job, desk);
-  server.tick();
-  Time last = desk.time, longest{0};
-  View view;
-  view.version = 1;
-  view.ranges.assign(job.ranges, {.epoch = 1, .chain = {{0, 1}}});
-  server.receive(
-      encode({.job = job.id(), .from = kManager},
-             Welcome{.nonce = std::get<Hello>(desk.sent.back()).nonce, .life = 1, .view = view}));
-  for (int turn = 0; turn < 100; ++turn) {
-    desk.sent.clear();
-    const Time now = desk.time;
-    server.tick();
-    const bool says = std::ranges::any_of(
-        desk.sent, [](const Body& body) { return std::holds_alternative<Heartbeat>(body); });
-    if (says) longest = std::max(longest, now - std::exchange(last, now));
-    desk.time += milliseconds(5);
-  }
-  EXPECT_GE(desk.time, 12 * desk.load_time) << "nothing was read";
-  for (RangeId range = 0; range < job.ranges; ++range)
-    EXPECT_NE(server.replica(0, range), nullptr) << range;
-  EXPECT_LT(longest, 2 * desk.load_time);
 }
 
 }  // namespace
