@@ -38,6 +38,7 @@ const std::pair<const char*, const char*> kNotRun[] = {
     {"--nnodes 2", "it needs two hosts; hosts_test.cpp makes them"},
     {"-n gpu", "it needs a GPU"},
     {"trireme ps status", "it needs a job that runs; roles_test.cpp asks one"},
+    {"trireme ps join", "it needs a job that runs; roles_test.cpp joins one"},
     {"ckpt merge PATH", "it needs a run with adapters; docs/finetuning.md makes one"},
     {"--bytes 64M --repeat 1000", "it runs until a rank is killed; failure_e2e_test.cpp kills one"},
 };
