@@ -29,6 +29,11 @@ std::string counted(int64_t count, const char* what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
+/// Of a run on servers.
+int64_t num_workers(const config::Config& config) {
+  return std::max<int64_t>(1, config.mesh.replica);
+}
+
 /// Checks the data files that exist; missing ones may be made later.
 void check_data(const config::Config& config) {
   if (config.data.kind == config::DataKind::Markov) return;
@@ -109,7 +114,7 @@ int mesh_check(const std::vector<std::string>& args) {
     if (from == config::Resume::From::Folder)
       train::refuse_newer(config, format::Checkpoint(folder).index().step);
     train::check_servers(config, models::make_whole);
-    config = train::config_of_worker(config);
+    config = train::with_worker_rows(train::config_of_worker(config), num_workers(config));
   }
   const Degrees degrees =
       refuse_early(config, config.sync.on_servers() ? train::degrees_of_worker(config).world()
@@ -147,7 +152,8 @@ int train_check(const std::vector<std::string>& args) {
   auto config = load_config(args.at(0), {args.begin() + 1, args.end()});
   const config::Config asked = config;
   const bool on_servers = config.sync.on_servers();
-  if (on_servers) config = train::config_of_worker(config);
+  if (on_servers)
+    config = train::with_worker_rows(train::config_of_worker(config), num_workers(config));
   const int ranks =
       on_servers ? train::degrees_of_worker(config).world() : train::planned_ranks(config);
   const Degrees degrees = refuse_early(config, ranks);
@@ -181,7 +187,7 @@ int train_check(const std::vector<std::string>& args) {
   }
   if (on_servers)
     fmt::print("{}, {}; each worker is a\n", counted(asked.sync.servers, "server"),
-               counted(std::max<int64_t>(1, asked.mesh.replica), "worker"));
+               counted(num_workers(asked), "worker"));
   fmt::print("mesh of {}: pipe {} x replica {} x shard {} x context {} x tensor {}\n",
              counted(ranks, "rank"), degrees.pipe, degrees.replica, degrees.shard, degrees.context,
              degrees.tensor);
@@ -194,8 +200,8 @@ int train_check(const std::vector<std::string>& args) {
         to_string(config.context.kind));
   if (on_servers) {
     Degrees all = degrees;
-    all.replica = static_cast<int>(std::max<int64_t>(1, asked.mesh.replica));
-    print_batches(config, all);
+    all.replica = static_cast<int>(num_workers(asked));
+    print_batches(train::config_of_worker(asked), all);
   } else {
     print_batches(config, degrees);
   }

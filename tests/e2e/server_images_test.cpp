@@ -93,9 +93,9 @@ every = 4
 };
 
 TEST_F(ServedImages, HaveTheRunningStatisticsOfReplicas) {
-  const Keys wide = {"precision.compute=float64"};
-  train("replicas", wide + Keys{"mesh.replica=2", "run.steps=4"});
-  train("served", wide + kInLockstep + Keys{"mesh.replica=2", "mesh.pipe=2", "run.steps=4"});
+  const Keys wide = {"precision.compute=float64", "mesh.replica=2", "mesh.pipe=2"};
+  train("replicas", wide + Keys{"run.steps=4"});
+  train("served", wide + kInLockstep + Keys{"run.steps=4"});
   expect_near("replicas", "served", "loss");
   expect_near("replicas", "served", "eval_loss");
   const std::string step = "/checkpoints/step-00000004";
@@ -109,7 +109,7 @@ TEST_F(ServedImages, HaveTheRunningStatisticsOfReplicas) {
   EXPECT_THAT(evaluated.out, HasSubstr("loss"));
   // Without servers it goes on as the replicas do.
   for (const char* name : {"replicas", "served"})
-    train(name, wide + Keys{"mesh.replica=2", "run.steps=6"});
+    train(name, wide + Keys{"run.steps=6"});
   expect_near("replicas", "served", "loss");
 }
 

@@ -27,8 +27,7 @@ using torch::Tensor;
 using Named = std::map<std::string, Tensor>;
 
 constexpr double kRounding = 1e-12;  // sums in another order, in float64
-constexpr double kRate = 0.05;
-constexpr int64_t kChannels = 21;  // their padded pieces lie in several ranges
+constexpr int64_t kChannels = 21;    // their padded pieces lie in several ranges
 
 /// Batch norm, and a mask that nobody changes.
 struct NetImpl : torch::nn::Module {
@@ -79,8 +78,8 @@ void expect_near(const Named& a, const Named& b, double most) {
   }
 }
 
-/// SGD at the rate of the test, whatever a push says.
-ps::RulePtr sgd() {
+/// SGD at this rate, whatever a push says.
+ps::RulePtr sgd(double of_test) {
   struct AtRate final : ps::Rule {
     std::string describe() const override { return inner->describe(); }
     ps::StateLayout state() const override { return inner->state(); }
@@ -91,13 +90,15 @@ ps::RulePtr sgd() {
                const ps::Step& step) const override {
       inner->apply(row, gradient, rated(step));
     }
-    static ps::Step rated(ps::Step step) {
-      step.rate *= kRate;
+    explicit AtRate(double given) : rate(given) {}
+    ps::Step rated(ps::Step step) const {
+      step.rate *= rate;
       return step;
     }
+    double rate;
     ps::RulePtr inner = ps::make_fused_sgd({.momentum = 0.9});
   };
-  return std::make_shared<AtRate>();
+  return std::make_shared<AtRate>(of_test);
 }
 
 struct Case {
@@ -106,6 +107,7 @@ struct Case {
   int64_t tau = 0;
   uint32_t workers = 1;
   uint64_t batches = 24;
+  double rate = 0.05;
 };
 
 ps::JobConfig job_of(const Case& of) {
@@ -113,7 +115,7 @@ ps::JobConfig job_of(const Case& of) {
   job.lanes = 2;
   job.data = {.batches_per_epoch = of.batches, .steps_per_task = 3};
   Net first(of.dtype);
-  job.tables = {ps::buffer_table(*first), ps::module_table(*first, sgd())};
+  job.tables = {ps::buffer_table(*first), ps::module_table(*first, sgd(of.rate))};
   for (ps::TableConfig& table : job.tables) {
     table.consistency = of.consistency;
     table.tau = of.tau;
@@ -163,7 +165,7 @@ Named train_replicas(const Case& of) {
     for (uint64_t first = 0; first < of.batches; first += of.workers) {
       replica.backward(loss_of(net, first + static_cast<uint64_t>(world.rank()), of.dtype));
       const auto totals = replica.finish({.divide = parallel::Divide::Later});
-      optimizer->step(kRate, totals.weight);
+      optimizer->step(of.rate, totals.weight);
     }
     if (world.rank() == 0) end = state_of(net);
   });
@@ -187,21 +189,22 @@ TEST(BuffersOnServers, InLockstepAreThoseOfDataParallel) {
   }
 }
 
-/// Every worker begins a step with the buffers of some push, and all read the same in the end.
+/// Every worker begins a step with the buffers of some push, and all read the same in the end. The
+/// weights stay as they are, so that all batches are alike.
 TEST(BuffersOnServers, OfStaleAndFreeWorkersAreThoseOfTheLastPushes) {
+  const Named one = train_replicas({.batches = 60, .rate = 0});
   for (const auto consistency : {ps::Consistency::Stale, ps::Consistency::Free}) {
-    const Case of{.consistency = consistency, .tau = 2, .workers = 3, .batches = 60};
-    const auto ends = train_on_servers(of);
+    const auto ends = train_on_servers(
+        {.consistency = consistency, .tau = 2, .workers = 3, .batches = 60, .rate = 0});
     for (const Named& end : ends) expect_near(end, ends[0], 0);
     const auto count = ends[0].at("norm.num_batches_tracked").item<int64_t>();
     EXPECT_GE(count, 60 / 3 / (2 * (2 + 1)));
     EXPECT_LE(count, 60);
-    const Named one = train_replicas({.batches = 60});
     const Tensor &mean = ends[0].at("norm.running_mean"), &var = ends[0].at("norm.running_var");
     EXPECT_GT(var.min().item<double>(), 0);
-    // A mean over tens of batches: the same weights apart, about that of one process.
-    EXPECT_LT((mean - one.at("norm.running_mean")).abs().max().item<double>(), 1.0);
-    EXPECT_GT(mean.abs().max().item<double>(), 0.1) << "they are not those of the beginning";
+    // Averages over tens of batches of the same kind, and not what they were in the beginning.
+    EXPECT_LT((mean - one.at("norm.running_mean")).abs().max().item<double>(), 0.5);
+    EXPECT_GT(mean.abs().max().item<double>(), 0.5);
     EXPECT_TRUE(ends[0].at("mask").equal(one.at("mask")));
   }
 }

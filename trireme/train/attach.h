@@ -42,6 +42,7 @@ struct AttachOptions {
   /// Not null: weights live on servers, which update them. Called once, with what is attached; the
   /// caller then calls `begin` before each step.
   std::function<std::unique_ptr<ps::ServerParallel>(parallel::Attached&)> on_servers = {};
+  int workers = 1;  ///< of the servers: this mesh has the rows of one of them
 };
 
 /// Attaches what the configuration asks for: a Pipeline if the mesh has a pipe axis, FullySharded

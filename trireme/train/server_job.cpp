@@ -6,6 +6,7 @@
 #include "trireme/compress/factory.h"
 #include "trireme/config/optimizer.h"
 #include "trireme/core/error.h"
+#include "trireme/layout/even_range.h"
 #include "trireme/mesh/mesh.h"
 #include "trireme/nn/chain.h"
 #include "trireme/train/attach.h"
@@ -118,6 +119,11 @@ config::Config config_of_worker(config::Config config) {
   return config;
 }
 
+config::Config with_worker_rows(config::Config config, int64_t workers) {
+  config.batch.global = even_range(config.batch.global, workers, 0).count;
+  return config;
+}
+
 Degrees degrees_of_worker(const config::Config& config) {
   const config::MeshKeys& mesh = config.mesh;
   return {.pipe = static_cast<int>(mesh.pipe),
@@ -163,7 +169,7 @@ ps::JobConfig server_job(const config::Config& config, nn::ModelImpl& whole,
   job.start_from = steps.start_from;
   if (config.sync.backup) job.timing.backup_after = kBackupAfter;
 
-  const config::Config worker = config_of_worker(config);
+  const config::Config worker = with_worker_rows(config_of_worker(config), role.workers);
   const Degrees degrees = degrees_of_worker(config);
   nn::name_layers(whole);
   const StageTensors stages = stage_tensors(worker, whole, degrees);

@@ -13,6 +13,10 @@ namespace trireme::train {
 /// The configuration of one worker: a mesh of its own, whose replicas are the other workers.
 config::Config config_of_worker(config::Config config);
 
+/// The same for what looks at the rows of a step, such as a pipeline's micro-batches: batch.global
+/// is that of the worker with most rows.
+config::Config with_worker_rows(config::Config config, int64_t workers);
+
 /// The mesh inside each worker.
 Degrees degrees_of_worker(const config::Config& config);
 

@@ -50,9 +50,12 @@ class Worker {
         reducer_(std::make_shared<ps::PushReducer>(mesh_, client)),
         trainer_(config, mesh_, build(model, mesh_),
                  static_cast<int64_t>(job_.batches() / job_.workers),
-                 {.reducer = reducer_, .on_servers = [&](parallel::Attached& attached) {
-                    return std::make_unique<ps::ServerParallel>(attached, client, reducer_);
-                  }}) {}
+                 {.reducer = reducer_,
+                  .on_servers =
+                      [&](parallel::Attached& attached) {
+                        return std::make_unique<ps::ServerParallel>(attached, client, reducer_);
+                      },
+                  .workers = static_cast<int>(job_.workers)}) {}
 
   void run() {
     while (const auto work = next()) {

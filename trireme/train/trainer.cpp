@@ -14,6 +14,7 @@
 #include "trireme/train/datasets.h"
 #include "trireme/train/parameter_groups.h"
 #include "trireme/train/recomputation.h"
+#include "trireme/train/server_job.h"
 
 namespace trireme::train {
 
@@ -89,9 +90,11 @@ Trainer::Trainer(config::Config config, Mesh mesh, std::shared_ptr<nn::ModelImpl
       positions_(positions_of(config_, mesh_)),
       replicas_(replica_meshes(config_, mesh_)),
       model_(prepare(std::move(model))),
-      recompute_(recompute(config_, mesh_, *model_)),
-      attached_(attach(config_of_steps(config_, replicas_ ? replicas_->count() : 1), step_mesh(),
-                       *model_, with_recompute(options, recompute_))),
+      recompute_(recompute(with_worker_rows(config_, options.workers), mesh_, *model_)),
+      attached_(
+          attach(with_worker_rows(config_of_steps(config_, replicas_ ? replicas_->count() : 1),
+                                  options.workers),
+                 step_mesh(), *model_, with_recompute(options, recompute_))),
       servers_(options.on_servers ? options.on_servers(*attached_) : nullptr),
       optimizer_(servers_ ? nullptr : make_optimizer()),
       local_(replicas_ ? make_local_updates(config_, *replicas_, attached_->shards()) : nullptr),
