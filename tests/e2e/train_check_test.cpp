@@ -45,6 +45,7 @@ std::string model_of(const std::string& name) {
       {"llama-60m.toml", "llama: 58073600 parameters"},
       {"mlp.toml", "mlp: "},
       {"mnist.toml", "resnet: "},
+      {"moe-small.toml", "moe-gpt: "},
       {"resnet18-cifar.toml", "resnet: 11173962 parameters"}};
   for (const auto& [file, line] : lines)
     if (name == file) return line;
@@ -156,7 +157,7 @@ TEST(Check, RefusesWhatTrainingRefusesAndBothSayItOnce) {
       {{"data.kind=markov", "data.path=x"}, "data.path = \"x\" has no effect"},
       {{"model.kind=moe-gpt", "mesh.expert=3"},
        "model.experts = 8 cannot be dealt evenly to mesh.expert = 3: use a divisor"},
-      {{"model.kind=moe-gpt", "mesh.expert=2"},
+      {{"model.kind=moe-gpt", "mesh.replica=1", "mesh.expert=2"},
        "Mesh: expert 2 does not divide replica 1 x shard 1 x context 1 = 1"}};
   for (const EarlyRefusal& refusal : refusals) {
     SCOPED_TRACE(refusal.overrides.back());

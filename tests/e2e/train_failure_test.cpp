@@ -323,7 +323,7 @@ TEST(BadInput, IsOneSentenceAndAnExitCode) {
       {{"run.device=cuda"}, {"run.device"}},
       {{"data.kind=tokens", "data.path=" + folder / "beyond.bin", "eval.every=5"}, {"data.valid"}},
       {{"mesh.replica=2", "mesh.shard=0", "mesh.replica=0"}, {"mesh"}},
-      {{"mesh.context=2"}, {"mesh.context", "not built yet"}},
+      {{"mesh.context=500"}, {"mesh.context = 500 cuts a sequence in 1000 pieces"}},
       {{"precision.compute=float16", "precision.master=none"}, {"precision.master", "bfloat16"}},
       {{"precision.keep=[\"*.ln*\"]"}, {"precision.keep", "precision.compute=bfloat16"}},
       {{"model.heads=3"}, {"32", "3"}},

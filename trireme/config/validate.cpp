@@ -197,10 +197,6 @@ void validate_servers(const Config& config) {
   const Sync& sync = config.sync;
   if (!sync.on_servers()) return;
   const std::string asked = fmt::format("sync.kind = \"{}\"", to_string(sync.kind));
-  need(config.lora.rank == 0,
-       "{}: servers keep weights that are trained, and lora.rank = {} trains adapters of others; "
-       "train them without servers",
-       asked, config.lora.rank);
   need(sync.copies < sync.servers,
        "sync.copies = {} needs {} servers, but sync.servers = {}: use at most {} copies",
        sync.copies, sync.copies + 1, sync.servers, sync.servers - 1);
