@@ -197,13 +197,16 @@ void validate_servers(const Config& config) {
   const Sync& sync = config.sync;
   if (!sync.on_servers()) return;
   const std::string asked = fmt::format("sync.kind = \"{}\"", to_string(sync.kind));
+  need(config.mesh.pipe == 1 || config.model.kind != "resnet",
+       "{} and mesh.pipe = {} do not go together for model.kind = \"resnet\": the last running "
+       "statistics of a pipeline may reach the servers a step late; leave mesh.pipe out",
+       asked, config.mesh.pipe);
   need(sync.copies < sync.servers,
        "sync.copies = {} needs {} servers, but sync.servers = {}: use at most {} copies",
        sync.copies, sync.copies + 1, sync.servers, sync.servers - 1);
   need(config.mesh.expert == 1,
        "{} and mesh.expert = {} do not go together: what servers hold is not cut over experts; "
-       "leave "
-       "mesh.expert out",
+       "leave mesh.expert out",
        asked, config.mesh.expert);
   need(config.mesh.shard != 0 && config.mesh.replica <= 4096,
        "{}: mesh.replica is the number of workers, at most 4096, and mesh.shard the ranks of each, "
