@@ -293,8 +293,9 @@ TEST_F(Served, BeginsWithGivenWeights) {
   train("served", kLockstep + given + Keys{"run.steps=8"});
   const auto refused = train("other", kLockstep + given, 2);
   EXPECT_THAT(refused.err, HasSubstr(dir("first")));
-  const auto adapters = train("lora", kLockstep + Keys{"lora.rank=2", "lora.targets=[\"*\"]"}, 2);
-  EXPECT_THAT(adapters.err, HasSubstr("trains adapters of others; train them without servers"));
+  const Keys adapters = {"model.from=" + dir("served"), "lora.rank=2", "lora.targets=[\"*\"]"};
+  EXPECT_THAT(train("lora", kLockstep + adapters, 2).err,
+              HasSubstr("adapts the weights of model.from, which servers do not keep"));
 }
 
 TEST_F(Served, CtrlCSavesAndTheRunGoesOn) {

@@ -197,6 +197,10 @@ void validate_servers(const Config& config) {
   const Sync& sync = config.sync;
   if (!sync.on_servers()) return;
   const std::string asked = fmt::format("sync.kind = \"{}\"", to_string(sync.kind));
+  need(config.lora.rank == 0 || config.model.from.empty(),
+       "{}: lora.rank = {} adapts the weights of model.from, which servers do not keep; train such "
+       "adapters without servers",
+       asked, config.lora.rank);
   need(config.mesh.pipe == 1 || config.model.kind != "resnet",
        "{} and mesh.pipe = {} do not go together for model.kind = \"resnet\": the last running "
        "statistics of a pipeline may reach the servers a step late; leave mesh.pipe out",
