@@ -114,7 +114,7 @@ int data_command(const std::vector<std::string>& args) {
   arguments.section("Options of info and show");
   arguments.count("--seq", place.seq, "tokens in a sample (64)");
   arguments.value("--tokenizer", place.tokenizer,
-                  "tokens as text: tokenizer.json, its folder, or bytes");
+                  "tokens as text, and text cut into tokens: tokenizer.json, its folder, or bytes");
   arguments.words("--kind", {"raw", "llmc", "megatron", "tokens", "idx", "cifar", "images"});
   const auto words = arguments.parse_anywhere(args);
   if (words.size() == 2 && words[0] == "info") {

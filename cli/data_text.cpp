@@ -5,7 +5,9 @@
 #include "cli/data_views.h"
 #include "trireme/core/error.h"
 #include "trireme/core/json.h"
+#include "trireme/format/chat/chat_template.h"
 #include "trireme/format/file.h"
+#include "trireme/format/json_object.h"
 #include "trireme/format/text/documents.h"
 #include "trireme/format/tokenizer.h"
 
@@ -45,6 +47,44 @@ std::string readable(std::string_view line) {
   return json.dump(2, ' ', /*ensure_ascii=*/false, core::Json::error_handler_t::replace);
 }
 
+/// The text cut into its tokens.
+std::string cut(std::string_view text, const format::Tokenizer& tokenizer, std::size_t& count) {
+  std::string pieces;
+  const auto ids = tokenizer.encode(text, format::Around::Nothing);
+  count += ids.size();
+  for (const int32_t id : ids) {
+    if (!pieces.empty()) pieces += '|';
+    pieces += tokenizer.bytes_of(id);
+  }
+  return pieces;
+}
+
+/// A conversation as a model sees it: the text of the template, with the tokens that it learns in
+/// brackets.
+int show_conversation(const DataPlace& place, int64_t at, std::string_view line) {
+  const auto tokenizer = format::load_tokenizer(place.tokenizer);
+  const auto chosen = format::choose_chat_template("", *tokenizer);
+  const auto json = format::parse_untrusted(line, fmt::format("{}: line {}", place.path, at), 64);
+  const auto conversation = chosen.chat.converse(json, *tokenizer);
+  const std::string_view text = conversation.text;
+  std::string shown;
+  std::size_t done = 0, read = 0, learned = 0;
+  for (const auto& [begin, end] : conversation.answers) {
+    shown += cut(text.substr(done, begin - done), *tokenizer, read);
+    shown += fmt::format("[[{}]]", cut(text.substr(begin, end - begin), *tokenizer, learned));
+    done = end;
+  }
+  shown += cut(text.substr(done), *tokenizer, read);
+  if (chosen.ends_document) {
+    const bool is_learned = json["messages"].back()["role"] == "assistant";
+    shown += is_learned ? "[[end of document]]" : "end of document";
+    ++(is_learned ? learned : read);
+  }
+  fmt::print("line {}, {} tokens by {}; {} in [[ ]] are learned\n{}{}", at, read + learned,
+             tokenizer->identity(), learned, shown, shown.ends_with('\n') ? "" : "\n");
+  return 0;
+}
+
 int show_line(const DataPlace& place, int64_t number) {
   const std::string text = format::read_file(place.path, kMostFileBytes);
   int64_t count = 0, place_of_it = 0;
@@ -55,6 +95,7 @@ int show_line(const DataPlace& place, int64_t number) {
     found = line;
   });
   check_number(place.path, number, count);
+  if (!place.tokenizer.empty()) return show_conversation(place, place_of_it, found);
   fmt::print("line {}\n{}\n", place_of_it, readable(found));
   return 0;
 }
@@ -93,9 +134,15 @@ int text_show(const DataPlace& place, int64_t number) {
   });
   check_number(place.path, number, count);
   const bool is_long = found.size() > kMost;
-  fmt::print("document {}, {} bytes{}\n{}{}", number, found.size(),
-             is_long ? fmt::format(", of which {} follow", kMost) : "", found.substr(0, kMost),
-             !is_long && found.ends_with('\n') ? "" : "\n");
+  std::string text = found.substr(0, kMost), tokens;
+  if (!place.tokenizer.empty()) {
+    std::size_t count_here = 0;
+    text = cut(text, *format::load_tokenizer(place.tokenizer), count_here);
+    tokens = fmt::format(", {} tokens", count_here);
+  }
+  fmt::print("document {}, {} bytes{}{}\n{}{}", number, found.size(),
+             is_long ? fmt::format(", of which {} follow", kMost) : "", tokens, text,
+             !is_long && text.ends_with('\n') ? "" : "\n");
   return 0;
 }
 

@@ -14,6 +14,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/json.h"
 #include "trireme/core/terminal.h"
+#include "trireme/format/chat/chat_template.h"
 #include "trireme/format/file.h"
 #include "trireme/format/tokenizer.h"
 #include "trireme/infer/text_stream.h"
@@ -28,6 +29,7 @@ struct Request {
   std::string path, prompt, tokenizer, device, dtype;
   infer::GenerateOptions options;
   int tensor = 1;
+  bool is_chat = false;  ///< the prompt is what a user says, and the text is the answer
 };
 
 Request request_of(const std::vector<std::string>& args) {
@@ -37,7 +39,8 @@ Request request_of(const std::vector<std::string>& args) {
                  .device = args.at(8),
                  .dtype = args.at(9),
                  .options = {.tokens = std::stoll(args.at(2))},
-                 .tensor = std::stoi(args.at(6))};
+                 .tensor = std::stoi(args.at(6)),
+                 .is_chat = args.at(10) == "chat"};
   wanted.options.sampling = {.temperature = std::stod(args.at(3)),
                              .top_p = std::stod(args.at(4)),
                              .seed = std::stoull(args.at(5))};
@@ -97,6 +100,16 @@ std::string tokenizer_for(const Request& wanted, const infer::StoredModel& store
   return is_text ? "bytes" : kNumbers;
 }
 
+/// The file of the chat template; empty: that of the tokenizer, or the default one. None: no chat.
+std::optional<std::string> chat_template_for(const Request& wanted,
+                                             const infer::StoredModel& stored) {
+  if (!wanted.is_chat) return {};
+  const std::string& own = stored.config.data.chat;
+  if (own.empty() || is_there(own)) return own;
+  throw ConfigError(
+      fmt::format("--chat: the model was trained with the chat template {}, which is gone", own));
+}
+
 /// The tokens that end a text, as files of Hugging Face beside the weights say; perhaps none.
 std::vector<int64_t> last_tokens_at(const std::string& folder) {
   constexpr int64_t kMostBytes = 1 << 20;
@@ -117,13 +130,22 @@ std::vector<int64_t> last_tokens_at(const std::string& folder) {
 /// Tokens as text, or as numbers with spaces between them.
 class Speech {
  public:
-  explicit Speech(const std::string& tokenizer)
+  /// `chat_template`: of questions; none: the prompt is the beginning of a text.
+  Speech(const std::string& tokenizer, const std::optional<std::string>& chat_template)
       : tokenizer_(tokenizer == kNumbers ? nullptr : format::load_tokenizer(tokenizer)),
         stream_(core::is_terminal(STDOUT_FILENO) ? infer::TextStream::Invalid::Replace
-                                                 : infer::TextStream::Invalid::Keep) {}
+                                                 : infer::TextStream::Invalid::Keep) {
+    if (!chat_template) return;
+    if (!tokenizer_)
+      throw ConfigError(
+          "--chat: this model reads numbers of tokens; name its tokenizer with --tokenizer");
+    chat_.emplace(format::choose_chat_template(*chat_template, *tokenizer_));
+  }
 
   std::vector<int64_t> read(const std::string& prompt, int64_t vocab) const {
-    std::vector<int64_t> tokens = tokenizer_ ? encoded(prompt) : numbers(prompt);
+    std::vector<int64_t> tokens = chat_        ? question(prompt)
+                                  : tokenizer_ ? encoded(prompt)
+                                               : numbers(prompt);
     for (const int64_t token : tokens)
       if (token >= vocab)
         throw ConfigError(
@@ -136,10 +158,20 @@ class Speech {
     return tokens;
   }
 
-  /// The token that ends a text, and how many there are.
+  /// The token that ends a document.
   std::optional<int64_t> last() const {
     if (!tokenizer_ || !tokenizer_->end_of_text()) return {};
     return *tokenizer_->end_of_text();
+  }
+  /// The tokens that end what is written: a document, and in a conversation a turn.
+  std::vector<int64_t> ends() const {
+    std::vector<int64_t> all;
+    if (last()) all.push_back(*last());
+    if (!chat_) return all;
+    const std::string own = tokenizer_->eos_token();
+    for (const std::string_view name : {"<|im_end|>", "<|eot_id|>", own.c_str()})
+      if (const auto id = tokenizer_->id_of(name)) all.push_back(*id);
+    return all;
   }
   int64_t vocab() const { return tokenizer_ ? tokenizer_->vocab_size() : 0; }
 
@@ -156,6 +188,16 @@ class Speech {
     std::vector<int64_t> tokens(ids.begin(), ids.end());
     if (tokens.empty() && last()) tokens.push_back(*last());  // as if a document had ended before
     return tokens;
+  }
+
+  std::vector<int64_t> question(const std::string& prompt) const {
+    if (prompt.empty()) return {};
+    const core::Json asked = {{"role", "user"}, {"content", prompt}};
+    const core::Json line = {{"messages", core::Json::array({asked})}};
+    const std::string text =
+        chat_->chat.render(line, format::ChatTemplate::Prompt::Generation, *tokenizer_);
+    const auto ids = tokenizer_->encode(text, format::Around::Nothing);
+    return {ids.begin(), ids.end()};
   }
 
   static std::vector<int64_t> numbers(const std::string& prompt) {
@@ -176,6 +218,7 @@ class Speech {
   }
 
   std::unique_ptr<const format::Tokenizer> tokenizer_;
+  std::optional<format::ChosenTemplate> chat_;
   infer::TextStream stream_;
 };
 
@@ -199,7 +242,7 @@ int write_text(const Request& wanted, const infer::StoredModel& stored,
                const config::Config& config, const comm::Communicator& world) {
   using Clock = std::chrono::steady_clock;
   const Mesh mesh(world, {.tensor = wanted.tensor}, train::pick_device(config, world));
-  Speech speech(tokenizer_for(wanted, stored));
+  Speech speech(tokenizer_for(wanted, stored), chat_template_for(wanted, stored));
   const auto prompt = speech.read(wanted.prompt, config.model.vocab);
   const bool speaks = world.rank() == 0;
   const auto weights = infer::open_weights(stored, config);
@@ -209,13 +252,13 @@ int write_text(const Request& wanted, const infer::StoredModel& stored,
   infer::Decoder decoder(model);
   infer::GenerateOptions options = wanted.options;
   options.last = last_tokens_at(stored.folder);
-  if (const auto last = speech.last()) options.last.push_back(*last);
+  for (const int64_t one : speech.ends()) options.last.push_back(one);
   options.vocab = speech.vocab();
   options.seq = config.model.seq;
   // The prompt comes with the first token: one that is too long is refused before that.
   bool has_begun = false;
   const auto begin_text = [&] {
-    if (speaks && !std::exchange(has_begun, true)) print(wanted.prompt);
+    if (speaks && !std::exchange(has_begun, true) && !wanted.is_chat) print(wanted.prompt);
   };
   int64_t count = 0;
   Clock::time_point first{};

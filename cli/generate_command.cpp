@@ -18,10 +18,13 @@ constexpr const char* kGeneratePurpose =
 constexpr const char* kGenerateExamples =
     "  trireme generate runs/gpt-small --prompt \"1 2 3\"\n"
     "  trireme generate runs/gpt-small --prompt \"1 2\" --temperature 0.8 --top-p 0.95 --seed 7\n"
-    "  trireme generate runs/gpt-small --prompt \"1 2\" --temperature 0 --tensor 2\n\n"
+    "  trireme generate runs/gpt-small --prompt \"1 2\" --temperature 0 --tensor 2\n"
+    "  trireme generate runs/finetuned --chat --prompt \"How much is 1 + 1?\"\n\n"
     "(That model was trained on generated data, so it reads and writes the numbers of tokens. One\n"
     "that was trained on text takes a prompt such as \"In the beginning\".)\n\n"
     "CHECKPOINT is a step's folder, or the folder of a run, whose newest step it takes.\n"
+    "--chat asks with the chat template that the model was trained with: that of data.chat,\n"
+    "or of its tokenizer. The answer ends with the token that ends a turn.\n\n"
     "HF_FOLDER is a folder of Hugging Face (config.json, safetensors files, tokenizer.json)\n"
     "of a model that 'trireme ckpt import' knows. The text ends after N tokens, with the\n"
     "token that ends a document, or where the model has no more positions. The random number\n"
@@ -47,7 +50,10 @@ int generate_command(const std::vector<std::string>& args) {
   std::string prompt, temperature = "1", top_p = "1", tokenizer, dtype, device = "auto";
   int64_t tokens = 128, seed = 1;
   int tensor = 1;
+  bool chat = false;
   arguments.value("--prompt", prompt, "the beginning of the text");
+  arguments.flag("--chat", chat,
+                 "the prompt is a question to a model of conversations: prints its answer");
   arguments.count("--tokens", tokens, "how many tokens to add at most (128)");
   arguments.value("--temperature", temperature,
                   "0: the likeliest token; above 1: more surprising (1)");
@@ -83,7 +89,8 @@ int generate_command(const std::vector<std::string>& args) {
                                       std::to_string(tensor),
                                       tokenizer,
                                       device,
-                                      dtype};
+                                      dtype,
+                                      chat ? "chat" : "text"};
   if (tensor == 1 || under_launcher()) become_rank(command);
   command.insert(command.begin(), rank_program());
   return launch::run({.command = command,

@@ -31,7 +31,7 @@ int verify(const std::vector<std::string>& args);
 int eval(const std::vector<std::string>& args);
 
 /// `trireme-rank generate CHECKPOINT PROMPT TOKENS TEMPERATURE TOP_P SEED TENSOR TOKENIZER DEVICE
-/// DTYPE`: one rank of those that continue a text.
+/// DTYPE chat|text`: one rank of those that continue a text.
 int generate(const std::vector<std::string>& args);
 
 /// `trireme-rank bench-train CONFIG [KEY=VALUE]...`: times steps on ready batches.

@@ -188,9 +188,10 @@ int train_check(const std::vector<std::string>& args) {
   if (on_servers)
     fmt::print("{}, {}; each worker is a\n", counted(asked.sync.servers, "server"),
                counted(num_workers(asked), "worker"));
-  fmt::print("mesh of {}: pipe {} x replica {} x shard {} x context {} x tensor {}\n",
+  fmt::print("mesh of {}: pipe {} x replica {} x shard {} x context {} x tensor {}{}\n",
              counted(ranks, "rank"), degrees.pipe, degrees.replica, degrees.shard, degrees.context,
-             degrees.tensor);
+             degrees.tensor,
+             degrees.expert > 1 ? fmt::format(", expert {}", degrees.expert) : "");
   print_axes(config, degrees);
   if (degrees.context > 1)
     fmt::print(

@@ -40,7 +40,7 @@ class Block : public nn::LayerImpl {
 nn::Sequential make_model(const Mesh& mesh) {
   nn::Sequential model(std::vector<std::shared_ptr<nn::LayerImpl>>{std::make_shared<Block>(32),
                                                                    std::make_shared<Block>(32)});
-  nn::cut(*model, {{"*.experts", Style::Expert}}, mesh);
+  nn::cut(*model, {{"*.router", Style::Positions}, {"*.experts", Style::Expert}}, mesh);
   model->to(torch::kDouble);
   nn::initialize(*model, /*seed=*/7);  // every rank computes its part of the same weights
   return model;

@@ -13,6 +13,7 @@ struct Sizes {
   int64_t qkv = 0, attended = 0;         ///< what attention takes and gives
   int64_t log_sums = 0;                  ///< one for each token and head
   int64_t square = 0;                    ///< the scores of attention, if it has dropout
+  int64_t seen = 0;                      ///< a mask of which keys a query sees
   int64_t wide = 0;                      ///< what the mlp's last matrix takes
   int64_t before = 0;      ///< what the activation before it takes: one wide, or gate and up
   int64_t routed = 0;      ///< tokens at their experts, and what comes back
@@ -31,7 +32,15 @@ Sizes sizes_of(const DecoderShape& shape, const nn::Batching& of) {
   sizes.own = shape.sequence == nn::Sequence::Cut ? (sizes.all + cut - 1) / cut : sizes.all;
   sizes.stream = sizes.own * hidden;
   sizes.whole_stream = sizes.all * hidden;
-  sizes.qkv = sizes.all * (heads + 2 * kv) * head;
+  // Gathered, every rank has all keys and values, and says which of them its queries see.
+  const bool gathers = of.context > 1 && shape.context == nn::ContextKind::Gather;
+  const bool rings = of.context > 1 && shape.context == nn::ContextKind::Ring;
+  const int64_t keys = gathers ? of.rows * shape.seq : sizes.all;
+  sizes.qkv = (sizes.all * heads + keys * 2 * kv) * head;
+  if (gathers)
+    sizes.seen = (of.documents ? sizes.all : sizes.all / of.rows) * shape.seq;
+  else if (of.documents && !rings)
+    sizes.seen = of.rows * shape.seq * shape.seq;
   sizes.attended = sizes.all * heads * head;
   sizes.log_sums = sizes.all * heads;
   sizes.square = shape.attention_dropout > 0 ? sizes.log_sums * shape.seq : 0;
@@ -71,7 +80,7 @@ int64_t bytes_on_gpu(const DecoderShape& shape, const nn::Batching& of, const Si
   // A block: input and output of two norms, q, k and v, what attention gives, input and output of
   // GELU or SwiGLU. In float32: statistics of the rows of norms, and of attention.
   const int64_t attention =
-      (sizes.qkv + sizes.attended + 4 * sizes.square) * item + 4 * sizes.log_sums;
+      (sizes.qkv + sizes.attended + 4 * sizes.square + sizes.seen) * item + 4 * sizes.log_sums;
   const int64_t block =
       (4 * sizes.stream + sizes.before + sizes.wide + sizes.routed + sizes.masks) * item +
       attention + 4 * sizes.statistics;
@@ -115,7 +124,7 @@ int64_t bytes_elsewhere(const DecoderShape& shape, const nn::Batching& of, const
   // What a block saves for backward: the inputs of its norms and matrices, q, k and v, the log-sum-
   // exp (or the scores) of attention, the input and the output of GELU or SwiGLU.
   const int64_t scores = shape.attention_dropout > 0 ? 4 * sizes.square : sizes.log_sums;
-  const int64_t attention = sizes.qkv + sizes.attended + scores;
+  const int64_t attention = sizes.qkv + sizes.attended + scores + sizes.seen;
   const int64_t block = 4 * sizes.stream + sizes.statistics + attention + sizes.before +
                         sizes.wide + sizes.routed + sizes.masks;
   // Cheaply, that output is gone; while its gradient becomes that of the input, both are there.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "trireme/nn/context_region.h"
 #include "trireme/nn/model.h"
 #include "trireme/nn/moe.h"
 #include "trireme/nn/tensor_region.h"
@@ -16,6 +17,7 @@ struct DecoderShape {
   int64_t top_k = 0;
   int64_t experts = 1;  ///< how many there are
   nn::Sequence sequence = nn::Sequence::Cut;
+  nn::ContextKind context = nn::ContextKind::Ring;
 };
 
 /// The width of all experts that see one token.

@@ -233,7 +233,8 @@ int64_t gpt_activation_bytes(const GptOptions& options, const nn::Batching& of) 
        .gated = moe && moe->experts.gated,
        .top_k = moe ? moe->router.top_k : 0,
        .experts = moe ? moe->router.experts : 1,
-       .sequence = options.sequence},
+       .sequence = options.sequence,
+       .context = options.context},
       of);
 }
 

@@ -231,7 +231,8 @@ int64_t LlamaImpl::activation_bytes(const nn::Batching& of) const {
                                    .gated = true,
                                    .top_k = options_.moe ? options_.moe->router.top_k : 0,
                                    .experts = options_.moe ? options_.moe->router.experts : 1,
-                                   .sequence = options_.sequence},
+                                   .sequence = options_.sequence,
+                                   .context = options_.context},
                                   of);
 }
 

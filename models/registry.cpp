@@ -88,7 +88,8 @@ nn::MoeImpl::Options mixture_of(const config::Config& config) {
                          : wanted.ffn > 0      ? wanted.ffn
                                                : 4 * wanted.hidden,
                   .gated = wanted.expert_gated,
-                  .dropout = wanted.expert_dropout},
+                  .dropout = wanted.expert_dropout,
+                  .overlaps = config.comm.overlap_experts},
       .shared = wanted.shared_experts};
 }
 

@@ -111,6 +111,14 @@ TEST(DataShow, PrintsDocumentsAndLines) {
   put_bytes(folder / "x.jsonl", "{\"text\": \"one\"}\n\n{\"messages\": []}\n");
   EXPECT_THAT(data({"info", folder / "x.jsonl"}).out, HasSubstr("x.jsonl: jsonl, 2 lines"));
   EXPECT_EQ(data({"show", "1", folder / "x.jsonl"}).out, "line 3\n{\n  \"messages\": []\n}\n");
+  // With a tokenizer they are cut into tokens, and conversations show what is learned.
+  EXPECT_EQ(data({"show", "1", folder / "texts", "--tokenizer", "bytes"}).out,
+            "document 1, 10 bytes, 10 tokens\nt|h|e| |s|e|c|o|n|d\n");
+  put_bytes(folder / "talk.jsonl",
+            R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})");
+  EXPECT_THAT(data({"show", "0", folder / "talk.jsonl", "--tokenizer", "bytes"}).out,
+              AllOf(HasSubstr("line 1, 24 tokens"), HasSubstr("2 in [[ ]] are learned"),
+                    HasSubstr("n|t|:| [[b]]\n|\n[[end of document]]\n")));
 }
 
 TEST(DataShow, SaysInOneSentenceWhatIsWrong) {

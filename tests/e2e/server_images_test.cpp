@@ -93,7 +93,7 @@ every = 4
 };
 
 TEST_F(ServedImages, HaveTheRunningStatisticsOfReplicas) {
-  const Keys wide = {"precision.compute=float64", "mesh.replica=2"};
+  const Keys wide = {"precision.compute=float64", "mesh.replica=2", "mesh.pipe=2"};
   train("replicas", wide + Keys{"run.steps=4"});
   train("served", wide + kInLockstep + Keys{"run.steps=4"});
   expect_near("replicas", "served", "loss");

@@ -110,6 +110,15 @@ TEST(TextTraining, OnConversationsLearnsTheAnswersOnly) {
   const auto weights = numbers_of(folder / "talk", "weight");
   ASSERT_GE(weights.size(), 4u);
   EXPECT_EQ(weights[0] + weights[1] + weights[2] + weights[3], static_cast<double>(targets));
+
+  // It answers a question in the words of its answers, and stops at the end of its turn.
+  const std::string dir = folder / "longer";
+  done(train_arguments(tiny_config(folder), dir,
+                       {"data.kind=jsonl", "data.path=" + talk, "data.tokenizer=" + tokenizer,
+                        "model.vocab=300", "model.seq=64", "run.steps=150", "optim.lr=0.01"}));
+  const auto answer = done({kTrireme, "generate", dir, "--chat", "--prompt", "How much is 7 + 1?",
+                            "--temperature", "0"});
+  EXPECT_THAT(answer.out, testing::MatchesRegex("It is [0-9]+\\.\n"));
 }
 
 TEST(TextTraining, SaysWhatIsWrongBeforeItBegins) {

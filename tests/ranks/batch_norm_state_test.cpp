@@ -214,6 +214,28 @@ TEST(BatchNormInCheckpoints, ContinuesOnAnyMeshAndToTheBitOnItsOwn) {
   }
 }
 
+TEST(BatchNormInPipelines, CountNoCallThatTimesTheLayers) {
+  std::map<std::string, at::Tensor> wanted;
+  for (const auto by : {config::Balance::By::Parameters, config::Balance::By::Time}) {
+    run_world(kThreads, 2, [&](const Communicator& world) {
+      config::Config config = ImageTraining::config();
+      config.pipeline.balance.by = by;
+      ImageTraining run(world, config, {.pipe = 2});
+      for (int64_t step = 1; step <= 2; ++step) run.step(step);
+      static std::mutex mutex;
+      const std::lock_guard lock(mutex);
+      for (const auto& [name, tensor] : run.buffers()) {
+        EXPECT_TRUE(tensor.dim() > 0 || tensor.item<int64_t>() == 2) << name;
+        if (by == config::Balance::By::Parameters)
+          wanted[name] = tensor;
+        else
+          EXPECT_LE(distance(tensor, wanted.at(name)), 1e-10) << name;
+      }
+    });
+  }
+  EXPECT_EQ(wanted.size(), 60u);
+}
+
 TEST(BatchNormInLocalUpdates, EvaluatesAndSavesTheMeanOfTheReplicas) {
   const Scratch scratch;
   config::Config config = ImageTraining::config();

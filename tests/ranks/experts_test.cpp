@@ -1,9 +1,12 @@
 // Dealing experts to ranks must not change the answer: losses, norms and weights of one rank, in
 // float64, for expert beside every other axis.
+#include "trireme/nn/experts.h"
+
 #include <gmock/gmock.h>
 
 #include <torch/torch.h>
 
+#include "models/registry.h"
 #include "support/cuts.h"
 
 namespace trireme::test {
@@ -87,6 +90,21 @@ TEST(Experts, BesideContext) {
   check(with_capacity({.batch = 5, .seq = 13, .expert = 1, .context = 3}));
 }
 
+TEST(Experts, ComputeWhileTokensTravelIfTheKeySaysSo) {
+  for (const bool overlap : {false, true}) {
+    config::Config config;
+    config.model.kind = "moe-gpt";
+    config.comm.overlap_experts = overlap;
+    int found = 0;
+    for (const auto& one : models::make_whole(config, Degrees{})->modules())
+      if (const auto* experts = dynamic_cast<const nn::ExpertsImpl*>(one.get())) {
+        EXPECT_EQ(experts->options().overlaps, overlap);
+        ++found;
+      }
+    EXPECT_EQ(found, config.model.layers);
+  }
+}
+
 TEST(Experts, ThatComputeWhileTokensTravel) {
   const auto overlapped = [](Case c) {
     c.change = [](config::Config& config) { config.comm.overlap_experts = true; };
@@ -96,6 +114,13 @@ TEST(Experts, ThatComputeWhileTokensTravel) {
   check(overlapped({.replica = 4, .batch = 5, .recompute = config::Recompute::Block, .expert = 4}));
   check(overlapped({.shard = 2, .tensor = 2, .batch = 5, .expert = 2}));
   check(overlapped({.replica = 2, .pipe = 2, .expert = 2, .schedule = "zb-h1"}));
+  check(overlapped({.replica = 2,
+                    .batch = 16,
+                    .pipe = 2,
+                    .stages_per_rank = 2,
+                    .expert = 2,
+                    .layers = 4,
+                    .schedule = "dualpipe-v"}));
 }
 
 TEST(Experts, OfEveryKindOfRouter) {
@@ -136,7 +161,8 @@ TEST(Experts, In16BitsLearnAsInFloat64) {
 }
 
 TEST(Experts, ThatTravelCompressedTrain) {
-  // Gradients of experts are summed over other ranks than the rest: the compressor keeps them apart.
+  // Gradients of experts are summed over other ranks than the rest: the compressor keeps them
+  // apart.
   Case c{.replica = 4, .batch = 8, .expert = 2};
   c.otherwise = "int8";
   c.change = [](config::Config& config) {

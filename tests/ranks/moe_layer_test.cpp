@@ -98,8 +98,8 @@ TEST(MoeLayer, HasASecondDerivative) {
 }
 
 /// The layer over ranks of the expert axis, which hold different rows of the same batch: rank r has
-/// `rows[r]` of them.
-void check_dealt(const std::vector<int64_t>& rows, bool all_to_one) {
+/// `rows[r]` of them. `overlaps`: tokens travel in two halves.
+void check_dealt(const std::vector<int64_t>& rows, bool all_to_one, bool overlaps) {
   const auto ranks = static_cast<int>(rows.size());
   const int64_t experts = 4;
   nn::Moe whole = made(options_of(true, experts, 1));
@@ -125,7 +125,9 @@ void check_dealt(const std::vector<int64_t>& rows, bool all_to_one) {
     struct Root : torch::nn::Module {
       nn::Moe moe = nullptr;
     } root;
-    root.moe = root.register_module("moe", nn::Moe(options_of(true, experts, 1)));
+    nn::MoeImpl::Options dealt = options_of(true, experts, 1);
+    dealt.experts.overlaps = overlaps;
+    root.moe = root.register_module("moe", nn::Moe(dealt));
     nn::cut(root, nn::moe_plan("moe", options_of(true, experts, 1)), mesh);
     root.to(torch::kDouble);
     root.eval();
@@ -154,15 +156,19 @@ void check_dealt(const std::vector<int64_t>& rows, bool all_to_one) {
 }
 
 TEST(MoeLayer, TokensTravelToTheRanksOfTheirExperts) {
-  check_dealt({2, 2}, false);
-  check_dealt({1, 2, 3, 1}, false);
+  for (const bool overlaps : {false, true}) {
+    check_dealt({2, 2}, false, overlaps);
+    check_dealt({1, 2, 3, 1}, false, overlaps);
+  }
 }
 
 TEST(MoeLayer, RanksWithoutTokensAndExpertsWithoutTokensAreFine) {
-  check_dealt({3, 0}, false);
-  check_dealt({0, 2, 0, 1}, false);
-  check_dealt({2, 1}, true);
-  check_dealt({0, 0, 1, 0}, true);
+  for (const bool overlaps : {false, true}) {
+    check_dealt({3, 0}, false, overlaps);
+    check_dealt({0, 2, 0, 1}, false, overlaps);
+    check_dealt({2, 1}, true, overlaps);
+    check_dealt({0, 0, 1, 0}, true, overlaps);
+  }
 }
 
 /// In 16 bits all experts are multiplied by one kernel; in float64 one after the other.
@@ -195,6 +201,20 @@ TEST(MoeLayer, OnAGpuIsTheSameToItsPrecision) {
     for (std::size_t i = 0; i < own.size(); ++i)
       EXPECT_TRUE(close(own[i], grads[i])) << dtype << " gradient " << i;
   }
+}
+
+TEST(MoeLayer, RefusesARouterThatNoPatternMatches) {
+  for (const Degrees& degrees : {Degrees{.context = 2}, Degrees{.tensor = 2}})
+    run_world(kThreads, 2, [&](const Communicator& world) {
+      torch::nn::Module root;
+      root.register_module("moe", nn::Moe(options_of(false, 4, 2)));
+      const Mesh mesh(world, degrees);
+      EXPECT_THAT(
+          [&] {
+            nn::cut(root, {{"*.experts", nn::Style::Expert}}, mesh);
+          },
+          ThrowsMessage<MisuseError>(HasSubstr("no pattern matches the router 'moe.router'")));
+    });
 }
 
 TEST(MoeLayer, RefusesExpertsThatCannotBeDealt) {

@@ -6,7 +6,10 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <limits>
+
 #include "support/scratch.h"
+#include "trireme/train/expert_loads.h"
 #include "trireme/train/footprint.h"
 #include "trireme/train/lines_file.h"
 
@@ -22,7 +25,7 @@ TEST(Bar, ShrinksFirstThenGoesWhatMattersLeast) {
   report.loss = 3.5;
   report.tokens_per_s = 58'200;
   report.floor = 3.25;
-  const auto bar = [&](int columns) { return draw_bar(report, 1200, 42, columns); };
+  const auto bar = [&](int columns) { return draw_bar(report, 1200, 42, columns, "tokens"); };
   EXPECT_EQ(bar(200),
             "[======                  ] 300/1200  loss 3.5000 (floor 3.2500)  58.2k tokens/s  0:42 "
             "left");
@@ -35,6 +38,25 @@ TEST(Bar, ShrinksFirstThenGoesWhatMattersLeast) {
   EXPECT_EQ(bar(10), "300/1200 ");
   for (int columns = 1; columns < 120; ++columns)
     EXPECT_LT(bar(columns).size(), static_cast<std::size_t>(std::max(2, columns)));
+}
+
+TEST(Lines, SayTheMeanSpeedSinceTheLineBefore) {
+  testing::internal::CaptureStdout();
+  {
+    Progress progress(0, 4, 2, "images");
+    int64_t step = 0;
+    for (const double ms : {100, 300, 50, 50}) {
+      StepReport report;
+      report.step = ++step;
+      report.weight = 10;
+      report.step_ms = ms;
+      report.tokens_per_s = report.weight / ms * 1e3;
+      progress.show(report);
+    }
+  }
+  const std::string said = testing::internal::GetCapturedStdout();
+  EXPECT_THAT(said, HasSubstr("step 2/4  loss 0.0000  50 images/s"));
+  EXPECT_THAT(said, HasSubstr("step 4/4  loss 0.0000  200 images/s"));
 }
 
 /// A limit on the size of files stands for a disk that is full.
@@ -92,6 +114,14 @@ TEST(Lines, WaitInMemoryWhileTheDiskIsFullAndWhatFindsNoRoomIsNamed) {
     for (const int64_t step : {21, 22}) file.add(step, line(step));
   }
   EXPECT_THAT(told.back(), HasSubstr("to the end; it has no lines of steps 21 to 22"));
+}
+
+TEST(Lines, OfExpertsAreJsonAlsoWhereALossIsNoNumber) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::string text = to_json(
+      {nn::ExpertLoad{.layer = "h.0.moe.router", .tokens = {3, 1}, .balance = nan, .z = 2}});
+  EXPECT_THAT(text, HasSubstr(R"("load":[0.75,0.25],"max":1.5)"));
+  EXPECT_THAT(text, HasSubstr(R"("balance":null,"z":2)"));
 }
 
 TEST(Memory, OfTheHostIsToldFromTheGpus) {

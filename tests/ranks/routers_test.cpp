@@ -53,6 +53,15 @@ TEST(Router, TopKOfASoftmaxKeepsTheProbabilities) {  // Shazeer et al. 2017, Fed
   EXPECT_THAT(weights(out), ElementsAre(Near(0.4), Near(0.3)));
 }
 
+TEST(Router, AnyCapacityAboveTheNumberOfExpertsDropsNothing) {
+  for (const double capacity : {4.0, 1e19}) {
+    nn::Router router = identity({.experts = 4, .top_k = 1, .capacity = capacity});
+    const nn::Flow out = router->forward(
+        nn::Flow(logits({0.7, 0.1, 0.1, 0.1, 0.7, 0.1, 0.1, 0.1, 0.7, 0.1, 0.1, 0.1}, 3)));
+    EXPECT_THAT(choices(out), ElementsAre(0, 0, 0));
+  }
+}
+
 TEST(Router, NormalisedWeightsAddUpToOne) {  // Jiang et al. 2024 (Mixtral)
   nn::Router router = identity({.experts = 4, .top_k = 2, .normalised = true});
   const nn::Flow out = router->forward(nn::Flow(logits({0.1, 0.4, 0.2, 0.3}, 1)));

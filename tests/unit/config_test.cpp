@@ -72,7 +72,7 @@ model: kind="gpt" layers=4 hidden=128 heads=4 kv_heads=4 ffn=512 seq=128 vocab=2
        router="softmax" z_loss=0.0 bias_rate=0.001 router_groups=1 router_top_groups=1
        shared_experts=0 expert_ffn=512 expert_gated=false expert_dropout=0.0
 data: kind="markov" path="" valid="" tokenizer="" chat="" augment="none" workers=1 samples=8192
-      allow_change=false documents=false eod=-1
+      classes=16 allow_change=false documents=false eod=-1
 batch: global=32 micro=8
 optim: kind="adamw" lr=0.001 betas=[0.9, 0.95] eps=1e-08 weight_decay=0.1 momentum=0.9 clip=1.0
        schedule="cosine" warmup=0 final=0.1 groups=[]
@@ -348,6 +348,20 @@ TEST(ConfigValidate, RefusesKeysThatDoNotFitEachOther) {
        "gpt.toml: model.router = \"expert-choice\": each expert would choose among all tokens of a "
        "sequence, also later ones, so that a token's output would depend on tokens that a causal "
        "model must not see; use \"softmax\", \"normalised\", \"sigmoid-bias\" or \"grouped\""},
+      {"model = {kind = 'moe-gpt', router = 'sigmoid-bias'}\nsync = {kind = 'stale', servers = 1}",
+       "gpt.toml: sync.kind = \"stale\" and model.router = \"sigmoid-bias\" do not go together: "
+       "biases "
+       "move by the load of a whole step, and no worker knows what the others' tokens chose; use "
+       "\"normalised\""},
+      {"model = {kind = 'moe-gpt', router = 'sigmoid-bias'}\npipeline.schedule = 'pipedream'\n"
+       "mesh.pipe = 2",
+       "gpt.toml: model.router = \"sigmoid-bias\" and pipeline.schedule = \"pipedream\" do not go "
+       "together: biases move by the load of a whole step, and steps overlap there; use "
+       "\"normalised\", or \"1f1b\""},
+      {"model = {kind = 'moe-gpt', experts = 1000000, expert_ffn = 1000000000, hidden = 4096}",
+       "gpt.toml: model: layers 4 x hidden 4096 x ffn 1000000000 x 1000000 experts with vocab 256 "
+       "and "
+       "seq 128 are about 2e+19 parameters; at most 1e15 can be counted"},
       {"model = {kind = 'moe-gpt', router = 'grouped', router_groups = 3}",
        "gpt.toml: model.experts = 8 cannot be divided into router_groups = 3"},
       {"model = {kind = 'moe-gpt', router = 'grouped', router_groups = 4, top_k = 3}",

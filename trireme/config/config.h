@@ -62,9 +62,11 @@ struct Model {
 
   bool has_attention() const { return kind != "mlp" && kind != "resnet"; }
   bool has_experts() const { return kind == "moe-gpt" || kind == "moe-llama"; }
+  bool has_biased_router() const { return has_experts() && router == RouterKind::SigmoidBias; }
   bool is_llama() const { return kind == "llama" || kind == "moe-llama"; }
   /// Does it choose a class for an image? Others predict tokens.
   bool has_images() const { return kind == "resnet" || kind == "vit"; }
+  const char* counted() const { return has_images() ? "images" : "tokens"; }  ///< per second
   /// The predictions that a sample asks for.
   int64_t targets() const { return has_attention() && !has_images() ? seq : 1; }
 };
@@ -85,6 +87,7 @@ struct Data {
   Augment augment = Augment::None;
   int64_t workers = 1;
   int64_t samples = 8192;
+  int64_t classes = 16;  ///< of the tokens of the generated language
   bool allow_change = false;
   bool documents = false;  ///< attention stops where a document ends
   int64_t eod = -1;        ///< the token that ends a document; below 0: the tokenizer's

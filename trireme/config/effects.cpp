@@ -158,6 +158,7 @@ constexpr Switch kSwitches[] = {
     {"data.path", "data.kind", [](const Config& c) { return c.data.blend.empty(); },
      "data.kind=tokens"},
     {"data.samples", "data.kind", has_markov, "data.kind=markov"},
+    {"data.classes", "data.kind", has_markov, "data.kind=markov"},
     {"data.augment", "data.kind", trains_on_images, "data.kind=images"},
     {"model.heads", "model.kind", has_attention, "model.kind=gpt"},
     {"model.kv_heads", "model.kind", has_attention, "model.kind=gpt"},

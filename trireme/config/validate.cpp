@@ -80,13 +80,19 @@ void validate_model(const Model& model) {
 void validate_sizes(const Model& model, const Batch& batch) {
   constexpr double kMost = 1e15;
   const auto number = [](int64_t size) { return static_cast<double>(size); };
-  const double width = number(model.hidden), wide = number(model.ffn) + 4 * width;
+  const double width = number(model.hidden);
+  const bool mixes = model.has_experts();
+  const double ffn = number(mixes && model.expert_ffn > 0 ? model.expert_ffn : model.ffn);
+  const auto wide_with = [&](int64_t experts) { return ffn * number(experts) + 4 * width; };
+  const double wide = wide_with(mixes ? model.top_k + model.shared_experts : 1);
   const double parameters =
-      number(model.layers) * width * wide + (number(model.vocab) + number(model.seq)) * width;
+      number(model.layers) * width * wide_with(mixes ? model.experts + model.shared_experts : 1) +
+      (number(model.vocab) + number(model.seq)) * width;
   need(parameters < kMost,
-       "model: layers {} x hidden {} x ffn {} with vocab {} and seq {} are about "
+       "model: layers {} x hidden {} x ffn {}{} with vocab {} and seq {} are about "
        "{:.0e} parameters; at most 1e15 can be counted",
-       model.layers, model.hidden, model.ffn, model.vocab, model.seq, parameters);
+       model.layers, model.hidden, ffn, mixes ? fmt::format(" x {} experts", model.experts) : "",
+       model.vocab, model.seq, parameters);
   const double rows = number(std::min(batch.micro, batch.global)) * number(model.seq);
   const double each =
       number(model.layers) * (wide + number(model.heads) * number(model.seq)) + number(model.vocab);
@@ -201,13 +207,14 @@ void validate_servers(const Config& config) {
        "{}: lora.rank = {} adapts the weights of model.from, which servers do not keep; train such "
        "adapters without servers",
        asked, config.lora.rank);
-  need(config.mesh.pipe == 1 || config.model.kind != "resnet",
-       "{} and mesh.pipe = {} do not go together for model.kind = \"resnet\": the last running "
-       "statistics of a pipeline may reach the servers a step late; leave mesh.pipe out",
-       asked, config.mesh.pipe);
   need(sync.copies < sync.servers,
        "sync.copies = {} needs {} servers, but sync.servers = {}: use at most {} copies",
        sync.copies, sync.copies + 1, sync.servers, sync.servers - 1);
+  need(!config.model.has_biased_router(),
+       "{} and model.router = \"sigmoid-bias\" do not go together: biases move by the load of a "
+       "whole "
+       "step, and no worker knows what the others' tokens chose; use \"normalised\"",
+       asked);
   need(config.mesh.expert == 1,
        "{} and mesh.expert = {} do not go together: what servers hold is not cut over experts; "
        "leave mesh.expert out",
@@ -262,6 +269,11 @@ void validate(const Config& config) {
   need(!config.model.has_experts() || config.model.experts % mesh.expert == 0,
        "model.experts = {} cannot be dealt evenly to mesh.expert = {}: use a divisor",
        config.model.experts, mesh.expert);
+  need(!config.model.has_biased_router() || !config.pipeline.schedule.starts_with("pipedream"),
+       "model.router = \"sigmoid-bias\" and pipeline.schedule = \"{}\" do not go together: biases "
+       "move "
+       "by the load of a whole step, and steps overlap there; use \"normalised\", or \"1f1b\"",
+       config.pipeline.schedule);
   need(config.model.has_experts() || mesh.expert == 1,
        "mesh.expert = {} deals experts to ranks, and model.kind = \"{}\" has none; use "
        "model.kind = \"moe-gpt\", or leave mesh.expert out",

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numbers>
 #include <numeric>
+#include <span>
 
 #include "trireme/core/error.h"
 #include "trireme/core/philox.h"
@@ -31,45 +33,47 @@ double normal_of(uint64_t seed, uint64_t place) {
 }
 
 /// Samples an index from cumulative chances: the first whose running sum exceeds `u`.
-template <class Sums>
-int64_t draw(const Sums& running, std::size_t count, double u) {
-  const auto end = running.begin() + static_cast<std::ptrdiff_t>(count);
-  const auto found = std::upper_bound(running.begin(), end, u);
-  return std::min<int64_t>(found - running.begin(), static_cast<int64_t>(count) - 1);
+int64_t draw(std::span<const double> running, double u) {
+  const auto found = std::upper_bound(running.begin(), running.end(), u);
+  return std::min<int64_t>(found - running.begin(), static_cast<int64_t>(running.size()) - 1);
 }
 
 }  // namespace
 
 std::string Markov::identity() const {
-  return fmt::format("markov, {} tokens, seed {}, from text {}", options_.vocab, options_.seed,
+  const bool usual = options_.classes == MarkovOptions().classes;
+  return fmt::format("markov, {} tokens{}, seed {}, from text {}", options_.vocab,
+                     usual ? "" : fmt::format(" in {} classes", options_.classes), options_.seed,
                      options_.first_text);
 }
 
 Markov::Markov(MarkovOptions options)
-    : options_(options), classes_(static_cast<int>(std::min<int64_t>(kClasses, options.vocab))) {
+    : options_(options), classes_(static_cast<int>(std::min(options.classes, options.vocab))) {
   core::check(options.vocab >= 2 && options.seq >= 1 && options.samples >= 1,
               "markov: vocab {}, seq {} and samples {} must be at least 2, 1 and 1", options.vocab,
               options.seq, options.samples);
-  for (int before = 0; before < classes_; ++before) {
-    for (int last = 0; last < classes_; ++last) {
-      const std::size_t row = context(before, last);
-      double sum = 0;
-      for (int next = 0; next < classes_; ++next) {
-        const auto k = static_cast<std::size_t>(next);
-        const auto place = [&](int block, std::size_t at) {
-          return normal_of(options.seed, (static_cast<uint64_t>(block) << 32) + at * kClasses + k);
+  core::check(options.classes >= 2 && options.classes <= kMostClasses,
+              "markov: {} classes; there may be 2 to {}", options.classes, kMostClasses);
+  const auto classes = static_cast<std::size_t>(classes_);
+  const auto row_size = static_cast<std::size_t>(options.classes);
+  for (std::size_t before = 0; before < classes; ++before) {
+    for (std::size_t last = 0; last < classes; ++last) {
+      const std::size_t row = before * row_size + last, begin = table_.size();
+      for (std::size_t next = 0; next < classes; ++next) {
+        const auto place = [&](uint64_t block, std::size_t at) {
+          return normal_of(options.seed, (block << 32) + at * row_size + next);
         };
-        table_[row][k] =
-            std::exp(kLast * place(0, static_cast<std::size_t>(last)) +
-                     kBefore * place(1, static_cast<std::size_t>(before)) + kBoth * place(2, row));
-        sum += table_[row][k];
+        table_.push_back(
+            std::exp(kLast * place(0, last) + kBefore * place(1, before) + kBoth * place(2, row)));
       }
-      for (double& chance : table_[row]) chance /= sum;
-      std::partial_sum(table_[row].begin(), table_[row].end(), running_[row].begin());
+      const std::span<double> chances = std::span(table_).subspan(begin);
+      const double sum = std::accumulate(chances.begin(), chances.end(), 0.0);
+      for (double& chance : chances) chance /= sum;
+      std::partial_sum(chances.begin(), chances.end(), std::back_inserter(running_));
     }
   }
   for (int k = 0; k < classes_; ++k) {
-    auto& running = running_in_class_[static_cast<std::size_t>(k)];
+    auto& running = running_in_class_.emplace_back();
     double sum = 0;
     for (int64_t i = 0; i < tokens_in(k); ++i)
       running.push_back(sum += 1 / static_cast<double>(i + 1));
@@ -82,13 +86,11 @@ Markov::Markov(MarkovOptions options)
 /// The stationary distribution of (before, last), by power iteration.
 void Markov::make_stationary() {
   const std::size_t used = static_cast<std::size_t>(classes_) * static_cast<std::size_t>(classes_);
-  for (int before = 0; before < classes_; ++before) {
-    for (int last = 0; last < classes_; ++last)
-      stationary_[context(before, last)] = 1 / static_cast<double>(used);
-  }
+  stationary_.assign(used, 1 / static_cast<double>(used));
   constexpr int kMostSteps = 10000;
+  const double rounding = 1e-15 * std::max(1.0, static_cast<double>(used) / 256);
   for (int step = 0; step < kMostSteps; ++step) {
-    std::array<double, kClasses * kClasses> next{};
+    std::vector<double> next(used);
     for (int before = 0; before < classes_; ++before) {
       for (int last = 0; last < classes_; ++last) {
         for (int k = 0; k < classes_; ++k)
@@ -97,24 +99,24 @@ void Markov::make_stationary() {
     }
     double moved = 0;
     for (std::size_t i = 0; i < next.size(); ++i) moved += std::abs(next[i] - stationary_[i]);
-    stationary_ = next;
-    if (moved < 1e-15) return;
+    stationary_ = std::move(next);
+    if (moved < rounding) return;
   }
 }
 
 double Markov::chance_in_class(int64_t token) const {
-  const auto& running = running_in_class_[static_cast<std::size_t>(token % kClasses)];
-  const auto i = static_cast<std::size_t>(token / kClasses);
+  const auto& running = running_in_class_[static_cast<std::size_t>(token % classes_)];
+  const auto i = static_cast<std::size_t>(token / classes_);
   return running[i] - (i == 0 ? 0 : running[i - 1]);
 }
 
 /// The entropy rate: the sum over states of p(state) x p(class | state) x (entropy of the token
 /// within the class - log p(class | state)).
 void Markov::make_entropy() {
-  std::array<double, kClasses> within{};
+  std::vector<double> within(static_cast<std::size_t>(classes_));
   for (int64_t token = 0; token < options_.vocab; ++token) {
     const double p = chance_in_class(token);
-    within[static_cast<std::size_t>(token % kClasses)] -= p * std::log(p);
+    within[static_cast<std::size_t>(token % classes_)] -= p * std::log(p);
   }
   entropy_ = 0;
   for (int before = 0; before < classes_; ++before) {
@@ -135,15 +137,15 @@ void Markov::write(int64_t index, int64_t count, int64_t* tokens) const {
   double left = uniform_of(begin[0], begin[1]);
   std::size_t state = 0;
   while (state + 1 < stationary_.size() && left >= stationary_[state]) left -= stationary_[state++];
-  int before = static_cast<int>(state) / kClasses, last = static_cast<int>(state) % kClasses;
+  int before = static_cast<int>(state) / classes_, last = static_cast<int>(state) % classes_;
+  const auto classes = static_cast<std::size_t>(classes_);
   for (int64_t i = 0; i < count; ++i) {
     const auto words = core::philox(options_.seed ^ kText, static_cast<uint64_t>(index),
                                     static_cast<uint64_t>(i) + 1);
-    const auto k =
-        static_cast<int>(draw(running_[context(before, last)], static_cast<std::size_t>(classes_),
-                              uniform_of(words[0], words[1])));
+    const auto chances = std::span(running_).subspan(context(before, last) * classes, classes);
+    const auto k = static_cast<int>(draw(chances, uniform_of(words[0], words[1])));
     const auto& in_class = running_in_class_[static_cast<std::size_t>(k)];
-    tokens[i] = draw(in_class, in_class.size(), uniform_of(words[2], words[3])) * kClasses + k;
+    tokens[i] = draw(in_class, uniform_of(words[2], words[3])) * classes_ + k;
     before = last;
     last = k;
   }

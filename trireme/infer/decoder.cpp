@@ -2,6 +2,7 @@
 
 #include "trireme/core/error.h"
 #include "trireme/nn/layers.h"
+#include "trireme/nn/router.h"
 
 namespace trireme::infer {
 
@@ -42,7 +43,9 @@ at::Tensor Decoder::feed(const at::Tensor& tokens) {
   return logits;
 }
 
+/// Experts read on the host how many tokens each gets, which no recording can.
 void Decoder::repeat_steps(int64_t positions) {
+  if (!nn::routers_of(*model_).empty()) return;
   if (device_.is_cuda() && cuda::Graph::available() && caches_.may_move())
     repeats_before_ = positions;
 }

@@ -31,8 +31,12 @@ class BatchStatistics : public c10::BackendMeta {
   /// nullptr: one rank.
   const comm::Communicator* group() const { return group_ ? &*group_ : nullptr; }
 
-  /// From now on a mini-batch lasts until `end_mini_batch`. Before, each call is one.
-  void defer() { defers_ = true; }
+  /// From now on a mini-batch lasts until `end_mini_batch`. Before, each call is one; such calls, as
+  /// those that time the layers of a pipeline, are no part of the first.
+  void defer() {
+    defers_ = true;
+    open_ = false;
+  }
   void end_mini_batch() { open_ = false; }
 
   /// The moments of all ranks of the group (batch_norm::moments_of). Collective.

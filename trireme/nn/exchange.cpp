@@ -4,6 +4,7 @@
 #include <torch/autograd.h>
 
 #include <numeric>
+#include <utility>
 
 namespace trireme::nn::functional {
 
@@ -50,19 +51,19 @@ struct ExchangeFunction : torch::autograd::Function<ExchangeFunction> {
 struct ExchangeInFlight::Travel {
   explicit Travel(ExchangeRows of) : rows(std::move(of)) {}
 
-  at::Tensor start(const at::Tensor& x, const comm::Rows& to, const comm::Rows& from) {
-    at::Tensor out = room_for(x, from);
+  void start(const at::Tensor& x, const comm::Rows& to, const comm::Rows& from) {
+    arriving = room_for(x, from);
     sending = x.contiguous();
-    work = rows.group.all_to_all(out, sending, from, to);
-    return out;
+    work = rows.group.all_to_all(arriving, sending, from, to);
   }
-  void finish() {
+  at::Tensor finish() {
     work.wait();
     sending = at::Tensor();
+    return std::exchange(arriving, at::Tensor());
   }
 
   ExchangeRows rows;
-  at::Tensor sending;
+  at::Tensor sending, arriving;
   comm::Work work;
 };
 
@@ -76,18 +77,20 @@ struct ExchangeInFlight::TravelBox : torch::CustomClassHolder {
   std::shared_ptr<Travel> travel;
 };
 
-/// Returns memory that is not filled yet: only `Wait` may take it.
+/// Returns memory that is not filled yet: only `Wait` may take it. In backward the gradients arrive
+/// in the Travel; what `Wait` hands to `Start` has the shape that autograd expects, and is not
+/// read.
 struct ExchangeInFlight::Start : torch::autograd::Function<Start> {
   static at::Tensor forward(Context* context, const at::Tensor& x,
                             c10::intrusive_ptr<TravelBox> box) {
     const at::AutoDispatchBelowADInplaceOrView below;
     context->saved_data["travel"] = c10::IValue::make_capsule(box);
     Travel& travel = *box->travel;
-    return travel.start(x, travel.rows.sent, travel.rows.received);
+    travel.start(x, travel.rows.sent, travel.rows.received);
+    return travel.arriving;
   }
-  static Variables backward(Context* context, Variables gradients) {
-    TravelBox::in(context).finish();
-    return {gradients[0], {}};
+  static Variables backward(Context* context, Variables) {
+    return {TravelBox::in(context).finish(), {}};
   }
 };
 
@@ -104,7 +107,8 @@ struct ExchangeInFlight::Wait : torch::autograd::Function<Wait> {
                 "a gradient of a gradient (create_graph) cannot travel while experts compute; set "
                 "comm.overlap_experts=false");
     Travel& travel = TravelBox::in(context);
-    return {travel.start(gradients[0], travel.rows.received, travel.rows.sent), {}};
+    travel.start(gradients[0], travel.rows.received, travel.rows.sent);
+    return {gradients[0], {}};
   }
 };
 

@@ -73,11 +73,14 @@ at::Tensor grouped_input_gradient(const at::Tensor& dy, const at::Tensor& weight
 
 at::Tensor grouped_weight_gradient(const at::Tensor& dy, const at::Tensor& x,
                                    const at::Tensor& weight, const std::vector<int64_t>& counts) {
-  if (has_grouped_kernel(x, weight))
-    return at::_grouped_mm(dy.contiguous().t(), x.contiguous(), ends_of(counts, x.device()));
-  at::Tensor dw = at::empty(weight.sizes(), weight.options().requires_grad(false));
+  const bool at_once = has_grouped_kernel(x, weight);
+  at::Tensor dw =
+      at_once ? at::_grouped_mm(dy.contiguous().t(), x.contiguous(), ends_of(counts, x.device()))
+              : at::empty(weight.sizes(), weight.options().requires_grad(false));
+  // Not every version of the kernel writes the gradient of an expert without rows.
   for (std::size_t expert = 0; expert < counts.size(); ++expert)
     if (counts[expert] == 0) dw[static_cast<int64_t>(expert)].zero_();
+  if (at_once) return dw;
   each_group(counts, [&](int64_t expert, int64_t begin, int64_t rows) {
     at::Tensor part = dw[expert];
     at::mm_out(part, dy.narrow(0, begin, rows).t(), x.narrow(0, begin, rows));

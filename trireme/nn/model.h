@@ -11,6 +11,7 @@ struct Batching {
   int64_t item_bytes = 4;    ///< of an element
   int tensor = 1;            ///< degree of the tensor axis
   int context = 1;           ///< degree of the context axis
+  bool documents = false;    ///< attention stops at their borders
   c10::DeviceType device = c10::DeviceType::CPU;
   /// For a pipeline, where a rank has some of the layers and several micro-batches in flight: of
   /// how many layers it keeps activations (micro-batches x layers), and of how many micro-batches

@@ -2,8 +2,11 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "trireme/core/error.h"
 #include "trireme/nn/layers.h"
+#include "trireme/nn/router.h"
 
 namespace trireme::nn {
 
@@ -77,6 +80,20 @@ void share_sequences(torch::nn::Module& root, const Mesh& mesh, ContextKind kind
       attention->share_sequence({mesh.group(Axis::Context), kind}, mesh.size(Axis::Tensor));
 }
 
+/// A router counts whole sequences, so it must know which ranks have parts of one.
+void refuse_unplanned_routers(const torch::nn::Module& root,
+                              const std::vector<PlannedLayer>& planned, const Mesh& mesh) {
+  if (mesh.size(Axis::Context) == 1 && mesh.size(Axis::Tensor) == 1) return;
+  for (const auto& item : root.named_modules("", /*include_self=*/false)) {
+    const auto* router = dynamic_cast<const RouterImpl*>(item.value().get());
+    const auto is_it = [&](const PlannedLayer& one) { return one.layer == router; };
+    core::check(router == nullptr || std::ranges::any_of(planned, is_it),
+                "plan: no pattern matches the router '{}', so its losses and its capacity would "
+                "count parts of sequences on {}; add {{\"{}\", Style::Positions}}",
+                item.key(), to_string(mesh.degrees()), item.key());
+  }
+}
+
 }  // namespace
 
 void cut(torch::nn::Module& root, const Plan& plan, const Mesh& mesh, Sequence sequence,
@@ -101,6 +118,7 @@ void cut(torch::nn::Module& root, const Plan& plan, const Mesh& mesh, Sequence s
     }
   };
   each([&](LayerImpl& layer, Style style) { check_cut(layer, style, mesh); });
+  refuse_unplanned_routers(root, wanted, mesh);
   share_sequences(root, mesh, context);
   each([&](LayerImpl& layer, Style style) { cut_layer(layer, style, shared, region); });
 }

@@ -192,7 +192,9 @@ at::Tensor RouterImpl::with_capacity(const Flow& in, const at::Tensor& choice) {
         at::zeros({whole.size(0), here.whole(), whole.size(2)}, whole.options());
     whole = start_all_reduce(parts.index_copy(1, columns, whole), *context).wait();
   }
-  const auto most = static_cast<int64_t>(o.capacity * static_cast<double>(whole.size(1) * o.top_k) /
+  // With as many shares as there are experts, all tokens find room in one.
+  const double shares = std::min(o.capacity, static_cast<double>(o.experts));
+  const auto most = static_cast<int64_t>(shares * static_cast<double>(whole.size(1) * o.top_k) /
                                          static_cast<double>(o.experts));
   core::check(most > 0,
               "router '{}': capacity {} would drop everything: {} experts would take less than one "

@@ -37,7 +37,8 @@ DatasetPointer make_markov(const config::Config& config, const Wanted& wanted) {
                           .seq = config.model.seq,
                           .samples = train ? config.data.samples : kValidSamples,
                           .seed = static_cast<uint64_t>(config.run.seed),
-                          .first_text = train ? 0 : config.data.samples});
+                          .first_text = train ? 0 : config.data.samples,
+                          .classes = config.data.classes});
 }
 
 DatasetPointer open_tokens(const config::Config& config, const Wanted& wanted) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "trireme/comm/texts.h"
@@ -12,6 +13,11 @@
 namespace trireme::train {
 
 namespace {
+
+/// JSON has no nan; a step whose loss is none has no auxiliary losses either.
+std::string number(double value) {
+  return std::isfinite(value) ? fmt::format("{:.6g}", value) : "null";
+}
 
 std::string text_of(const nn::ExpertLoad& one) {
   const double all = std::accumulate(one.tokens.begin(), one.tokens.end(), 0.0);
@@ -24,21 +30,27 @@ std::string text_of(const nn::ExpertLoad& one) {
     parts.push_back(fmt::format("{:.4g}", part));
   }
   return fmt::format(
-      R"({{"layer":"{}","load":[{}],"max":{:.4g},"entropy":{:.4g},"dropped":{},"balance":{:.6g},"z":{:.6g}}})",
+      R"({{"layer":"{}","load":[{}],"max":{:.4g},"entropy":{:.4g},"dropped":{},"balance":{},"z":{}}})",
       one.layer, fmt::join(parts, ","), most * static_cast<double>(one.tokens.size()), entropy,
-      one.dropped, one.balance, one.z);
+      one.dropped, number(one.balance), number(one.z));
 }
 
 core::Json json_of(const nn::ExpertLoad& one) {
-  return {{"layer", one.layer},
-          {"tokens", one.tokens},
-          {"others", {one.dropped, one.balance, one.z}}};
+  return {
+      {"layer", one.layer}, {"tokens", one.tokens}, {"others", {one.dropped, one.balance, one.z}}};
+}
+
+std::vector<double> numbers_of(const core::Json& json) {
+  std::vector<double> all;
+  for (const core::Json& one : json)
+    all.push_back(one.is_null() ? std::numeric_limits<double>::quiet_NaN() : one.get<double>());
+  return all;
 }
 
 nn::ExpertLoad load_of(const core::Json& json) {
-  const auto others = json.at("others").get<std::vector<double>>();
+  const std::vector<double> others = numbers_of(json.at("others"));
   return {.layer = json.at("layer"),
-          .tokens = json.at("tokens").get<std::vector<double>>(),
+          .tokens = numbers_of(json.at("tokens")),
           .dropped = others.at(0),
           .balance = others.at(1),
           .z = others.at(2)};

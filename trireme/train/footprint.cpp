@@ -33,6 +33,7 @@ nn::Batching batching(const config::Config& config, const Degrees& degrees, int6
           .item_bytes = item,
           .tensor = degrees.tensor,
           .context = degrees.context,
+          .documents = config.data.documents,
           .device = device};
 }
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "trireme/core/terminal.h"
 
@@ -65,10 +66,11 @@ std::string StepReport::to_json() const {
   return line + "}";
 }
 
-std::string draw_bar(const StepReport& report, int64_t steps, double seconds_left, int columns) {
+std::string draw_bar(const StepReport& report, int64_t steps, double seconds_left, int columns,
+                     const std::string& unit) {
   const std::string loss = fmt::format("{}/{}  loss {:.4f}", report.step, steps, report.loss);
   const std::string floor = report.floor ? fmt::format(" (floor {:.4f})", *report.floor) : "";
-  const std::string speed = fmt::format("  {} tokens/s", rate(report.tokens_per_s));
+  const std::string speed = fmt::format("  {} {}/s", rate(report.tokens_per_s), unit);
   const std::string left = fmt::format("  {} left", time_left(seconds_left));
   const std::string text = loss + floor + speed + left;
   const int room = std::max(1, columns - 1);
@@ -82,10 +84,11 @@ std::string draw_bar(const StepReport& report, int64_t steps, double seconds_lef
   return fmt::format("[{:=<{}}{: <{}}] {}", "", full, "", width - full, text);
 }
 
-Progress::Progress(int64_t first, int64_t steps, int64_t every)
+Progress::Progress(int64_t first, int64_t steps, int64_t every, std::string unit)
     : first_(first),
       steps_(steps),
       every_(every),
+      unit_(std::move(unit)),
       terminal_(core::is_terminal(STDOUT_FILENO)),
       began_(Clock::now()) {}
 
@@ -102,7 +105,7 @@ double Progress::seconds_left(int64_t step) const {
 std::string Progress::line_of(const StepReport& report) const {
   std::string text = fmt::format("step {}/{}  loss {:.4f}", report.step, steps_, report.loss);
   if (report.floor) text += fmt::format(" (floor {:.4f})", *report.floor);
-  text += fmt::format("  {} tokens/s  {} left", rate(report.tokens_per_s),
+  text += fmt::format("  {} {}/s  {} left", rate(report.tokens_per_s), unit_,
                       time_left(seconds_left(report.step)));
   if (report.eval_loss) text += fmt::format("  eval {:.4f}", *report.eval_loss);
   if (report.eval_accuracy) text += fmt::format(" ({:.2f} % right)", 100 * *report.eval_accuracy);
@@ -113,7 +116,7 @@ std::string Progress::line_of(const StepReport& report) const {
 std::string Progress::bar_of(const StepReport& report) const {
   winsize size{};
   const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return draw_bar(report, steps_, seconds_left(report.step), known ? size.ws_col : kColumns);
+  return draw_bar(report, steps_, seconds_left(report.step), known ? size.ws_col : kColumns, unit_);
 }
 
 /// Prints the line where the bar was, and the bar below it.
@@ -125,13 +128,19 @@ void Progress::print(const std::string& line, const std::string& bar) {
   if ((!wrote || std::fflush(stdout) != 0) && errno == EPIPE) closed_ = true;
 }
 
-void Progress::show(const StepReport& report) {
+/// The speed that people see is the mean of the steps since the last line: single steps differ too
+/// much to say how fast training is.
+void Progress::show(StepReport report) {
+  weight_ += report.weight;
+  step_ms_ += report.step_ms;
+  if (step_ms_ > 0) report.tokens_per_s = weight_ / step_ms_ * 1e3;
   const bool last = report.step == steps_;
   const bool due = report.step % every_ == 0 || last || report.eval_loss;
   const auto now = Clock::now();
   const bool redraw = terminal_ && now - drawn_ >= kRedraw;
   if (!due && !redraw) return;
   drawn_ = now;
+  if (due) weight_ = step_ms_ = 0;
   print(due ? line_of(report) : "", terminal_ && !last ? bar_of(report) : "");
 }
 

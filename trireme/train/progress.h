@@ -36,9 +36,10 @@ struct StepReport {
 /// terminal, a bar below the lines.
 class Progress {
  public:
-  Progress(int64_t first, int64_t steps, int64_t every);
+  /// `unit`: of the speed, such as "tokens".
+  Progress(int64_t first, int64_t steps, int64_t every, std::string unit);
   ~Progress();
-  void show(const StepReport& report);
+  void show(StepReport report);
   /// Prints a sentence above the bar.
   void say(const std::string& sentence);
 
@@ -52,6 +53,8 @@ class Progress {
   void print(const std::string& line, const std::string& bar);
 
   int64_t first_, steps_, every_;
+  std::string unit_;
+  double weight_ = 0, step_ms_ = 0;  ///< of the steps since the last line
   bool terminal_, closed_ = false;
   std::string bar_;  ///< as it is on the terminal now
   std::chrono::steady_clock::time_point began_, drawn_;
@@ -61,6 +64,7 @@ class Progress {
 /// then the floor, tokens/s and the time left are dropped, in this order.
 ///
 ///     [=======>          ] 812/1200  loss 3.6012 (floor 3.5325)  58.2k tokens/s  0:12 left
-std::string draw_bar(const StepReport& report, int64_t steps, double seconds_left, int columns);
+std::string draw_bar(const StepReport& report, int64_t steps, double seconds_left, int columns,
+                     const std::string& unit);
 
 }  // namespace trireme::train

@@ -263,7 +263,7 @@ class Run {
 
   void begin_lines() {
     reported_ = Clock::now();
-    lines_.begin(step_, steps_, config_.log.every);
+    lines_.begin(step_, steps_, config_);
   }
 
   void write(StepReport& report) {

@@ -39,7 +39,7 @@ ps::Batch ServerLines::write(ps::Batch first, const std::map<ps::Batch, std::str
     const auto step_before = static_cast<int64_t>(first / job_.workers);
     files_.begin(step_before);
     progress_.emplace(step_before, static_cast<int64_t>(job_.batches() / job_.workers),
-                      config_.log.every);
+                      config_.log.every, config_.model.counted());
     written_at_ = now;
   }
   std::vector<StepReport> lines;

@@ -23,8 +23,8 @@ void fill(StepReport& report, const StepResult& result) {
 StepLines::StepLines(RunFiles& files, comm::Communicator world, const StopSignals& signals)
     : files_(files), world_(std::move(world)), signals_(signals) {}
 
-void StepLines::begin(int64_t first, int64_t steps, int64_t every) {
-  if (world_.rank() == 0) progress_.emplace(first, steps, every);
+void StepLines::begin(int64_t first, int64_t steps, const config::Config& config) {
+  if (world_.rank() == 0) progress_.emplace(first, steps, config.log.every, config.model.counted());
   take_sent_mib();
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "trireme/comm/communicator.h"
+#include "trireme/config/config.h"
 #include "trireme/train/progress.h"
 #include "trireme/train/run_files.h"
 #include "trireme/train/stop_signals.h"
@@ -20,8 +21,8 @@ class StepLines {
  public:
   StepLines(RunFiles& files, comm::Communicator world, const StopSignals& signals);
 
-  /// From step `first` of `steps`, people see every `every`th.
-  void begin(int64_t first, int64_t steps, int64_t every);
+  /// From step `first` of `steps`, people see every `log.every`th.
+  void begin(int64_t first, int64_t steps, const config::Config& config);
   /// Asks the run to stop if nobody reads stdout any more.
   void write(StepReport report, const data::Order& order);
   /// A sentence for people.

@@ -3,7 +3,6 @@
 #include "trireme/core/error.h"
 #include "trireme/data/conversations.h"
 #include "trireme/data/text.h"
-#include "trireme/format/file.h"
 #include "trireme/nn/loss.h"
 
 namespace trireme::train {
@@ -43,24 +42,13 @@ std::shared_ptr<const data::Dataset> open_text(const config::Config& config,
 std::shared_ptr<const data::Dataset> open_conversations(const config::Config& config,
                                                         const std::string& path) {
   static_assert(data::kNotLearned == nn::kIgnored);
-  constexpr int64_t kMostTemplateBytes = 1 << 20;
   const auto tokenizer = open_tokenizer(config);
-  std::string source = config.data.chat.empty()
-                           ? tokenizer->chat_template()
-                           : format::read_file(config.data.chat, kMostTemplateBytes);
-  std::string name = config.data.chat.empty() ? "the tokenizer's chat template" : config.data.chat;
-  const bool by_default = source.empty();
-  if (by_default) {
-    source = format::default_chat_template(*tokenizer);
-    name = "the default chat template";
-  }
-  const format::ChatTemplate chat_template(source, name);
-  const bool has_end = source.find("<|im_end|>") != source.npos;
+  const auto [chat, ends_document] = format::choose_chat_template(config.data.chat, *tokenizer);
   return std::make_shared<data::Conversations>(
       path, data::ChatOptions{.seq = config.model.seq,
                               .tokenizer = tokenizer.get(),
-                              .chat_template = &chat_template,
-                              .ends_document = by_default && !has_end && tokenizer->end_of_text()});
+                              .chat_template = &chat,
+                              .ends_document = ends_document});
 }
 
 }  // namespace trireme::train

@@ -7,6 +7,7 @@
 #include "trireme/core/error.h"
 #include "trireme/format/chat/interpreter.h"
 #include "trireme/format/chat/library.h"
+#include "trireme/format/file.h"
 
 namespace trireme::format {
 
@@ -93,6 +94,16 @@ Conversation ChatTemplate::converse(const core::Json& line, const Tokenizer& tok
 std::string default_chat_template(const Tokenizer& tokenizer) {
   const bool chat_ml = tokenizer.id_of("<|im_start|>") && tokenizer.id_of("<|im_end|>");
   return std::string(chat_ml ? kChatMl : kPlain);
+}
+
+ChosenTemplate choose_chat_template(const std::string& path, const Tokenizer& tokenizer) {
+  constexpr int64_t kMostBytes = 1 << 20;
+  if (!path.empty()) return {ChatTemplate(read_file(path, kMostBytes), path)};
+  const std::string own = tokenizer.chat_template();
+  if (!own.empty()) return {ChatTemplate(own, "the tokenizer's chat template")};
+  const std::string source = default_chat_template(tokenizer);
+  return {ChatTemplate(source, "the default chat template"),
+          source == kPlain && tokenizer.end_of_text()};
 }
 
 }  // namespace trireme::format

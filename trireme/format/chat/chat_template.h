@@ -55,4 +55,13 @@ class ChatTemplate {
 /// <|im_end|>, else lines of "role: content" with blank lines between them.
 std::string default_chat_template(const Tokenizer& tokenizer);
 
+/// The template of a model's conversations: the file `path`; if that is empty, the one beside the
+/// tokenizer, or the default one.
+struct ChosenTemplate {
+  ChatTemplate chat;
+  /// No token of the template ends an answer, so the one that ends a document does.
+  bool ends_document = false;
+};
+ChosenTemplate choose_chat_template(const std::string& path, const Tokenizer& tokenizer);
+
 }  // namespace trireme::format
