@@ -14,7 +14,7 @@ constexpr float kCubic = 0.044715F;
 /// The factor by which GELU multiplies x: 1 / (1 + e^(-2u)), u = c (x + 0.044715 x^3).
 inline __attribute__((always_inline)) float gate_of(float x) {
   const float u = kC * (x + kCubic * x * x * x);
-  return 1.0F / (1.0F + exp_of(-2.0F * u));
+  return logistic_of(2.0F * u);
 }
 
 inline __attribute__((always_inline)) void forward_body(const float* x, float* y, int64_t count) {

@@ -86,18 +86,12 @@ TRIREME_INLINE void rms_norm_backward_body(const RmsNormRows<T>& in, const T* rs
   }
 }
 
-/// 1 / (1 + e^-a), by which silu multiplies a.
-template <class T>
-TRIREME_INLINE T sigmoid(T a) {
-  return 1 / (1 + exp_of(-a));
-}
-
 template <class T>
 TRIREME_INLINE void swiglu_body(const T* z, T* h, int64_t width, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const T *gate = z + row * 2 * width, *up = gate + width;
     T* out = h + row * width;
-    for (int64_t i = 0; i < width; ++i) out[i] = gate[i] * sigmoid(gate[i]) * up[i];
+    for (int64_t i = 0; i < width; ++i) out[i] = gate[i] * logistic_of(gate[i]) * up[i];
   }
 }
 
@@ -108,7 +102,7 @@ TRIREME_INLINE void swiglu_backward_body(const T* z, const T* dh, T* dz, int64_t
     const T *gate = z + row * 2 * width, *up = gate + width, *by = dh + row * width;
     T* __restrict dgate = dz + row * 2 * width, * __restrict dup = dgate + width;
     for (int64_t i = 0; i < width; ++i) {
-      const T s = sigmoid(gate[i]);
+      const T s = logistic_of(gate[i]);
       dgate[i] = by[i] * up[i] * s * (1 + gate[i] * (1 - s));
       dup[i] = by[i] * gate[i] * s;
     }

@@ -170,22 +170,38 @@ void ClientNode::name_keys(Part& part) {
     part.keys = std::exchange(part.request.keys, {});
 }
 
-/// When a part is sent again. What takes longer than usual may only wait behind much else on a slow
-/// link: sent twice, it would wait twice as long. (A server that dies is no reason to wait: the
-/// view changes.)
+// When a part is sent again. What takes long may only wait behind much else on a slow link: sent
+// twice, it would wait twice as long. So what a stream has taken that is still open is left to it
+// for many times as long as anything else, each time for twice as long: a stream loses nothing, but
+// a server may have passed over what it did not expect.
+
 Time ClientNode::patience() const {
   constexpr int kMostTimes = 16;
   return std::clamp(2 * usual_, job_.timing.retry, kMostTimes * job_.timing.retry);
 }
 
+bool ClientNode::is_due(const Part& part) const {
+  constexpr int kTimesIfOpen = 16, kMostDoublings = 6;
+  const Time now = environment_.now();
+  if (part.done || now < part.again_at) return false;
+  if (part.way == 0 || !environment_.is_open(part.way)) return true;
+  const int doublings = std::min(part.times_sent - 1, kMostDoublings);
+  return now - part.first_sent_at >=
+         std::max(kTimesIfOpen * job_.timing.retry * (1 << doublings), 2 * usual_);
+}
+
 void ClientNode::send_part(Part& part) {
-  part.sent_at = environment_.now();
-  part.again_at = part.sent_at + patience();
+  const Time now = environment_.now();
+  if (part.times_sent++ == 0) part.first_sent_at = now;
+  part.again_at = now + patience();
+  part.way = 0;
   if (view_.ranges.empty()) return;
   const Assignment& assignment = view_.ranges[part.request.id.range];
   if (assignment.chain.empty()) return;
   part.request.epoch = assignment.epoch;
-  send_to({Role::Server, assignment.chain[0].index}, part.request);
+  const NodeId head{Role::Server, assignment.chain[0].index};
+  send_to(head, part.request);
+  part.way = way_to(head, part.request);
 }
 
 std::string ClientNode::waiting_for() const {
@@ -227,7 +243,7 @@ void ClientNode::tick() {
   }
   for (auto& [number, op] : operations_)
     for (auto& [range, part] : op.parts)
-      if (!part.done && now >= part.again_at) send_part(part);
+      if (is_due(part)) send_part(part);
   if (question_ && now - question_->sent_at >= job_.timing.retry) {
     question_->sent_at = now;
     send_to(kManager, question_->request);
@@ -299,7 +315,7 @@ void ClientNode::on_reply(Reply reply) {
   if (op->second.operation.pull) note_read(reply, op->second.operation.keeper);
   const uint64_t number = reply.id.number;
   part->second.done = true;
-  usual_ = std::max(environment_.now() - part->second.sent_at, usual_ * 7 / 8);
+  usual_ = std::max(environment_.now() - part->second.first_sent_at, usual_ * 7 / 8);
   put_values(op->second.operation, reply);
   part->second.reply = std::move(reply);
   const bool all =
@@ -365,6 +381,7 @@ void ClientNode::on_refusal(const Refusal& refusal) {
   if (op == operations_.end()) return;
   const auto part = op->second.parts.find(refusal.id.range);
   if (part == op->second.parts.end()) return;
+  part->second.way = 0;  // it has arrived, for nothing
   if (refusal.reason == Reason::UnknownKeys) {
     if (part->second.keys.empty()) return;
     part->second.request.keys = std::exchange(part->second.keys, {});

@@ -122,7 +122,9 @@ class ClientNode : public ManagedNode {
     std::vector<uint32_t> rows = {};  ///< sparse: which of the operation's keys
     std::vector<uint64_t> keys = {};  ///< sparse: these, if the request only names them
     bool done = false;
-    Time sent_at{}, again_at{};
+    Time first_sent_at{}, again_at{};
+    int times_sent = 0;
+    uint64_t way = 0;  ///< Environment::way_to, when it was sent last
     Reply reply = {};
   };
   struct InFlight {
@@ -146,6 +148,7 @@ class ClientNode : public ManagedNode {
   void gather_rows(const InFlight& op, Part& part);
   void send_part(Part& part);
   Time patience() const;
+  bool is_due(const Part& part) const;
   void name_keys(Part& part);
   Payload filtered(const InFlight& op, RangeId range, Payload values);
   size_t reply_bytes(const InFlight& op, const Part& part) const;

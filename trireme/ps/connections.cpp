@@ -191,6 +191,14 @@ void Connections::send(LaneId to, const Frame& message) {
   flush(found->second, open);
 }
 
+uint64_t Connections::way_to(LaneId to) const {
+  const auto found = newest_.find(to);
+  if (found == newest_.end()) return 0;
+  const auto open = streams_.find(found->second);
+  const bool is_full = open != streams_.end() && open->second.stream->queued_bytes() > kMostQueued;
+  return is_full ? 0 : found->second;
+}
+
 bool Connections::step(net::Deadline until) {
   for (const auto& [id, call] : calls_) until = std::min(until, call.prove_by);
   for (const net::Acceptor& one : acceptors_) until = std::min(until, one.due());

@@ -60,6 +60,9 @@ class Connections {
   const Endpoint& endpoint() const { return endpoint_; }
 
   void send(LaneId to, const Frame& message);
+  /// The stream that messages take now, made or in the making; 0: none, or it takes no more.
+  uint64_t way_to(LaneId to) const;
+  bool is_open(uint64_t way) const { return streams_.contains(way) || calls_.contains(way); }
 
   /// Moves what can be moved and passes on what has come; if there is nothing, waits for it until
   /// the deadline. Returns whether anything happened.

@@ -38,6 +38,11 @@ class Environment {
   /// Sends a message that may be delayed, lost, repeated, or overtaken by later ones. `lane`: which
   /// thread of a server it is for; 0 for other roles.
   virtual void send(NodeId to, uint32_t lane, Frame message) = 0;
+  /// The stream that messages to a lane take now, as a number; 0: a message may be lost, and nobody
+  /// notices.
+  virtual uint64_t way_to(NodeId /*to*/, uint32_t /*lane*/) { return 0; }
+  /// Whether all that was sent that way has arrived or still travels.
+  virtual bool is_open(uint64_t /*way*/) { return false; }
 
   /// The log of this node, which survives its death up to the last sync(); of what was appended
   /// later any part may survive.

@@ -49,10 +49,17 @@ void Node::receive(const Frame& frame) {
   }
 }
 
+uint32_t Node::lane_of(NodeId to, const Body& body) const {
+  return to.role == Role::Server ? job_.lane_of(range_of(body).value_or(0)) : 0;
+}
+
+uint64_t Node::way_to(NodeId to, const Body& body) {
+  return environment_.way_to(to, lane_of(to, body));
+}
+
 void Node::send_to(NodeId to, const Body& body) {
-  const uint32_t lane = to.role == Role::Server ? job_.lane_of(range_of(body).value_or(0)) : 0;
   environment_.send(
-      to, lane,
+      to, lane_of(to, body),
       encode({.job = job_.id(), .generation = view_.generation, .from = id_, .life = life_}, body));
 }
 

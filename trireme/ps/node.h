@@ -41,6 +41,8 @@ class Node {
   /// May take what it wants out of the message.
   virtual void handle(Message& message) = 0;
   void send_to(NodeId to, const Body& body);
+  /// Environment::way_to, for such a message.
+  uint64_t way_to(NodeId to, const Body& body);
   void count(const std::string& why) { ++refused_[why]; }
 
   const JobConfig& job_;
@@ -50,6 +52,8 @@ class Node {
   Life life_ = 0;
 
  private:
+  uint32_t lane_of(NodeId to, const Body& body) const;
+
   Counts refused_;
 };
 

@@ -43,6 +43,10 @@ class NodeThread::ProcessEnvironment final : public Environment {
   void send(NodeId to, uint32_t lane, Frame message) override {
     thread_.connections_.send({to, lane}, message);
   }
+  uint64_t way_to(NodeId to, uint32_t lane) override {
+    return thread_.connections_.way_to({to, lane});
+  }
+  bool is_open(uint64_t way) override { return thread_.connections_.is_open(way); }
 
   void append(std::string_view record) override { log().append(record); }
   void sync() override { log().sync(); }
