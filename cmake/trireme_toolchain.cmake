@@ -42,6 +42,12 @@ if(CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
   endif()
 endif()
 
+# With a precompiled header of 700 MB gcc collects garbage all the time. Without that it takes 10 %
+# less time and 10 % more memory.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options("SHELL:--param ggc-min-heapsize=4194304")
+endif()
+
 find_program(TRIREME_CCACHE ccache)
 if(TRIREME_CCACHE)
   # ccache caches sources that use a precompiled header only with these settings.
