@@ -7,7 +7,6 @@
 #include <torch/torch.h>
 
 #include <cfloat>
-
 #include <cmath>
 #include <map>
 #include <mutex>
@@ -74,7 +73,8 @@ TEST(Gelu, IsTorchsInValueAndGradient) {
   torch::gelu(plain, "tanh").sum().backward();
   const double torchs = (plain.grad() - exact.grad()).abs().max().item<double>();
   EXPECT_LE((x.grad() - exact.grad()).abs().max().item<double>(), 2 * torchs);
-  for (const at::Tensor& one : {y.detach(), x.grad() * 1e-6})  // such numbers slow every product down
+  for (const at::Tensor& one :
+       {y.detach(), x.grad() * 1e-6})  // such numbers slow every product down
     EXPECT_FALSE(((one != 0) & (one.abs() < FLT_MIN)).any().item<bool>()) << "a subnormal number";
   EXPECT_TRUE(nn::gelu_tanh(torch::tensor({std::nanf("")})).isnan().item<bool>());
   EXPECT_EQ(nn::gelu_tanh(torch::empty({0, 3})).numel(), 0);

@@ -186,13 +186,18 @@ bool ClientNode::is_due(const Part& part) const {
   if (part.done || now < part.again_at) return false;
   if (part.way == 0 || !environment_.is_open(part.way)) return true;
   const int doublings = std::min(part.times_sent - 1, kMostDoublings);
-  return now - part.first_sent_at >=
+  return now - part.sent_at >=
          std::max(kTimesIfOpen * job_.timing.retry * (1 << doublings), 2 * usual_);
 }
 
 void ClientNode::send_part(Part& part) {
   const Time now = environment_.now();
-  if (part.times_sent++ == 0) part.first_sent_at = now;
+  const bool may_have_arrived = part.way != 0 && environment_.is_open(part.way);
+  if (!may_have_arrived) {
+    part.sent_at = now;
+    part.times_sent = 0;
+  }
+  ++part.times_sent;
   part.again_at = now + patience();
   part.way = 0;
   if (view_.ranges.empty()) return;
@@ -315,7 +320,7 @@ void ClientNode::on_reply(Reply reply) {
   if (op->second.operation.pull) note_read(reply, op->second.operation.keeper);
   const uint64_t number = reply.id.number;
   part->second.done = true;
-  usual_ = std::max(environment_.now() - part->second.first_sent_at, usual_ * 7 / 8);
+  usual_ = std::max(environment_.now() - part->second.sent_at, usual_ * 7 / 8);
   put_values(op->second.operation, reply);
   part->second.reply = std::move(reply);
   const bool all =

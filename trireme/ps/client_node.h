@@ -122,9 +122,10 @@ class ClientNode : public ManagedNode {
     std::vector<uint32_t> rows = {};  ///< sparse: which of the operation's keys
     std::vector<uint64_t> keys = {};  ///< sparse: these, if the request only names them
     bool done = false;
-    Time first_sent_at{}, again_at{};
-    int times_sent = 0;
-    uint64_t way = 0;  ///< Environment::way_to, when it was sent last
+    Time sent_at{};  ///< first, of the times since which it may have arrived
+    Time again_at{};
+    int times_sent = 0;  ///< since then
+    uint64_t way = 0;    ///< Environment::way_to, when it was sent last
     Reply reply = {};
   };
   struct InFlight {
