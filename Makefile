@@ -35,7 +35,7 @@ examples:  ## build only the programs of examples/ (build/bin/01_hello_ranks ...
 test: build  ## run every test that this machine can run
 	@$(patiently) test ctest --test-dir $(BUILD) -j 4 --output-on-failure --no-tests=error
 
-bench:  ## time collectives, training, cut layers, sharded state, pipelines, images, tokenizers, import, export and generation against their peers, interleaved
+bench:  ## time collectives, training, cut layers, long sequences, experts, sharded state, pipelines, images, tokenizers, import, export and generation against their peers, interleaved
 	@scripts/setup bench
 	@test -x $(BUILD)/bin/against_mpi || rm -f $(BUILD)/CMakeCache.txt
 	@$(MAKE) --no-print-directory build
@@ -43,6 +43,7 @@ bench:  ## time collectives, training, cut layers, sharded state, pipelines, ima
 	@bench/train
 	@bench/tensor
 	@bench/context
+	@bench/experts
 	@bench/shard
 	@bench/pipe
 	@bench/images
@@ -50,10 +51,11 @@ bench:  ## time collectives, training, cut layers, sharded state, pipelines, ima
 	@bench/exchange
 	@bench/generate
 
-soak: build  ## the long proofs: theorems as a table, methods beside lockstep, tokenizers on a million strings for each family, the parameter server under twice 50 kills and in 100,000 worlds (2 hours on two cores; each says how long it took)
+soak: build  ## the long proofs: theorems as a table, methods beside lockstep, a mixture beside its dense twin, tokenizers on a million strings for each family, the parameter server under twice 50 kills and in 100,000 worlds (2 hours on two cores; each says how long it took)
 	@$(patiently) convergence bench/convergence
 	@$(patiently) methods bench/methods
 	@$(patiently) talk bench/talk
+	@$(patiently) mixture bench/mixture
 	@TRIREME_PS_KILLS=47 $(patiently) kills $(BUILD)/bin/ps_process_test --gtest_filter='*AnyOfThemMayBeKilled'
 	@TRIREME_TRAIN_KILLS=50 $(patiently) training-kills $(BUILD)/bin/worker_test --gtest_filter='ServedForLong.Killed*'
 	@mkdir -p runs/tokenizers
