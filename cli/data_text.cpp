@@ -47,6 +47,11 @@ std::string readable(std::string_view line) {
   return json.dump(2, ' ', /*ensure_ascii=*/false, core::Json::error_handler_t::replace);
 }
 
+bool has_messages(std::string_view line) {
+  const core::Json json = core::Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.contains("messages");
+}
+
 /// The text cut into its tokens.
 std::string cut(std::string_view text, const format::Tokenizer& tokenizer, std::size_t& count) {
   std::string pieces;
@@ -64,8 +69,15 @@ std::string cut(std::string_view text, const format::Tokenizer& tokenizer, std::
 int show_conversation(const DataPlace& place, int64_t at, std::string_view line) {
   const auto tokenizer = format::load_tokenizer(place.tokenizer);
   const auto chosen = format::choose_chat_template("", *tokenizer);
-  const auto json = format::parse_untrusted(line, fmt::format("{}: line {}", place.path, at), 64);
-  const auto conversation = chosen.chat.converse(json, *tokenizer);
+  const std::string where = fmt::format("{}: line {}", place.path, at);
+  const auto json = format::parse_untrusted(line, where, 64);
+  const auto conversation = [&] {
+    try {
+      return chosen.chat.converse(json, *tokenizer);
+    } catch (const Error& error) {
+      throw Error(fmt::format("{}: {}", where, error.what()));
+    }
+  }();
   const std::string_view text = conversation.text;
   std::string shown;
   std::size_t done = 0, read = 0, learned = 0;
@@ -74,12 +86,12 @@ int show_conversation(const DataPlace& place, int64_t at, std::string_view line)
     shown += fmt::format("[[{}]]", cut(text.substr(begin, end - begin), *tokenizer, learned));
     done = end;
   }
-  shown += cut(text.substr(done), *tokenizer, read);
-  if (chosen.ends_document) {
-    const bool is_learned = json["messages"].back()["role"] == "assistant";
-    shown += is_learned ? "[[end of document]]" : "end of document";
-    ++(is_learned ? learned : read);
-  }
+  const bool ends = chosen.ends_document && json["messages"].back()["role"] == "assistant";
+  const std::string rest = cut(text.substr(done), *tokenizer, ends ? learned : read);
+  if (chosen.ends_document) ++(ends ? learned : read);
+  shown += ends                   ? fmt::format("[[{}|end of document]]", rest)
+           : chosen.ends_document ? rest + "|end of document"
+                                  : rest;
   fmt::print("line {}, {} tokens by {}; {} in [[ ]] are learned\n{}{}", at, read + learned,
              tokenizer->identity(), learned, shown, shown.ends_with('\n') ? "" : "\n");
   return 0;
@@ -95,7 +107,8 @@ int show_line(const DataPlace& place, int64_t number) {
     found = line;
   });
   check_number(place.path, number, count);
-  if (!place.tokenizer.empty()) return show_conversation(place, place_of_it, found);
+  if (!place.tokenizer.empty() && has_messages(found))
+    return show_conversation(place, place_of_it, found);
   fmt::print("line {}\n{}\n", place_of_it, readable(found));
   return 0;
 }

@@ -114,11 +114,13 @@ TEST(DataShow, PrintsDocumentsAndLines) {
   // With a tokenizer they are cut into tokens, and conversations show what is learned.
   EXPECT_EQ(data({"show", "1", folder / "texts", "--tokenizer", "bytes"}).out,
             "document 1, 10 bytes, 10 tokens\nt|h|e| |s|e|c|o|n|d\n");
+  EXPECT_EQ(data({"show", "0", folder / "x.jsonl", "--tokenizer", "bytes"}).out,
+            "line 1\n{\n  \"text\": \"one\"\n}\n");
   put_bytes(folder / "talk.jsonl",
             R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})");
   EXPECT_THAT(data({"show", "0", folder / "talk.jsonl", "--tokenizer", "bytes"}).out,
-              AllOf(HasSubstr("line 1, 24 tokens"), HasSubstr("2 in [[ ]] are learned"),
-                    HasSubstr("n|t|:| [[b]]\n|\n[[end of document]]\n")));
+              AllOf(HasSubstr("line 1, 24 tokens"), HasSubstr("4 in [[ ]] are learned"),
+                    HasSubstr("n|t|:| [[b]][[\n|\n|end of document]]\n")));
 }
 
 TEST(DataShow, SaysInOneSentenceWhatIsWrong) {

@@ -1,6 +1,7 @@
 // A mixture of experts against a loop over tokens and their experts, gradients included, in
 // float64.
 #include <gmock/gmock.h>
+#include <malloc.h>
 
 #include <torch/torch.h>
 
@@ -201,6 +202,37 @@ TEST(MoeLayer, OnAGpuIsTheSameToItsPrecision) {
     for (std::size_t i = 0; i < own.size(); ++i)
       EXPECT_TRUE(close(own[i], grads[i])) << dtype << " gradient " << i;
   }
+}
+
+/// What a forward keeps for backward goes with its result, also where tokens travelled in halves.
+TEST(MoeLayer, AForwardWithoutBackwardLeavesNothingBehind) {
+  constexpr int64_t kTokens = 1024, kWidth = 256, kPasses = 20;
+  run_world(kThreads, 2, [&](const Communicator& world) {
+    const Mesh mesh(world, {.replica = 2, .expert = 2});
+    nn::MoeImpl::Options options = options_of(false, 4, 2);
+    options.router.width = kWidth;
+    options.experts.overlaps = true;
+    torch::nn::Module root;
+    const auto moe = root.register_module("moe", nn::Moe(options));
+    nn::cut(root, nn::moe_plan("moe", options), mesh);
+    nn::initialize(root, 3);
+    moe->eval();
+    const auto x = torch::randn({1, kTokens, kWidth}).requires_grad_();
+    const auto used = [] {
+      const auto all = ::mallinfo2();
+      return static_cast<double>(all.uordblks + all.hblkhd);
+    };
+    const auto pass = [&] { return moe->forward(x).sum().item<double>(); };
+    (void)pass();
+    world.barrier();
+    const double before = used();
+    world.barrier();
+    for (int64_t i = 0; i < kPasses; ++i) (void)pass();
+    world.barrier();
+    const double sent = 2 * kTokens * kWidth * sizeof(float);  // of one rank, in one pass
+    EXPECT_LT(used() - before, kPasses / 2 * sent);
+    world.barrier();
+  });
 }
 
 TEST(MoeLayer, RefusesARouterThatNoPatternMatches) {

@@ -19,6 +19,8 @@ class Desk final : public Environment {
   Time now() override { return time; }
   uint64_t random() override { return ++random_; }
   void send(NodeId, uint32_t, Frame message) override { sent.push_back(decode(message).body); }
+  uint64_t way_to(NodeId, uint32_t) override { return way; }
+  bool is_open(uint64_t one) override { return one == way; }
   void append(std::string_view record) override { log += record; }
   void sync() override {
     if (lease_is_lost) throw CommError("this manager's lease has run out");
@@ -46,6 +48,7 @@ class Desk final : public Environment {
   void note(const std::string& line) override { notes.push_back(line); }
 
   Time time{0}, load_time{0};
+  uint64_t way = 0;  ///< the stream to everybody; 0: messages may be lost
   std::string log;
   bool folder_is_good = true;
   bool lease_is_lost = false;

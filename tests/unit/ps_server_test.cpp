@@ -8,6 +8,7 @@
 
 #include "support/ps_desk.h"
 #include "support/scratch.h"
+#include "trireme/ps/client_node.h"
 #include "trireme/ps/replica.h"
 #include "trireme/ps/save_thread.h"
 #include "trireme/ps/server.h"
@@ -94,6 +95,68 @@ TEST(Replica, AJoinerCatchesUpAsFastAsItAnswers) {
   EXPECT_EQ(tail.replica.last(), 201) << "who works, and the pushes";
   EXPECT_EQ(joiner.replica.last(), 201);
   EXPECT_EQ(tail.replica.behind(), 0);
+}
+
+/// A worker that pushes to one server, and how often it has sent that.
+struct Pushes {
+  Pushes() : client(0, job, desk) {
+    View view;
+    view.version = 1;
+    view.workers = {{0, 1, 0}};
+    view.ranges = {{.epoch = 1, .chain = {{0, 1}}}};
+    desk.way = 7;
+    client.follow(1, view);
+    client.start({.push = true, .pull = true, .values = std::string(6 * sizeof(float), '\0')},
+                 [](const ClientNode::Result&) {});
+  }
+  int after(Time more) {
+    desk.time += more;
+    client.tick();
+    return static_cast<int>(std::ranges::count_if(
+        desk.sent, [](const Body& one) { return std::holds_alternative<Request>(one); }));
+  }
+  RequestId id() const {
+    for (const Body& one : desk.sent)
+      if (const auto* request = std::get_if<Request>(&one)) return request->id;
+    return {};
+  }
+
+  JobConfig job = one_free_range();
+  Desk desk;
+  ClientNode client;
+};
+
+TEST(Client, LeavesToAnOpenStreamWhatItHasTaken) {
+  Pushes push;
+  EXPECT_EQ(push.after(milliseconds(0)), 1);
+  EXPECT_EQ(push.after(milliseconds(7900)), 1);
+  EXPECT_EQ(push.after(milliseconds(200)), 2) << "the server may have passed over it";
+  EXPECT_EQ(push.after(milliseconds(15900)), 2) << "each time for twice as long";
+  EXPECT_EQ(push.after(milliseconds(200)), 3);
+  EXPECT_EQ(push.after(seconds(31)), 3);
+  for (int i = 0; i < 10; ++i) push.after(seconds(600));
+  const int before = push.after(milliseconds(0));
+  EXPECT_EQ(push.after(seconds(500)), before) << "at most every 512 s";
+}
+
+TEST(Client, SendsAgainAtOnceWhatAStreamThatBrokeHasTaken) {
+  Pushes push;
+  EXPECT_EQ(push.after(milliseconds(1)), 1);
+  push.desk.way = 0;
+  EXPECT_EQ(push.after(milliseconds(1)), 2);
+  EXPECT_EQ(push.after(milliseconds(400)), 2) << "nobody takes it";
+  EXPECT_EQ(push.after(milliseconds(200)), 3);
+}
+
+TEST(Client, SendsAgainWhatAServerDidNotWantYet) {
+  for (const uint64_t generation : {0, 1}) {
+    Pushes push;
+    EXPECT_EQ(push.after(milliseconds(1)), 1);
+    push.client.receive(encode(
+        {.job = push.job.id(), .generation = generation, .from = {Role::Server, 0}, .life = 1},
+        Refusal{.id = push.id(), .reason = Reason::OtherView}));
+    EXPECT_EQ(push.after(milliseconds(100)), 2) << generation;
+  }
 }
 
 /// The folder of the first is gone: it would be tried again and again.

@@ -269,7 +269,8 @@ void validate(const Config& config) {
   need(!config.model.has_experts() || config.model.experts % mesh.expert == 0,
        "model.experts = {} cannot be dealt evenly to mesh.expert = {}: use a divisor",
        config.model.experts, mesh.expert);
-  need(!config.model.has_biased_router() || !config.pipeline.schedule.starts_with("pipedream"),
+  need(!config.model.has_biased_router() || mesh.pipe == 1 ||
+           !config.pipeline.schedule.starts_with("pipedream"),
        "model.router = \"sigmoid-bias\" and pipeline.schedule = \"{}\" do not go together: biases "
        "move "
        "by the load of a whole step, and steps overlap there; use \"normalised\", or \"1f1b\"",

@@ -51,11 +51,12 @@ void Conversations::read_line(std::string_view line, const std::string& where,
     append(text.substr(answer.begin, answer.end - answer.begin), true, *options.tokenizer);
     done = answer.end;
   }
-  append(text.substr(done), false, *options.tokenizer);
+  // What stands between the last answer and the end of the document is a part of ending it.
+  const bool ends = options.ends_document && json["messages"].back()["role"] == "assistant";
+  append(text.substr(done), ends, *options.tokenizer);
   if (options.ends_document) {
-    const auto& messages = json["messages"];
     tokens_.push_back(options.tokenizer->end_of_text().value());
-    learned_.push_back(messages.back()["role"] == "assistant");
+    learned_.push_back(ends);
   }
   const size_t most = begin + static_cast<size_t>(seq_) + 1;
   const size_t end = std::min(tokens_.size(), most);

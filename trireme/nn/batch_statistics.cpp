@@ -4,6 +4,8 @@
 #include <ATen/ops/lerp.h>
 #include <ATen/ops/stack.h>
 
+#include <utility>
+
 #include "trireme/core/error.h"
 #include "trireme/nn/batch_norm_math.h"
 #include "trireme/nn/recompute.h"
@@ -26,6 +28,7 @@ void BatchStatistics::track(const at::Tensor& moments, const Running& running, d
     var_ = running.var.clone();
     moments_ = moments;
     momentum_ = momentum;
+    running_ = running;
     open_ = true;
   } else {
     moments_ = batch_norm::merged(at::stack({moments_, moments}));
@@ -36,6 +39,14 @@ void BatchStatistics::track(const at::Tensor& moments, const Running& running, d
   const at::Tensor var = so_far.squares / (so_far.count - 1).clamp_min(1);
   running.mean.copy_(at::lerp(mean_.to(at::kDouble), so_far.mean, share));
   running.var.copy_(at::lerp(var_.to(at::kDouble), var, share));
+}
+
+void BatchStatistics::discard_mini_batch() {
+  if (!std::exchange(open_, false)) return;
+  const at::NoGradGuard guard;
+  running_.mean.copy_(mean_);
+  running_.var.copy_(var_);
+  if (running_.num_batches.defined()) running_.num_batches.sub_(1);
 }
 
 namespace {

@@ -38,6 +38,8 @@ class BatchStatistics : public c10::BackendMeta {
     open_ = false;
   }
   void end_mini_batch() { open_ = false; }
+  /// Ends it as if it had not begun.
+  void discard_mini_batch();
 
   /// The moments of all ranks of the group (batch_norm::moments_of). Collective.
   at::Tensor gather(const at::Tensor& own) const;
@@ -53,6 +55,7 @@ class BatchStatistics : public c10::BackendMeta {
   bool defers_ = false, open_ = false;
   double momentum_ = 0;
   at::Tensor moments_, mean_, var_;  // of the mini-batch so far; the running ones before it
+  Running running_;                  // what it changes
 };
 using BatchStatisticsPtr = c10::intrusive_ptr<BatchStatistics>;
 

@@ -57,9 +57,11 @@ struct ExchangeInFlight::Travel {
     work = rows.group.all_to_all(arriving, sending, from, to);
   }
   at::Tensor finish() {
-    work.wait();
-    sending = at::Tensor();
-    return std::exchange(arriving, at::Tensor());
+    comm::Work under_way = std::move(work);
+    const at::Tensor sent = std::exchange(sending, at::Tensor());
+    at::Tensor came = std::exchange(arriving, at::Tensor());
+    under_way.wait();
+    return came;
   }
 
   ExchangeRows rows;
@@ -87,7 +89,9 @@ struct ExchangeInFlight::Start : torch::autograd::Function<Start> {
     context->saved_data["travel"] = c10::IValue::make_capsule(box);
     Travel& travel = *box->travel;
     travel.start(x, travel.rows.sent, travel.rows.received);
-    return travel.arriving;
+    // Another tensor of the same memory: this one becomes a part of the graph, which holds the
+    // Travel. The Travel must not hold the graph.
+    return travel.arriving.detach();
   }
   static Variables backward(Context* context, Variables) {
     return {TravelBox::in(context).finish(), {}};

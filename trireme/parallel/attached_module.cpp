@@ -49,12 +49,8 @@ void AttachedModule::backward(const nn::Loss& loss, Micro micro, const at::Tenso
 void AttachedModule::discard() {
   if (gradients().discard()) reducer_->drop_step();
   loss_ = {};
-  end_mini_batch();
+  for (const auto& one : nn::batch_statistics_of(module_)) one->discard_mini_batch();
   for (nn::RouterImpl* router : nn::routers_of(module_)) router->take_sums();
-}
-
-void AttachedModule::end_mini_batch() {
-  for (const auto& one : nn::batch_statistics_of(module_)) one->end_mini_batch();
 }
 
 void AttachedModule::collect(Micro micro, const std::function<void()>& body) {
@@ -125,7 +121,7 @@ Totals AttachedModule::finish(const Finish& what) {
                                           shards(), std::move(names));
   }
   const Totals totals = step_end_->finish(std::exchange(loss_, {}), what);
-  end_mini_batch();
+  for (const auto& one : nn::batch_statistics_of(module_)) one->end_mini_batch();
   end_finish();
   return totals;
 }

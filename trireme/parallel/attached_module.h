@@ -76,8 +76,6 @@ class AttachedModule : public Attached {
   const Precision precision_;
 
  private:
-  void end_mini_batch();
-
   LossTotals loss_;                    // of this step, on this rank
   std::unique_ptr<StepEnd> step_end_;  // made when the first step ends
 };

@@ -183,11 +183,12 @@ Time ClientNode::patience() const {
 bool ClientNode::is_due(const Part& part) const {
   constexpr int kTimesIfOpen = 16, kMostDoublings = 6;
   const Time now = environment_.now();
-  if (part.done || now < part.again_at) return false;
-  if (part.way == 0 || !environment_.is_open(part.way)) return true;
+  if (part.done) return false;
+  if (part.way == 0) return now >= part.again_at;
+  if (!environment_.is_open(part.way)) return true;
+  const Time least = kTimesIfOpen * job_.timing.retry, most = least * (1 << kMostDoublings);
   const int doublings = std::min(part.times_sent - 1, kMostDoublings);
-  return now - part.sent_at >=
-         std::max(kTimesIfOpen * job_.timing.retry * (1 << doublings), 2 * usual_);
+  return now - part.last_sent_at >= std::max(least * (1 << doublings), std::min(2 * usual_, most));
 }
 
 void ClientNode::send_part(Part& part) {
@@ -198,6 +199,7 @@ void ClientNode::send_part(Part& part) {
     part.times_sent = 0;
   }
   ++part.times_sent;
+  part.last_sent_at = now;
   part.again_at = now + patience();
   part.way = 0;
   if (view_.ranges.empty()) return;
@@ -262,7 +264,10 @@ void ClientNode::on_view() {
   generation_ = view_.generation;
   for (auto& [number, op] : operations_)
     for (auto& [range, part] : op.parts)
-      if (!part.done && part.request.epoch != view_.ranges[range].epoch) send_part(part);
+      if (!part.done && part.request.epoch != view_.ranges[range].epoch) {
+        part.way = 0;  // whoever has it does not want it any more
+        send_part(part);
+      }
   if (std::exchange(has_begun_, true)) return;
   if (on_begin) on_begin();
 }
@@ -278,9 +283,13 @@ void ClientNode::on_life_ended() {
 
 void ClientNode::handle(Message& message) {
   if (handle_membership(message) || life_ == 0) return;
-  if (message.header.generation != view_.generation) return count("of another generation");
+  const auto* refusal = std::get_if<Refusal>(&message.body);
+  const bool is_other = message.header.generation != view_.generation;
+  // A server that has not heard of this generation yet says that it looks at another view.
+  if (is_other && !(refusal && refusal->reason == Reason::OtherView))
+    return count("of another generation");
   if (auto* reply = std::get_if<Reply>(&message.body)) return on_reply(std::move(*reply));
-  if (const auto* refusal = std::get_if<Refusal>(&message.body)) return on_refusal(*refusal);
+  if (refusal) return on_refusal(*refusal);
   if (const auto* task = std::get_if<TaskReply>(&message.body)) {
     if (!question_ || question_->request.number != task->number || task->life != life_) return;
     const OnTask on_task = std::move(question_->on_task);
@@ -385,7 +394,7 @@ void ClientNode::on_refusal(const Refusal& refusal) {
   const auto op = operations_.find(refusal.id.number);
   if (op == operations_.end()) return;
   const auto part = op->second.parts.find(refusal.id.range);
-  if (part == op->second.parts.end()) return;
+  if (part == op->second.parts.end() || part->second.request.id != refusal.id) return;
   part->second.way = 0;  // it has arrived, for nothing
   if (refusal.reason == Reason::UnknownKeys) {
     if (part->second.keys.empty()) return;

@@ -123,7 +123,7 @@ class ClientNode : public ManagedNode {
     std::vector<uint64_t> keys = {};  ///< sparse: these, if the request only names them
     bool done = false;
     Time sent_at{};  ///< first, of the times since which it may have arrived
-    Time again_at{};
+    Time last_sent_at{}, again_at{};
     int times_sent = 0;  ///< since then
     uint64_t way = 0;    ///< Environment::way_to, when it was sent last
     Reply reply = {};

@@ -195,8 +195,9 @@ uint64_t Connections::way_to(LaneId to) const {
   const auto found = newest_.find(to);
   if (found == newest_.end()) return 0;
   const auto open = streams_.find(found->second);
-  const bool is_full = open != streams_.end() && open->second.stream->queued_bytes() > kMostQueued;
-  return is_full ? 0 : found->second;
+  const size_t queued = open != streams_.end() ? open->second.stream->queued_bytes()
+                                               : calls_.at(found->second).waiting_bytes;
+  return queued > kMostQueued ? 0 : found->second;
 }
 
 bool Connections::step(net::Deadline until) {

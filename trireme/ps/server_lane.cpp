@@ -103,9 +103,10 @@ void ServerLane::build_missing() {
 }
 
 void ServerLane::handle(Message& message) {
-  if (life_ == 0) return;
-  if (auto* request = std::get_if<Request>(&message.body)) {
-    if (message.header.generation == view_.generation)
+  auto* request = std::get_if<Request>(&message.body);
+  if (life_ == 0 && !request) return;
+  if (request) {
+    if (life_ != 0 && message.header.generation == view_.generation)
       return on_request(std::move(*request), message.header.from);
     return refuse(message.header.from,
                   {.id = request->id,
