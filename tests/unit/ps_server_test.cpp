@@ -149,7 +149,7 @@ TEST(Client, SendsAgainAtOnceWhatAStreamThatBrokeHasTaken) {
 }
 
 TEST(Client, SendsAgainWhatAServerDidNotWantYet) {
-  for (const uint64_t generation : {0, 1}) {
+  for (const uint32_t generation : {0u, 1u}) {
     Pushes push;
     EXPECT_EQ(push.after(milliseconds(1)), 1);
     push.client.receive(encode(
