@@ -18,8 +18,7 @@ constexpr const char* kGeneratePurpose =
 constexpr const char* kGenerateExamples =
     "  trireme generate runs/gpt-small --prompt \"1 2 3\"\n"
     "  trireme generate runs/gpt-small --prompt \"1 2\" --temperature 0.8 --top-p 0.95 --seed 7\n"
-    "  trireme generate runs/gpt-small --prompt \"1 2\" --temperature 0 --tensor 2\n"
-    "  trireme generate runs/finetuned --chat --prompt \"How much is 1 + 1?\"\n\n"
+    "  trireme generate runs/gpt-small --prompt \"1 2\" --temperature 0 --tensor 2\n\n"
     "(That model was trained on generated data, so it reads and writes the numbers of tokens. One\n"
     "that was trained on text takes a prompt such as \"In the beginning\".)\n\n"
     "CHECKPOINT is a step's folder, or the folder of a run, whose newest step it takes.\n"
