@@ -190,8 +190,7 @@ int train_check(const std::vector<std::string>& args) {
                counted(num_workers(asked), "worker"));
   fmt::print("mesh of {}: pipe {} x replica {} x shard {} x context {} x tensor {}{}\n",
              counted(ranks, "rank"), degrees.pipe, degrees.replica, degrees.shard, degrees.context,
-             degrees.tensor,
-             degrees.expert > 1 ? fmt::format(", expert {}", degrees.expert) : "");
+             degrees.tensor, degrees.expert > 1 ? fmt::format(", expert {}", degrees.expert) : "");
   print_axes(config, degrees);
   if (degrees.context > 1)
     fmt::print(

@@ -1,5 +1,5 @@
-// A mixture of experts in a model of your own: a plan names the layer whose experts are dealt to the
-// ranks. The model itself never calls a collective and does not know how many ranks there are.
+// A mixture of experts in a model of your own: a plan names the layer whose experts are dealt to
+// the ranks. The model itself never calls a collective and does not know how many ranks there are.
 //
 //   trireme run -n 2 build/bin/15_experts
 #include <torch/torch.h>
@@ -17,9 +17,9 @@ class Block : public nn::LayerImpl {
  public:
   explicit Block(int64_t width)
       : norm(register_module("norm", nn::LayerNorm(width))),
-        router(register_module(
-            "router", nn::Router(nn::RouterImpl::Options{
-                          .width = width, .experts = 8, .top_k = 2, .balance = 0.01}))),
+        router(register_module("router",
+                               nn::Router(nn::RouterImpl::Options{
+                                   .width = width, .experts = 8, .top_k = 2, .balance = 0.01}))),
         experts(register_module("experts", nn::Experts(nn::ExpertsImpl::Options{
                                                .width = width, .ffn = 64, .experts = 8}))) {}
 

@@ -64,8 +64,7 @@ ResidualBlockImpl::ResidualBlockImpl(const std::vector<ConvSize>& convs,
   for (std::size_t i = 0; i < convs.size(); ++i) {
     const std::string number = std::to_string(i + 1);
     convs_.push_back(register_module("conv" + number, make_conv(convs[i], options)));
-    norms_.push_back(
-        register_module("bn" + number, make_norm(convs[i].out, options, Relu::Yes)));
+    norms_.push_back(register_module("bn" + number, make_norm(convs[i].out, options, Relu::Yes)));
     stride *= convs[i].stride;
   }
   const int64_t in = convs.front().in, out = convs.back().out;
@@ -118,8 +117,8 @@ ResNetImpl::ResNetImpl(const ResNetOptions& options, const Mesh& mesh) : options
                          stages.back()->register_module(number, ResidualBlock(convs, options)));
   }
   avgpool = register_module("avgpool", nn::GlobalAveragePool());
-  fc = register_module("fc", nn::Head(resnet_blocks(options).back().back().out,
-                                      options.classes, nn::HeadImpl::Options{}));
+  fc = register_module("fc", nn::Head(resnet_blocks(options).back().back().out, options.classes,
+                                      nn::HeadImpl::Options{}));
 }
 
 Flow ResNetImpl::begin(const Flow& images) {

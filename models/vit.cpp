@@ -16,12 +16,17 @@ constexpr double kVitDeviation = 0.02, kVitEpsilon = 1e-6;
 
 // Every rank embeds whole images, and has the class token whole: between them the blocks are cut as
 // those of GPT.
-const nn::Plan kVitPlan = {{"embed", nn::Style::Whole},      {"drop", nn::Style::Positions},
-                        {"h.*", nn::Style::Positions},    {"h.*.ln_*", nn::Style::Positions},
-                        {"h.*.attn", nn::Style::Positions}, {"h.*.drop_*", nn::Style::Positions},
-                        {"h.*.attn.c_attn", nn::Style::Column},
-                        {"h.*.attn.c_proj", nn::Style::Row}, {"h.*.mlp.c_fc", nn::Style::Column},
-                        {"h.*.mlp.c_proj", nn::Style::Row},  {"pool", nn::Style::Whole}};
+const nn::Plan kVitPlan = {{"embed", nn::Style::Whole},
+                           {"drop", nn::Style::Positions},
+                           {"h.*", nn::Style::Positions},
+                           {"h.*.ln_*", nn::Style::Positions},
+                           {"h.*.attn", nn::Style::Positions},
+                           {"h.*.drop_*", nn::Style::Positions},
+                           {"h.*.attn.c_attn", nn::Style::Column},
+                           {"h.*.attn.c_proj", nn::Style::Row},
+                           {"h.*.mlp.c_fc", nn::Style::Column},
+                           {"h.*.mlp.c_proj", nn::Style::Row},
+                           {"pool", nn::Style::Whole}};
 const nn::Plan kVitHeadPlan = {{"head", nn::Style::Vocabulary}};
 
 GptOptions gpt_blocks_of(const VitOptions& options) {
@@ -45,12 +50,12 @@ GptOptions gpt_blocks_of(const VitOptions& options) {
 
 PatchEmbeddingImpl::PatchEmbeddingImpl(const VitOptions& options) {
   const auto inputs = static_cast<double>(options.channels * options.patch * options.patch);
-  patch = register_module(
-      "patch", nn::Conv2d(nn::Conv2dImpl::Options{.in = options.channels,
-                                                  .out = options.hidden,
-                                                  .kernel = options.patch,
-                                                  .stride = options.patch,
-                                                  .deviation = std::sqrt(1 / inputs)}));
+  patch = register_module("patch",
+                          nn::Conv2d(nn::Conv2dImpl::Options{.in = options.channels,
+                                                             .out = options.hidden,
+                                                             .kernel = options.patch,
+                                                             .stride = options.patch,
+                                                             .deviation = std::sqrt(1 / inputs)}));
   class_token = parameter("class_token", {options.hidden}, nn::InitRule::zeros());
   positions = parameter("positions", {options.positions(), options.hidden},
                         nn::InitRule::normal(kVitDeviation));

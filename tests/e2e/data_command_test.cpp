@@ -116,8 +116,9 @@ TEST(DataShow, PrintsDocumentsAndLines) {
             "document 1, 10 bytes, 10 tokens\nt|h|e| |s|e|c|o|n|d\n");
   EXPECT_EQ(data({"show", "0", folder / "x.jsonl", "--tokenizer", "bytes"}).out,
             "line 1\n{\n  \"text\": \"one\"\n}\n");
-  put_bytes(folder / "talk.jsonl",
-            R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})");
+  put_bytes(
+      folder / "talk.jsonl",
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})");
   EXPECT_THAT(data({"show", "0", folder / "talk.jsonl", "--tokenizer", "bytes"}).out,
               AllOf(HasSubstr("line 1, 24 tokens"), HasSubstr("4 in [[ ]] are learned"),
                     HasSubstr("n|t|:| [[b]][[\n|\n|end of document]]\n")));

@@ -122,9 +122,9 @@ TEST(Exchange, PutsElementsWhereOurLayersExpectThem) {
     for (const std::string& name : names) all += llama.tensors.at("model.layers.0." + name).bytes;
     return all;
   };
-  EXPECT_TRUE(ours(scratch / "llama-ours", "layers.0.attn.qkv.weight") ==
-              stacked({"self_attn.q_proj.weight", "self_attn.k_proj.weight",
-                       "self_attn.v_proj.weight"}));
+  EXPECT_TRUE(
+      ours(scratch / "llama-ours", "layers.0.attn.qkv.weight") ==
+      stacked({"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"}));
   EXPECT_TRUE(ours(scratch / "llama-ours", "layers.0.attn.qkv.bias") ==
               stacked({"self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"}));
   EXPECT_TRUE(ours(scratch / "llama-ours", "layers.0.mlp.gate_up.weight") ==
@@ -146,7 +146,8 @@ TEST(Exchange, CropsAndPadsTheVocabulary) {
   expect_same(tensors_in(scratch / "back"), model.tensors);
   must({"export", scratch / "wide", scratch / "small", "--vocab", "5"});
   EXPECT_EQ(tensors_in(scratch / "small").at("lm_head.weight").bytes, narrow.substr(0, 5 * 12 * 4));
-  const auto small = core::parse_json(format::read_file(scratch / "small/config.json", 1 << 20), "");
+  const auto small =
+      core::parse_json(format::read_file(scratch / "small/config.json", 1 << 20), "");
   EXPECT_EQ(small.at("vocab_size"), 5);
 }
 
@@ -175,7 +176,8 @@ TEST(Exchange, RefusesAFolderThatDoesNotFit) {
   HfModel other = hf_gpt2("F32");
   other.tensors.erase("transformer.wpe.weight");
   other.add("transformer.wpe.weight", "F32", {10, 13});
-  says(other, "has tensor 'transformer.wpe.weight' as [10, 13], but by its config.json it is [10, 12]");
+  says(other,
+       "has tensor 'transformer.wpe.weight' as [10, 13], but by its config.json it is [10, 12]");
   HfModel whole = hf_gpt2("F32");
   whole.tensors.erase("transformer.ln_f.bias");
   whole.add("transformer.ln_f.bias", "I32", {12});

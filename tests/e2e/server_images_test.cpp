@@ -108,8 +108,7 @@ TEST_F(ServedImages, HaveTheRunningStatisticsOfReplicas) {
   EXPECT_EQ(evaluated.code, 0) << evaluated.err;
   EXPECT_THAT(evaluated.out, HasSubstr("loss"));
   // Without servers it goes on as the replicas do.
-  for (const char* name : {"replicas", "served"})
-    train(name, wide + Keys{"run.steps=6"});
+  for (const char* name : {"replicas", "served"}) train(name, wide + Keys{"run.steps=6"});
   expect_near("replicas", "served", "loss");
 }
 

@@ -68,7 +68,8 @@ TEST(TrainOnATensorAxis, RefusesWhatCannotBeCutInOneSentence) {
       must(train_arguments(config, folder / "a", {"mesh.replica=1", "mesh.tensor=3"}), 2);
   EXPECT_THAT(
       heads.err,
-      HasSubstr("mesh.tensor = 3 does not fit model.heads = 2: use at most 2, or a multiple of it"));
+      HasSubstr(
+          "mesh.tensor = 3 does not fit model.heads = 2: use at most 2, or a multiple of it"));
   const auto checked = must(
       with(train_arguments(config, folder / "b", {"mesh.replica=1", "mesh.tensor=3"}), {"--check"}),
       2);

@@ -26,7 +26,8 @@ using comm::Communicator;
 constexpr double kSameStatistics = 1e-12;
 
 double distance(const at::Tensor& a, const at::Tensor& b) {
-  return a.numel() == 0 ? 0 : (a.to(torch::kDouble) - b.to(torch::kDouble)).abs().max().item<double>();
+  return a.numel() == 0 ? 0
+                        : (a.to(torch::kDouble) - b.to(torch::kDouble)).abs().max().item<double>();
 }
 
 /// Ours, then torch's in a layer, on two stages.
@@ -108,7 +109,7 @@ TEST(BatchNormInPipelines, NormalizesMicroBatchesAndTracksMiniBatches) {
           const int64_t begin = mine == 0 ? 0 : parts[0].size(0), count = parts[mine].size(0);
           const bool is_first = mesh.coord(Axis::Pipe) == 0;
           EXPECT_LE(distance(outputs[is_first ? "first" : "second"].at(m),
-                          (is_first ? one : two).narrow(0, begin, count)),
+                             (is_first ? one : two).narrow(0, begin, count)),
                     kSameStatistics)
               << schedule << " " << m;
         }
@@ -117,11 +118,13 @@ TEST(BatchNormInPipelines, NormalizesMicroBatchesAndTracksMiniBatches) {
         whole_first->forward(at::cat(all));
         whole_second->forward(at::cat(first_outputs));
       }
-      const auto expected = mesh.coord(Axis::Pipe) == 0 ? whole_first->buffers() : whole_second->buffers();
+      const auto expected =
+          mesh.coord(Axis::Pipe) == 0 ? whole_first->buffers() : whole_second->buffers();
       const auto found = pipe.buffers();
       ASSERT_EQ(found.size(), expected.size());
       for (std::size_t i = 0; i < found.size(); ++i)
-        EXPECT_LE(distance(found[i].second, expected[i]), kSameStatistics) << schedule << " " << found[i].first;
+        EXPECT_LE(distance(found[i].second, expected[i]), kSameStatistics)
+            << schedule << " " << found[i].first;
     });
   }
 }
@@ -133,7 +136,8 @@ class ImageTraining {
       : config_(std::move(config)),
         mesh_(world, degrees),
         trainer_(config_, mesh_,
-                 train::build([this](const Mesh& on) { return make_images(config_, on); }, mesh_), 8) {
+                 train::build([this](const Mesh& on) { return make_images(config_, on); }, mesh_),
+                 8) {
     at::set_num_threads(1);
   }
   static config::Config config() {
@@ -176,7 +180,8 @@ class ImageTraining {
 };
 
 TEST(BatchNormInCheckpoints, ContinuesOnAnyMeshAndToTheBitOnItsOwn) {
-  const Degrees meshes[] = {{}, {.replica = 2}, {.shard = 3}, {.pipe = 2}, {.pipe = 2, .replica = 2}};
+  const Degrees meshes[] = {
+      {}, {.replica = 2}, {.shard = 3}, {.pipe = 2}, {.pipe = 2, .replica = 2}};
   for (const Degrees& from : {Degrees{.replica = 3}, Degrees{.pipe = 2, .shard = 2}}) {
     const Scratch scratch;
     std::map<std::string, at::Tensor> saved;

@@ -39,8 +39,7 @@ TEST(ExpertsFailure, ARankThatDiesInAnExchangeIsNamedByAll) {
                                      const auto x = torch::randn({4, 64, 64}).requires_grad_();
                                      root.moe->forward(x).square().sum().backward();
                                    }};
-                  if (self.rank == victim)
-                    return fall_while(self, SIGKILL, step, world, 3, 700us);
+                  if (self.rank == victim) return fall_while(self, SIGKILL, step, world, 3, 700us);
                   const Report report = until_it_fails(self, [&] { step.once(world); });
                   EXPECT_EQ(report.cause, name_of_fallen(self, victim) + " died");
                   EXPECT_THAT(report.text, HasSubstr("all_to_all"));

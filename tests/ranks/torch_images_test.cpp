@@ -63,22 +63,19 @@ TEST(Images, HaveTorchsGradientsAndRunningStatistics) {
   core::Json manifest = core::Json::object();
   using Stem = models::ResNetOptions::Stem;
   for (const auto& [name, options] :
-       {std::pair("resnet18-cifar",
-                  models::ResNetOptions{.classes = 7, .image = 16, .width = 16}),
-        std::pair("resnet18-imagenet",
-                  models::ResNetOptions{.classes = 7,
-                                        .image = 48,
-                                        .channels = 1,
-                                        .width = 16,
-                                        .stem = Stem::ImageNet,
-                                        .format = at::MemoryFormat::ChannelsLast}),
-        std::pair("resnet50-cifar", models::ResNetOptions{
-                                        .depth = 50, .classes = 5, .image = 16, .width = 16}),
-        std::pair("resnet50-imagenet", models::ResNetOptions{.depth = 50,
-                                                             .classes = 5,
-                                                             .image = 64,
-                                                             .width = 16,
-                                                             .stem = Stem::ImageNet})}) {
+       {std::pair("resnet18-cifar", models::ResNetOptions{.classes = 7, .image = 16, .width = 16}),
+        std::pair("resnet18-imagenet", models::ResNetOptions{.classes = 7,
+                                       .image = 48,
+                                       .channels = 1,
+                                       .width = 16,
+                                       .stem = Stem::ImageNet,
+                                       .format = at::MemoryFormat::ChannelsLast}),
+        std::pair("resnet50-cifar",
+                  models::ResNetOptions{.depth = 50, .classes = 5, .image = 16, .width = 16}),
+        std::pair(
+            "resnet50-imagenet",
+            models::ResNetOptions{
+                .depth = 50, .classes = 5, .image = 64, .width = 16, .stem = Stem::ImageNet})}) {
     manifest[name] = {{"kind", "resnet"},
                       {"options",
                        {{"depth", options.depth},

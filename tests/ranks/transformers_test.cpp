@@ -103,11 +103,14 @@ std::string hf_config(const Peer& peer) {
           "head_dim": {}, "max_position_embeddings": {}, "rms_norm_eps": {},
           "tie_word_embeddings": {}, "rope_theta": {}, "rope": {}, "neighbours": {},
           "experts": {}, "top_k": {}, "dtype": "{}"}})",
-      m.has_experts() ? "mixtral" : m.qkv_bias ? "qwen2" : "llama", m.vocab, m.hidden, m.ffn, m.layers, m.heads, m.kv_heads,
+      m.has_experts() ? "mixtral"
+      : m.qkv_bias    ? "qwen2"
+                      : "llama",
+      m.vocab, m.hidden, m.ffn, m.layers, m.heads, m.kv_heads,
       m.head_dim > 0 ? m.head_dim : m.hidden / m.heads,
       m.rope_scaling == config::RopeScaling::Dynamic ? m.rope_seq : 1000, m.norm_eps, m.tie,
-      m.rope_theta, peer.rope, m.rope_pairs == config::RopePairs::Neighbours,
-      m.experts, m.top_k, to_string(peer.dtype));
+      m.rope_theta, peer.rope, m.rope_pairs == config::RopePairs::Neighbours, m.experts, m.top_k,
+      to_string(peer.dtype));
 }
 
 /// Large weights, so that whatever is wrong shows. Norms and biases are not what they begin as.

@@ -22,11 +22,12 @@ struct Stripes : data::Dataset {
   data::Sample get(int64_t i) const override {
     const int64_t number = i + first, label = number % kImageClasses;
     const auto along = torch::arange(kImageSize, torch::kFloat);
-    const auto line = torch::sin(along * (label < 2 ? 0.8 : 1.9) + 0.7 * static_cast<double>(number));
+    const auto line =
+        torch::sin(along * (label < 2 ? 0.8 : 1.9) + 0.7 * static_cast<double>(number));
     const auto grey = label % 2 == 0 ? line.view({-1, 1}).expand({kImageSize, kImageSize})
                                      : line.view({1, -1}).expand({kImageSize, kImageSize});
-    const auto colour =
-        torch::cos(torch::arange(kImageChannels, torch::kFloat) + 0.3 * static_cast<double>(number));
+    const auto colour = torch::cos(torch::arange(kImageChannels, torch::kFloat) +
+                                   0.3 * static_cast<double>(number));
     return {(grey.unsqueeze(0) * (1 + 0.2 * colour.view({-1, 1, 1}))).contiguous(),
             torch::tensor(label, torch::kLong)};
   }

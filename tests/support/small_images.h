@@ -9,8 +9,8 @@ std::string of_array(const auto& array) {
   return {reinterpret_cast<const char*>(array), sizeof array};
 }
 
-// 11 x 7 pixels, of which (x, y) is red 23 x, green 36 y, blue 5 x y, all modulo 256: as a JPEG file
-// (quality 90, colours at half the resolution) and as a PNG file.
+// 11 x 7 pixels, of which (x, y) is red 23 x, green 36 y, blue 5 x y, all modulo 256: as a JPEG
+// file (quality 90, colours at half the resolution) and as a PNG file.
 // clang-format off
 inline constexpr unsigned char kSmallJpeg[] = {
     0xff, 0xd8, 0xff, 0xe0, 0x00, 0x10, 0x4a, 0x46, 0x49, 0x46, 0x00, 0x01, 0x01, 0x00, 0x00, 0x01,

@@ -187,7 +187,7 @@ TEST(ConfigHostile, FilesThatCannotBeReadSayWhy) {
 TEST(StartingPoint, IsAcceptedAndItsCommentsAreTheDefaults) {
   const auto models = starting_points();
   EXPECT_THAT(models, ::testing::ElementsAre("gpt", "llama", "moe-gpt", "moe-llama", "mlp",
-                                               "resnet", "vit"));
+                                             "resnet", "vit"));
   for (const std::string_view model : models) {
     const std::string text = starting_point(model);
     const Config config = parse(text, "new.toml");

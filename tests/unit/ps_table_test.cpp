@@ -202,7 +202,9 @@ TEST(Table, SaysInOneSentenceWhatIsWrong) {
     step.weight = -1;
     EXPECT_THAT(sentence_of([&] { w.push(step, four); }), HasSubstr("has weight -1"));
     step.weight = 1;
-    EXPECT_EQ(sentence_of([&] { (void)worker->client().start({.table = 2, .keys = {5, 6, 5}}); }),
+    EXPECT_EQ(sentence_of([&] {
+                (void)worker->client().start({.table = 2, .keys = {5, 6, 5}});
+              }),
               "key 5 of table 'rows' is named twice: add its rows up, or use Keys");
     EXPECT_EQ(sentence_of([&] { (void)worker->client().start({.table = 3}); }),
               "there is no table 3; the job has 3");

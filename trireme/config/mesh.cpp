@@ -99,10 +99,11 @@ Degrees degrees_of(const Config& config, int world_size) {
   const int64_t replicas = degrees.replica / sync.inner_group;
   const int64_t inside = sync.inner_group * degrees.shard * degrees.context;
   if (inside % degrees.expert != 0)
-    throw ConfigError(fmt::format(
-        "sync.kind = \"{}\": a replica has {} ranks that see other tokens, to which mesh.expert = {} "
-        "cannot deal experts: use a divisor of {}",
-        to_string(sync.kind), inside, degrees.expert, inside));
+    throw ConfigError(
+        fmt::format("sync.kind = \"{}\": a replica has {} ranks that see other tokens, to which "
+                    "mesh.expert = {} "
+                    "cannot deal experts: use a divisor of {}",
+                    to_string(sync.kind), inside, degrees.expert, inside));
   if (sync.seconds > 0 && config.batch.global % replicas != 0)
     throw ConfigError(
         fmt::format("sync.seconds: {} replicas claim equal batches, but batch.global = {} is no "

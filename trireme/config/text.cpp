@@ -68,9 +68,8 @@ std::optional<std::string> first_difference(const Config& saved, const Config& n
 
 std::optional<std::string> data_difference(const Config& saved, const Config& now) {
   for (const Key& key : keys()) {
-    const bool names_it =
-        key.name == "data.kind" || key.name == "data.path" || key.name == "data.samples" ||
-        key.name == "data.classes";
+    const bool names_it = key.name == "data.kind" || key.name == "data.path" ||
+                          key.name == "data.samples" || key.name == "data.classes";
     const Value was = get(key, saved), is = get(key, now);
     if (names_it && was != is) return difference(key.name, was, is);
   }

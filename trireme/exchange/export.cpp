@@ -66,9 +66,9 @@ class Export {
         files.back().tensors.push_back({&tensor, &part, std::move(entry)});
       }
     for (std::size_t i = 0; i < files.size(); ++i) {
-      files[i].name = files.size() == 1 ? "model.safetensors"
-                                        : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1,
-                                                      files.size());
+      files[i].name = files.size() == 1
+                          ? "model.safetensors"
+                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
       // Python's reader wants elements at multiples of their size.
       std::ranges::stable_sort(files[i].tensors, std::greater{}, [](const Outgoing& one) {
         return format::dtype_bytes(one.entry.dtype);

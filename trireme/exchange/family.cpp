@@ -14,7 +14,8 @@ const Family* const kAll[] = {&gpt2(), &llama(), &qwen2(), &mixtral()};
 
 std::string known_types() {
   std::string all;
-  for (const Family* one : kAll) all += fmt::format("{}{}", all.empty() ? "" : ", ", one->model_type);
+  for (const Family* one : kAll)
+    all += fmt::format("{}{}", all.empty() ? "" : ", ", one->model_type);
   return all;
 }
 
@@ -41,8 +42,8 @@ config::Model model_of(const Family& family, const Settings& settings) {
   config::Config config;
   config.model = family.read(settings);
   const auto fail = [&](std::string_view sentence) {
-    throw ConfigError(fmt::format("{} describes a model that cannot be: {}", settings.path(),
-                                  sentence));
+    throw ConfigError(
+        fmt::format("{} describes a model that cannot be: {}", settings.path(), sentence));
   };
   for (const config::Key& key : config::keys())
     if (key.section() == "model" && key.name != "model.kind")

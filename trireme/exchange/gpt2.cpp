@@ -12,11 +12,10 @@ constexpr double kGpt2NormEps = 1e-5;
 constexpr const char* kGelu = "gelu_new";
 
 config::Model read_gpt2(const Settings& settings) {
-  for (const auto& [key, wanted] :
-       {std::pair<const char*, core::Json>{"scale_attn_weights", true},
-        {"scale_attn_by_inverse_layer_idx", false},
-        {"add_cross_attention", false},
-        {"layer_norm_epsilon", kGpt2NormEps}})
+  for (const auto& [key, wanted] : {std::pair<const char*, core::Json>{"scale_attn_weights", true},
+                                    {"scale_attn_by_inverse_layer_idx", false},
+                                    {"add_cross_attention", false},
+                                    {"layer_norm_epsilon", kGpt2NormEps}})
     settings.need(key, wanted);
   const std::string gelu = settings.text("activation_function", kGelu);
   if (gelu != kGelu && gelu != "gelu_pytorch_tanh")  // two names of one function

@@ -21,9 +21,8 @@ HfWeights::HfWeights(const std::string& folder, const config::Model& ours)
   for (std::size_t i = 0; i < tensors_.size(); ++i) places_[tensors_[i].name] = i;
   // A file of the bare model, without its head, lacks the prefix.
   const auto names = folder_.names();
-  if (std::ranges::none_of(names, [&](const auto& name) {
-        return name.starts_with(family_.base_prefix);
-      }))
+  if (std::ranges::none_of(names,
+                           [&](const auto& name) { return name.starts_with(family_.base_prefix); }))
     prefix_ = family_.base_prefix;
   check_names();
   check_shapes();
@@ -51,10 +50,9 @@ void HfWeights::check_names() const {
         family_.ignored, [&](std::string_view end) { return name.ends_with(end); });
     // A tied head may be stored once more.
     if (wanted.contains(name) || ignored || name == "lm_head.weight") continue;
-    throw ConfigError(fmt::format("{} has a tensor '{}' {}, which {} of this {} does not have",
-                                  folder_.path(), name,
-                                  format::format_shape(folder_.find(name)->shape),
-                                  family_.architecture, kConfigName));
+    throw ConfigError(fmt::format(
+        "{} has a tensor '{}' {}, which {} of this {} does not have", folder_.path(), name,
+        format::format_shape(folder_.find(name)->shape), family_.architecture, kConfigName));
   }
 }
 
@@ -110,9 +108,8 @@ void HfWeights::read_block(const MappedTensor& tensor, const Block& block, char*
   for (int64_t done = 0; done < block.rows;) {
     const int64_t row = block.row + done;
     Block rest = {row, block.rows - done, block.column, block.columns};
-    const auto part = std::ranges::find_if(tensor.parts, [&](const Part& one) {
-      return row >= one.row && row < one.row + one.rows;
-    });
+    const auto part = std::ranges::find_if(
+        tensor.parts, [&](const Part& one) { return row >= one.row && row < one.row + one.rows; });
     if (part == tensor.parts.end()) {
       read_padding(tensor, rest, to + done * row_bytes);  // the last rows
       return;
@@ -150,8 +147,7 @@ void HfWeights::read_rows(const Part& part, int64_t columns, const Block& block,
   const format::Entry& entry = entry_of(part);
   const int64_t each = dtype_bytes(entry.dtype), bytes = block.columns * each;
   const int64_t first = (block.row * columns + block.column) * each;
-  if (block.columns == columns)
-    return folder_.read(entry.name, first, block.rows * bytes, to);
+  if (block.columns == columns) return folder_.read(entry.name, first, block.rows * bytes, to);
   for (int64_t i = 0; i < block.rows; ++i)
     folder_.read(entry.name, first + i * columns * each, bytes, to + i * bytes);
 }

@@ -19,8 +19,9 @@ struct ImportOptions {
   std::function<void(const Progress&)> progress = {};
 };
 
-/// Writes the weights of a Hugging Face folder as a checkpoint's folder `to`: step 0, one file, every
-/// tensor whole, with the configuration of its model. The tokenizer's files are copied beside.
+/// Writes the weights of a Hugging Face folder as a checkpoint's folder `to`: step 0, one file,
+/// every tensor whole, with the configuration of its model. The tokenizer's files are copied
+/// beside.
 ///
 ///     HF_FOLDER   ── HfWeights ── blocks ── cast ──> SafetensorsWriter   to/part-00000.safetensors
 ///

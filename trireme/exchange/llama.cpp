@@ -44,9 +44,10 @@ config::Model read_mixtral(const Settings& settings) {
   settings.need("router_jitter_noise", 0.0);
   config::Model model = read_llama(settings);
   if (const int64_t window = settings.whole("sliding_window", 0); window > 0 && window < model.seq)
-    settings.refuse("sliding_window", fmt::format("less than the {} positions: attention to a window "
-                                                  "is not built",
-                                                  model.seq));
+    settings.refuse("sliding_window",
+                    fmt::format("less than the {} positions: attention to a window "
+                                "is not built",
+                                model.seq));
   model.kind = "moe-llama";
   model.experts = settings.whole("num_local_experts");
   model.top_k = settings.whole("num_experts_per_tok");
@@ -109,28 +110,28 @@ std::vector<TableRow> llama_table() {
   using enum Size;
   constexpr Form kRotary = Form::Rotary;
   constexpr When kBias = When::QkvBias;
-  return {{"embed.weight", {{"model.embed_tokens.weight", Vocab}}, Hidden},
-          {"layers.*.norm_1.weight", {{"model.layers.*.input_layernorm.weight", Hidden}}},
-          {"layers.*.attn.qkv.weight",
-           {{"model.layers.*.self_attn.q_proj.weight", Q, kRotary},
-            {"model.layers.*.self_attn.k_proj.weight", Kv, kRotary},
-            {"model.layers.*.self_attn.v_proj.weight", Kv}},
-           Hidden},
-          {"layers.*.attn.qkv.bias",
-           {{"model.layers.*.self_attn.q_proj.bias", Q, kRotary},
-            {"model.layers.*.self_attn.k_proj.bias", Kv, kRotary},
-            {"model.layers.*.self_attn.v_proj.bias", Kv}},
-           One,
-           kBias},
-          {"layers.*.attn.proj.weight", {{"model.layers.*.self_attn.o_proj.weight", Hidden}}, Q},
-          {"layers.*.norm_2.weight", {{"model.layers.*.post_attention_layernorm.weight", Hidden}}},
-          {"layers.*.mlp.gate_up.weight",
-           {{"model.layers.*.mlp.gate_proj.weight", Ffn},
-            {"model.layers.*.mlp.up_proj.weight", Ffn}},
-           Hidden},
-          {"layers.*.mlp.down.weight", {{"model.layers.*.mlp.down_proj.weight", Hidden}}, Ffn},
-          {"norm.weight", {{"model.norm.weight", Hidden}}},
-          {"lm_head.weight", {{"lm_head.weight", Vocab}}, Hidden, When::Untied}};
+  return {
+      {"embed.weight", {{"model.embed_tokens.weight", Vocab}}, Hidden},
+      {"layers.*.norm_1.weight", {{"model.layers.*.input_layernorm.weight", Hidden}}},
+      {"layers.*.attn.qkv.weight",
+       {{"model.layers.*.self_attn.q_proj.weight", Q, kRotary},
+        {"model.layers.*.self_attn.k_proj.weight", Kv, kRotary},
+        {"model.layers.*.self_attn.v_proj.weight", Kv}},
+       Hidden},
+      {"layers.*.attn.qkv.bias",
+       {{"model.layers.*.self_attn.q_proj.bias", Q, kRotary},
+        {"model.layers.*.self_attn.k_proj.bias", Kv, kRotary},
+        {"model.layers.*.self_attn.v_proj.bias", Kv}},
+       One,
+       kBias},
+      {"layers.*.attn.proj.weight", {{"model.layers.*.self_attn.o_proj.weight", Hidden}}, Q},
+      {"layers.*.norm_2.weight", {{"model.layers.*.post_attention_layernorm.weight", Hidden}}},
+      {"layers.*.mlp.gate_up.weight",
+       {{"model.layers.*.mlp.gate_proj.weight", Ffn}, {"model.layers.*.mlp.up_proj.weight", Ffn}},
+       Hidden},
+      {"layers.*.mlp.down.weight", {{"model.layers.*.mlp.down_proj.weight", Hidden}}, Ffn},
+      {"norm.weight", {{"model.norm.weight", Hidden}}},
+      {"lm_head.weight", {{"lm_head.weight", Vocab}}, Hidden, When::Untied}};
 }
 
 /// The same with experts in place of the mlp.
@@ -141,18 +142,16 @@ std::vector<TableRow> mixtral_table() {
     return row.name.find(".mlp.") != row.name.npos || row.when == When::QkvBias;
   });
   const auto norm = std::ranges::find(table, "layers.*.norm_2.weight", &TableRow::name);
-  table.insert(
-      norm + 1,
-      {{"layers.*.moe.router.weight",
-        {{"model.layers.*.block_sparse_moe.gate.weight", Experts}},
-        Hidden},
-       {"layers.*.moe.experts.gate_up",
-        {{"model.layers.*.block_sparse_moe.experts.#.w1.weight", ExpertFfn},
-         {"model.layers.*.block_sparse_moe.experts.#.w3.weight", ExpertFfn}},
-        Hidden},
-       {"layers.*.moe.experts.down",
-        {{"model.layers.*.block_sparse_moe.experts.#.w2.weight", Hidden}},
-        ExpertFfn}});
+  table.insert(norm + 1, {{"layers.*.moe.router.weight",
+                           {{"model.layers.*.block_sparse_moe.gate.weight", Experts}},
+                           Hidden},
+                          {"layers.*.moe.experts.gate_up",
+                           {{"model.layers.*.block_sparse_moe.experts.#.w1.weight", ExpertFfn},
+                            {"model.layers.*.block_sparse_moe.experts.#.w3.weight", ExpertFfn}},
+                           Hidden},
+                          {"layers.*.moe.experts.down",
+                           {{"model.layers.*.block_sparse_moe.experts.#.w2.weight", Hidden}},
+                           ExpertFfn}});
   return table;
 }
 

@@ -9,8 +9,8 @@
 
 namespace trireme::exchange {
 
-/// Reads their tensors out of ours, block by block in the order of the elements. At most some 64 MiB
-/// are in memory, and stay for the next tensor: fresh memory takes as long to get as the copy.
+/// Reads their tensors out of ours, block by block in the order of the elements. At most some 64
+/// MiB are in memory, and stay for the next tensor: fresh memory takes as long to get as the copy.
 class PartReader {
  public:
   explicit PartReader(format::TensorSource& from) : from_(from) {}

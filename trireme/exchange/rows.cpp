@@ -12,8 +12,8 @@ namespace trireme::exchange {
 namespace {
 
 /// Matrices one above the other: a matrix of all of their rows.
-void for_each_block_of_stack(
-    const Piece& piece, const std::function<void(int64_t, int64_t, int64_t, int64_t)>& visit) {
+void for_each_block_of_stack(const Piece& piece,
+                             const std::function<void(int64_t, int64_t, int64_t, int64_t)>& visit) {
   const int64_t numel = piece.shape[1] * piece.shape[2], end = piece.begin + piece.count;
   for (int64_t at = piece.begin; at < end;) {
     const int64_t nth = at / numel, until = std::min(end, (nth + 1) * numel);

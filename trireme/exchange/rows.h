@@ -10,7 +10,8 @@
 namespace trireme::exchange {
 
 /// Cuts a piece of a matrix (or of a vector, which is a matrix of one column, or of a stack of
-/// matrices, whose rows are counted one matrix after the other) into blocks of rows and columns; calls visit(row, rows, column, columns) for each, in the order of the elements.
+/// matrices, whose rows are counted one matrix after the other) into blocks of rows and columns;
+/// calls visit(row, rows, column, columns) for each, in the order of the elements.
 ///
 ///        . . . . . .      a box of 3 rows and 4 columns, of which
 ///        . . . a a .      elements 2 to 9 are wanted:
@@ -25,8 +26,8 @@ void for_each_block(const Piece& piece,
 ///     halves       0 3 1 4 2 5        pairs (0 3) (1 4) (2 5)
 int64_t halves_row(int64_t row, int64_t head_rows);
 
-/// The mean of the rows of a matrix, for rows that pad a vocabulary: a token with this embedding has
-/// the mean of all logits, so that it is never the likeliest.
+/// The mean of the rows of a matrix, for rows that pad a vocabulary: a token with this embedding
+/// has the mean of all logits, so that it is never the likeliest.
 class MeanOfRows {
  public:
   MeanOfRows(std::string dtype, int64_t columns);

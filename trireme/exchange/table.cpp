@@ -82,9 +82,10 @@ std::vector<MappedTensor> expand(const std::vector<TableRow>& table, const confi
                                  const config::Model& theirs) {
   std::vector<MappedTensor> all;
   for (auto row = table.begin(); row != table.end();) {
-    const auto in_block = [](const TableRow& one) { return one.name.find(kBlock) != one.name.npos; };
-    const auto end =
-        in_block(*row) ? std::find_if_not(row, table.end(), in_block) : std::next(row);
+    const auto in_block = [](const TableRow& one) {
+      return one.name.find(kBlock) != one.name.npos;
+    };
+    const auto end = in_block(*row) ? std::find_if_not(row, table.end(), in_block) : std::next(row);
     const int64_t blocks = in_block(*row) ? ours.layers : 1;
     for (int64_t block = 0; block < blocks; ++block)
       for (auto one = row; one != end; ++one)

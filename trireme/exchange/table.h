@@ -48,11 +48,11 @@ struct TableRow {
 /// The rows of a Hugging Face tensor that are rows [row, row + rows) of one of ours.
 struct Part {
   std::string theirs;
-  std::vector<int64_t> shape;   ///< of theirs
+  std::vector<int64_t> shape;  ///< of theirs
   /// Of ours, counted one expert after the other; theirs may have more, which are left out.
   int64_t row = 0, rows = 0;
-  Form form = Form::Same;       ///< Rotary only where rows are dealt out
-  int64_t head_rows = 0;        ///< Rotary: rows of a head
+  Form form = Form::Same;  ///< Rotary only where rows are dealt out
+  int64_t head_rows = 0;   ///< Rotary: rows of a head
   bool operator==(const Part&) const = default;
 };
 

@@ -1,6 +1,6 @@
-// Numbers of 16, 32 and 64 bits. Those of 16 are made from 32. A double becomes a float first, which
-// must not round to the nearest: two such roundings in a row can miss. It is "rounded to odd": cut
-// off, with the last bit set if anything was lost, which the second rounding then sees.
+// Numbers of 16, 32 and 64 bits. Those of 16 are made from 32. A double becomes a float first,
+// which must not round to the nearest: two such roundings in a row can miss. It is "rounded to
+// odd": cut off, with the last bit set if anything was lost, which the second rounding then sees.
 //
 //     1.0000 0000 1000 0000 ... 0001   a double, just above the middle of two bfloat16
 //     1.0000 0000 1000 0000 001        as a float, to odd: still above the middle

@@ -25,7 +25,7 @@ namespace {
 }
 
 bool is_folder(const std::string& path) {
-  struct stat status{};
+  struct stat status {};
   return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
@@ -49,8 +49,8 @@ void sync_folder(const std::string& path) {
 }
 
 bool is_root(const std::string& path) {
-  struct stat here{};
-  struct stat above{};
+  struct stat here {};
+  struct stat above {};
   if (::stat(path.c_str(), &here) != 0 || ::stat((path + "/..").c_str(), &above) != 0) return true;
   return here.st_ino == above.st_ino && here.st_dev == above.st_dev;
 }
@@ -68,7 +68,7 @@ void sync_upwards(std::string path) {
 }
 
 bool is_there(const std::string& path) {
-  struct stat status{};
+  struct stat status {};
   return ::lstat(path.c_str(), &status) == 0;
 }
 
@@ -90,7 +90,7 @@ std::optional<int64_t> parse_step(const std::string& name) {
 /// Whether the folder has an index, and so is whole. Throws where that cannot be told just now.
 bool has_index(const std::string& folder) {
   const std::string path = folder + "/" + kIndexName;
-  struct stat status{};
+  struct stat status {};
   if (::stat(path.c_str(), &status) == 0) return S_ISREG(status.st_mode);
   if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return false;
   throw UnreadableError(fmt::format("cannot open {}: {}", path, core::errno_text(errno)));

@@ -24,9 +24,10 @@ int64_t Sampler::pick(std::span<const double> logits, int64_t position) {
           "the model gives nan for the token at position {}: are its weights finite?", position));
   const auto best = std::ranges::max_element(logits);  // the first, of several
   if (!std::isfinite(*best))
-    throw Error(fmt::format("the model gives {} for the token at position {}: too much for its "
-                            "dtype? `trireme generate` takes --dtype float32",
-                            *best, position));
+    throw Error(
+        fmt::format("the model gives {} for the token at position {}: too much for its "
+                    "dtype? `trireme generate` takes --dtype float32",
+                    *best, position));
   if (options_.temperature == 0) return best - logits.begin();
   candidates_.clear();
   double all = 0;

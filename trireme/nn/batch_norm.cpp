@@ -77,8 +77,8 @@ struct NormalizeFunction : ag::Function<NormalizeFunction> {
     const batch_norm::Moments moments(context->saved_data["moments"].toTensor());
     const at::Tensor deviation = context->saved_data["deviation"].toTensor();
     const auto passed = call->has_residual ? batch_norm::Passed::Keep : batch_norm::Passed::Forget;
-    batch_norm::OutputGradient gradient{gradients[0], saved[3].defined() ? saved[3].detach()
-                                                                         : at::Tensor()};
+    batch_norm::OutputGradient gradient{gradients[0],
+                                        saved[3].defined() ? saved[3].detach() : at::Tensor()};
     at::Tensor sums = batch_norm::gradient_sums(x, gradient, moments.mean, passed);
     ag::variable_list out(5);
     out[1] = as(weight, sums[1] * deviation);
@@ -88,10 +88,10 @@ struct NormalizeFunction : ag::Function<NormalizeFunction> {
       const comm::Communicator* const group = call->of.statistics->group();
       if (group != nullptr) group->all_reduce(sums).wait();
       const at::Tensor share = moments.count.clamp_min(1).reciprocal();
-      out[0] = batch_norm::input_gradient(
-          x, gradient,
-          {moments.mean, in_double(weight, deviation, 1) * deviation, sums[0] * share,
-           sums[1] * share * deviation.square()});
+      out[0] =
+          batch_norm::input_gradient(x, gradient,
+                                     {moments.mean, in_double(weight, deviation, 1) * deviation,
+                                      sums[0] * share, sums[1] * share * deviation.square()});
     }
     return out;
   }

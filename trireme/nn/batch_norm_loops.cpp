@@ -84,8 +84,8 @@ TRIREME_INLINE void plane_sums_body(const typename BatchNormLoops<T>::Backward& 
   } else if (of.y != nullptr) {
     const T* const y = of.y;
     *sum = lane_sum<T>(of.count, [=](int64_t i) { return y[i] > T(0) ? g[i] : T(0); });
-    *product = lane_sum<T>(of.count,
-                           [=](int64_t i) { return y[i] > T(0) ? g[i] * (x[i] - m) : T(0); });
+    *product =
+        lane_sum<T>(of.count, [=](int64_t i) { return y[i] > T(0) ? g[i] * (x[i] - m) : T(0); });
     return;
   }
   *sum = lane_sum<T>(of.count, [=](int64_t i) { return g[i]; });
@@ -104,8 +104,7 @@ TRIREME_INLINE void plane_input_body(const typename BatchNormLoops<T>::Backward&
       dx[i] = (g - offset - (x[i] - mean) * slope) * scale;
     }
   else
-    for (int64_t i = 0; i < of.count; ++i)
-      dx[i] = (dy[i] - offset - (x[i] - mean) * slope) * scale;
+    for (int64_t i = 0; i < of.count; ++i) dx[i] = (dy[i] - offset - (x[i] - mean) * slope) * scale;
 }
 
 template <class T>
@@ -192,50 +191,53 @@ TRIREME_INLINE void row_input_body(const typename BatchNormLoops<T>::Backward& o
 }
 
 /// The eight loops compiled with one `target`.
-#define TRIREME_LOOPS(NAME, TARGET)                                                                \
-  template <class T>                                                                               \
-  struct NAME {                                                                                    \
-    using Loops = BatchNormLoops<T>;                                                               \
-    using Forward = typename Loops::Forward;                                                       \
-    using Backward = typename Loops::Backward;                                                     \
-    using Affine = typename Loops::Affine;                                                         \
-    using Slope = typename Loops::Slope;                                                           \
-    TARGET static void plane_moments(const T* x, int64_t count, double* mean, double* squares) {   \
-      plane_moments_body(x, count, mean, squares);                                                 \
-    }                                                                                              \
-    TARGET static void plane_forward(const Forward& of, const Affine& by) {                        \
-      plane_forward_body<T>(of, by);                                                               \
-    }                                                                                              \
-    TARGET static void plane_sums(const Backward& of, const T* mean, double* sum,                  \
-                                  double* product) {                                               \
-      plane_sums_body<T>(of, mean, sum, product);                                                  \
-    }                                                                                              \
-    TARGET static void plane_input(const Backward& of, const Slope& by) {                          \
-      plane_input_body<T>(of, by);                                                                 \
-    }                                                                                              \
-    TARGET static void row_moments(const T* x, int64_t count, int64_t channels, T* mean,           \
-                                   T* squares) {                                                   \
-      row_moments_body(x, count, channels, mean, squares);                                         \
-    }                                                                                              \
-    TARGET static void row_forward(const Forward& of, const Affine& by) {                          \
-      row_forward_body<T>(of, by);                                                                 \
-    }                                                                                              \
-    TARGET static void row_sums(const Backward& of, const T* mean, T* sum, T* product) {           \
-      row_sums_body<T>(of, mean, sum, product);                                                    \
-    }                                                                                              \
-    TARGET static void row_input(const Backward& of, const Slope& by) { row_input_body<T>(of, by); } \
-    static constexpr Loops all() {                                                                 \
-      return {plane_moments, plane_forward, plane_sums, plane_input,                               \
-              row_moments,   row_forward,   row_sums,   row_input};                                \
-    }                                                                                              \
+#define TRIREME_LOOPS(NAME, TARGET)                                                              \
+  template <class T>                                                                             \
+  struct NAME {                                                                                  \
+    using Loops = BatchNormLoops<T>;                                                             \
+    using Forward = typename Loops::Forward;                                                     \
+    using Backward = typename Loops::Backward;                                                   \
+    using Affine = typename Loops::Affine;                                                       \
+    using Slope = typename Loops::Slope;                                                         \
+    TARGET static void plane_moments(const T* x, int64_t count, double* mean, double* squares) { \
+      plane_moments_body(x, count, mean, squares);                                               \
+    }                                                                                            \
+    TARGET static void plane_forward(const Forward& of, const Affine& by) {                      \
+      plane_forward_body<T>(of, by);                                                             \
+    }                                                                                            \
+    TARGET static void plane_sums(const Backward& of, const T* mean, double* sum,                \
+                                  double* product) {                                             \
+      plane_sums_body<T>(of, mean, sum, product);                                                \
+    }                                                                                            \
+    TARGET static void plane_input(const Backward& of, const Slope& by) {                        \
+      plane_input_body<T>(of, by);                                                               \
+    }                                                                                            \
+    TARGET static void row_moments(const T* x, int64_t count, int64_t channels, T* mean,         \
+                                   T* squares) {                                                 \
+      row_moments_body(x, count, channels, mean, squares);                                       \
+    }                                                                                            \
+    TARGET static void row_forward(const Forward& of, const Affine& by) {                        \
+      row_forward_body<T>(of, by);                                                               \
+    }                                                                                            \
+    TARGET static void row_sums(const Backward& of, const T* mean, T* sum, T* product) {         \
+      row_sums_body<T>(of, mean, sum, product);                                                  \
+    }                                                                                            \
+    TARGET static void row_input(const Backward& of, const Slope& by) {                          \
+      row_input_body<T>(of, by);                                                                 \
+    }                                                                                            \
+    static constexpr Loops all() {                                                               \
+      return {plane_moments, plane_forward, plane_sums, plane_input,                             \
+              row_moments,   row_forward,   row_sums,   row_input};                              \
+    }                                                                                            \
   };
 
 TRIREME_LOOPS(PlainLoops, )
 
 #if defined(__x86_64__)
 TRIREME_LOOPS(Avx2Loops, __attribute__((target("avx2,fma"))))
-TRIREME_LOOPS(Avx512Loops, __attribute__((target(
-                               "avx512f,avx512bw,avx512vl,avx512dq,fma,prefer-vector-width=512"))))
+TRIREME_LOOPS(
+    Avx512Loops,
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,prefer-vector-width=512"))))
 
 template <class T>
 BatchNormLoops<T> pick() {

@@ -158,8 +158,8 @@ at::Tensor moments_of(const at::Tensor& given) {
   const auto count = static_cast<double>(given.numel() / channels);
   if (!has_loops(given)) {
     const auto [var, mean] = at::var_mean(widened(given), dims_but_channels(given), 0);
-    return at::cat({at::full({1}, count, options), mean.to(at::kDouble),
-                    var.to(at::kDouble) * count});
+    return at::cat(
+        {at::full({1}, count, options), mean.to(at::kDouble), var.to(at::kDouble) * count});
   }
   const at::Tensor x = in_format(given, given.suggest_memory_format());
   auto* const numbers = all.data_ptr<double>();
@@ -194,8 +194,8 @@ at::Tensor normalized(const at::Tensor& given, const Affine& by, const at::Tenso
   }
   const auto format = given.suggest_memory_format();
   const at::Tensor x = in_format(given, format);
-  const at::Tensor r = residual.defined() ? in_format(residual.to(x.scalar_type()), format)
-                                          : at::Tensor();
+  const at::Tensor r =
+      residual.defined() ? in_format(residual.to(x.scalar_type()), format) : at::Tensor();
   at::Tensor y = at::empty_like(x);
   const at::Tensor mean = as_type_of(x, by.mean), scale = as_type_of(x, by.scale),
                    bias = as_type_of(x, by.bias);
@@ -206,7 +206,7 @@ at::Tensor normalized(const at::Tensor& given, const Affine& by, const at::Tenso
     const T *const from = x.data_ptr<T>(), *const add = r.defined() ? r.data_ptr<T>() : nullptr;
     T* const to = y.data_ptr<T>();
     const T *const m = mean.data_ptr<T>(), *const s = scale.data_ptr<T>(),
-            *const b = bias.data_ptr<T>();
+                   *const b = bias.data_ptr<T>();
     const auto part = [&](int64_t at, int64_t count) {
       return typename BatchNormLoops<T>::Forward{
           from + at, add == nullptr ? nullptr : add + at, to + at, count, shape.channels, relu};
@@ -249,14 +249,13 @@ at::Tensor gradient_sums(const at::Tensor& given, OutputGradient& gradient, cons
     const Shape shape(x);
     const auto& loops = batch_norm_loops<T>();
     const T *const from = x.data_ptr<T>(), *const dy = gradient.dy.data_ptr<T>(),
-            *const y = gradient.output.defined() ? gradient.output.data_ptr<T>() : nullptr;
+                   *const y = gradient.output.defined() ? gradient.output.data_ptr<T>() : nullptr;
     T* const out = keeps ? kept.data_ptr<T>() : nullptr;
     auto* const sum = sums.data_ptr<double>();
     const auto part = [&](int64_t at, int64_t count) {
-      return typename BatchNormLoops<T>::Backward{from + at, dy + at,
-                                                  y == nullptr ? nullptr : y + at,
-                                                  out == nullptr ? nullptr : out + at, count,
-                                                  channels};
+      return typename BatchNormLoops<T>::Backward{
+          from + at, dy + at, y == nullptr ? nullptr : y + at, out == nullptr ? nullptr : out + at,
+          count,     channels};
     };
     if (!shape.in_rows) {
       for_planes(shape, [&](int64_t c, int64_t at) {
@@ -273,8 +272,7 @@ at::Tensor gradient_sums(const at::Tensor& given, OutputGradient& gradient, cons
       T* const own = &parts[static_cast<std::size_t>(block) * width];
       loops.row_sums(part(row * channels, rows), m.data_ptr<T>(), own, own + channels);
     });
-    for (std::size_t i = 0; i < parts.size(); ++i)
-      sum[i % width] += static_cast<double>(parts[i]);
+    for (std::size_t i = 0; i < parts.size(); ++i) sum[i % width] += static_cast<double>(parts[i]);
   });
   if (keeps) {
     gradient.dy = kept;
@@ -305,7 +303,7 @@ at::Tensor input_gradient(const at::Tensor& given, const OutputGradient& gradien
     const Shape shape(x);
     const auto& loops = batch_norm_loops<T>();
     const T *const from = x.data_ptr<T>(), *const g = dy.data_ptr<T>(),
-            *const y = gradient.output.defined() ? gradient.output.data_ptr<T>() : nullptr;
+                   *const y = gradient.output.defined() ? gradient.output.data_ptr<T>() : nullptr;
     T* const to = dx.data_ptr<T>();
     const typename BatchNormLoops<T>::Slope all{mean.data_ptr<T>(), scale.data_ptr<T>(),
                                                 offset.data_ptr<T>(), slope.data_ptr<T>()};

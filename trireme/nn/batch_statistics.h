@@ -16,7 +16,8 @@ namespace trireme::nn {
 ///   mini-batch         all that ranks compute between two updates of the weights
 ///     micro-batch      one call on every rank: it is normalized by its own mean and variance, over
 ///                      all ranks of the group
-///   running statistics of the whole mini-batch, as if it had been one call: they are merged call by
+///   running statistics of the whole mini-batch, as if it had been one call: they are merged call
+///   by
 ///                      call, and count once
 ///
 class BatchStatistics : public c10::BackendMeta {
@@ -31,8 +32,8 @@ class BatchStatistics : public c10::BackendMeta {
   /// nullptr: one rank.
   const comm::Communicator* group() const { return group_ ? &*group_ : nullptr; }
 
-  /// From now on a mini-batch lasts until `end_mini_batch`. Before, each call is one; such calls, as
-  /// those that time the layers of a pipeline, are no part of the first.
+  /// From now on a mini-batch lasts until `end_mini_batch`. Before, each call is one; such calls,
+  /// as those that time the layers of a pipeline, are no part of the first.
   void defer() {
     defers_ = true;
     open_ = false;
@@ -44,8 +45,8 @@ class BatchStatistics : public c10::BackendMeta {
   /// The moments of all ranks of the group (batch_norm::moments_of). Collective.
   at::Tensor gather(const at::Tensor& own) const;
 
-  /// Counts a call with these moments: updates the running statistics, and `num_batches` if the call
-  /// begins a mini-batch. While a call is recomputed, it does nothing.
+  /// Counts a call with these moments: updates the running statistics, and `num_batches` if the
+  /// call begins a mini-batch. While a call is recomputed, it does nothing.
   void track(const at::Tensor& moments, const Running& running, double momentum);
 
  private:

@@ -75,9 +75,7 @@ class SynchronizedImpl final : public torch::nn::Module, public HasBatchStatisti
   SynchronizedImpl(at::Tensor carrier, BatchStatisticsPtr statistics)
       : carrier_(std::move(carrier)), statistics_(std::move(statistics)) {}
   const BatchStatisticsPtr& statistics() const override { return statistics_; }
-  void settle() const override {
-    carrier_.unsafeGetTensorImpl()->set_backend_meta(statistics_);
-  }
+  void settle() const override { carrier_.unsafeGetTensorImpl()->set_backend_meta(statistics_); }
 
  private:
   at::Tensor carrier_;

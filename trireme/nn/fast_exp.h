@@ -34,8 +34,9 @@ inline __attribute__((always_inline)) double exp_of(double x) {
   return std::exp(x);
 }
 
-/// 1 / (1 + e^-x). In float it is 0 where it would be below 1e-26: products with such numbers become
-/// subnormal, and a matrix product with one subnormal number in twenty takes ten times as long.
+/// 1 / (1 + e^-x). In float it is 0 where it would be below 1e-26: products with such numbers
+/// become subnormal, and a matrix product with one subnormal number in twenty takes ten times as
+/// long.
 inline __attribute__((always_inline)) float logistic_of(float x) {
   const float e = exp_of(-x);
   return e > 1e26F ? 0.0F : 1.0F / (1.0F + e);

@@ -36,8 +36,8 @@ class HeadImpl : public LayerImpl {
 };
 TORCH_MODULE(Head);
 
-/// The cross-entropy of one class for each row of x, [rows, width]. In evaluation it also counts the
-/// rows whose largest logit is the target's (`Loss::correct`).
+/// The cross-entropy of one class for each row of x, [rows, width]. In evaluation it also counts
+/// the rows whose largest logit is the target's (`Loss::correct`).
 Loss classify(HeadImpl& head, const Flow& x, const at::Tensor& targets);
 
 }  // namespace trireme::nn

@@ -89,9 +89,9 @@ at::Tensor vector_product(const at::Tensor& x, const at::Tensor& weight) {
   const float *from = weight.const_data_ptr<float>(), *by = x.const_data_ptr<float>();
   auto* to = y.mutable_data_ptr<float>();
   parallel_loop(0, rows, std::max<int64_t>(1, kFewestFloats / width),
-                   [&](int64_t begin, int64_t end) {
-                     matvec_kernel()(from + begin * width, by, to + begin, end - begin, width);
-                   });
+                [&](int64_t begin, int64_t end) {
+                  matvec_kernel()(from + begin * width, by, to + begin, end - begin, width);
+                });
   return y;
 }
 

@@ -78,9 +78,9 @@ void for_each_row(const Box& box, int64_t begin, int64_t count, const std::vecto
     fill(from - begin, first + (from - row * run), until - from);
   };
   parallel_loop(begin / run, (begin + count - 1) / run + 1, 4096 / run + 1,
-                   [&](int64_t first, int64_t last) {
-                     for (int64_t row = first; row < last; ++row) fill_row(row);
-                   });
+                [&](int64_t first, int64_t last) {
+                  for (int64_t row = first; row < last; ++row) fill_row(row);
+                });
 }
 
 /// The initial values of elements [begin, begin + count) of a box.

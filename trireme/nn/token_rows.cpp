@@ -46,8 +46,8 @@ void each_token(const TokenOrder& order, const Body& body) {
   });
 }
 
-/// The rows of each token beside each other, [tokens, choices, width]; zeros for what was dropped. (To
-/// add rows up where they belong would give other bits in every run on a GPU.)
+/// The rows of each token beside each other, [tokens, choices, width]; zeros for what was dropped.
+/// (To add rows up where they belong would give other bits in every run on a GPU.)
 at::Tensor by_token(const at::Tensor& rows, const TokenOrder& order) {
   const int64_t count = rows.size(0);
   at::Tensor from = rows, places = order.inverse;

@@ -18,8 +18,8 @@ struct WeightJob {
 /// Splits a backward in two: the gradients of inputs now, those of weights later. While `defer`
 /// runs, the layers that know the queue put what the gradients of their weights need into it, and
 /// compute only the gradient of their input, which other ranks wait for. These layers are Linear
-/// and Conv2d, whose products are most of a backward. (A weight with a hook is not deferred: the hook
-/// must get its gradient from autograd.)
+/// and Conv2d, whose products are most of a backward. (A weight with a hook is not deferred: the
+/// hook must get its gradient from autograd.)
 ///
 ///   I   dx = dy W          queue: (x, dy)
 ///   W   dW = dy^T x  <──── queue

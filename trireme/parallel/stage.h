@@ -41,7 +41,7 @@ struct Stage {
   std::vector<nn::Segment> segments = {};
   std::vector<std::shared_ptr<nn::LayerImpl>> layers = {};  ///< of these links and of the head
   StagePart* part = nullptr;
-  int forwards = 0;  ///< of this step
+  int forwards = 0;                                   ///< of this step
   std::map<int, nn::Flow> inputs = {}, outputs = {};  ///< by micro-batch
   std::map<int, std::vector<at::Tensor>> gradients_in = {}, gradients_out = {};
   std::map<int, MicroInFlight> in_flight = {};

@@ -19,9 +19,9 @@ namespace trireme::ps {
 class Keys {
  public:
   template <std::ranges::contiguous_range Range>
-    requires(std::integral<std::ranges::range_value_t<Range>> &&
-             sizeof(std::ranges::range_value_t<Range>) == sizeof(uint64_t))
-  Keys(const Range& keys)  // NOLINT: meant to convert
+  requires(std::integral<std::ranges::range_value_t<Range>> &&
+           sizeof(std::ranges::range_value_t<Range>) == sizeof(uint64_t))
+      Keys(const Range& keys)  // NOLINT: meant to convert
       : Keys(std::as_bytes(std::span(std::ranges::data(keys), std::ranges::size(keys)))) {}
 
   size_t size() const { return places_.size(); }

@@ -56,8 +56,8 @@ DatasetPointer open_tokens(const config::Config& config, const Wanted& wanted) {
   }
 }
 
-/// The classes of the first folder of training data, by which those of all others, of a blend or for
-/// validation, are numbered.
+/// The classes of the first folder of training data, by which those of all others, of a blend or
+/// for validation, are numbered.
 std::vector<std::string> class_names_for(const config::Config& config) {
   for (const config::DataSource& source : config.data.sources())
     if (source.kind == DataKind::Images) return format::list_directory(source.path).folders;

@@ -205,8 +205,8 @@ std::unique_ptr<parallel::LocalUpdates> make_local_updates(
 }
 
 at::Tensor common_buffer(const at::Tensor& buffer, const parallel::ReplicaMeshes& meshes) {
-  at::Tensor sum = buffer.detach().to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true)
-                       .contiguous();
+  at::Tensor sum =
+      buffer.detach().to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true).contiguous();
   meshes.meeting.world().all_reduce(sum).wait();
   const at::Tensor mean = sum / meshes.count();
   return (buffer.is_floating_point() ? mean : mean.round()).to(buffer.options());

@@ -26,7 +26,8 @@ struct StepReport {
   /// updates.
   std::optional<int64_t> repeated = {};
   std::optional<std::map<int64_t, int64_t>> staleness = {};
-  std::string experts = {};  ///< how the experts of a mixture were used, in JSON; empty: there are none
+  std::string experts =
+      {};  ///< how the experts of a mixture were used, in JSON; empty: there are none
 
   /// One line; each number in the shortest form that reads back the same.
   std::string to_json() const;

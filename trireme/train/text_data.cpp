@@ -44,11 +44,11 @@ std::shared_ptr<const data::Dataset> open_conversations(const config::Config& co
   static_assert(data::kNotLearned == nn::kIgnored);
   const auto tokenizer = open_tokenizer(config);
   const auto [chat, ends_document] = format::choose_chat_template(config.data.chat, *tokenizer);
-  return std::make_shared<data::Conversations>(
-      path, data::ChatOptions{.seq = config.model.seq,
-                              .tokenizer = tokenizer.get(),
-                              .chat_template = &chat,
-                              .ends_document = ends_document});
+  return std::make_shared<data::Conversations>(path,
+                                               data::ChatOptions{.seq = config.model.seq,
+                                                                 .tokenizer = tokenizer.get(),
+                                                                 .chat_template = &chat,
+                                                                 .ends_document = ends_document});
 }
 
 }  // namespace trireme::train
